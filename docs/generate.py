@@ -124,20 +124,25 @@ def _option_texts(docstring: str) -> dict[str, str]:
 
 
 def catalogue() -> str:
-    """Every public fact: what it says, what it returns, and the columns of that."""
+    """Every public fact: what it says, what it returns, and the columns of that; and the functions beside them."""
     parts = []
     for name in facts.__all__:
         namespace = getattr(facts, name)
         members = [each for each in vars(namespace).values() if getattr(each, "__module__", "") == namespace.__name__]
-        if not members:
-            continue
         hints = {each.__name__: each.__annotations__["return"] for each in members}
         parts += [f"## {name}", question(namespace)]
         rows = (
             (f"`{name}.{each.__name__}`", question(each), f"`{hints[each.__name__]}`".replace("|", r"\|"))
             for each in members
         )
-        parts.append(table(("fact", "what", "gives"), rows))
+        parts += [table(("fact", "what", "gives"), rows)] if members else []
+        exported = {known: getattr(namespace, known) for known in namespace.__all__}
+        beside = [
+            (f"`{name}.{known}({', '.join(inspect.signature(each).parameters)})`", question(each))
+            for known, each in exported.items()
+            if inspect.isfunction(inspect.unwrap(each)) and each not in members
+        ]
+        parts += [table(("function", "what"), beside)] if beside else []
         for each in members:
             parts += fact_columns(each, hints[each.__name__])
     return "\n\n".join(parts)
@@ -373,8 +378,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def markdown(docstring: str) -> str:
-    """A docstring as Markdown: its code, and its blocks after ``::``."""
-    return "\n".join(_lines(docstring.strip().replace("``", "`").splitlines()))
+    """A docstring as Markdown: its code, its blocks after ``::``, and what it refers to as code."""
+    text = re.sub(r":(?:class|data|func|meth):`", "`", docstring.strip().replace("``", "`"))
+    return "\n".join(_lines(text.splitlines()))
 
 
 def _lines(lines: Sequence[str]) -> Iterator[str]:

@@ -75,7 +75,8 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_sentence_begins_with_of(page: Path) -> None:
     """``Of several devices, the busiest is shown``: what a sentence is about comes first in English."""
     text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert re.findall(r"(?:^\s*|[.:;|!?] |^- |\*\* )Of [^.]{1,60}", text, re.MULTILINE) == []
+    early = re.findall(r"(?:^\s*|[.:;|!?] |^- |\*\* )Of [^.]{1,60}", text, re.MULTILINE)
+    assert not early, f"begin these with their subject; a generated page has them from a docstring: {early}"
 
 
 def test_generated_parts_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +149,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not linked.exists() or (anchor and anchor not in anchors(linked)):
             broken.append(target)
     assert not broken
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_files_that_are_named_are_there(page: str) -> None:
+    named = set(re.findall(r"`((?:[a-z_.-]+/)+[\w.-]*|[a-z_]+\.py)`", (ROOT / page).read_text()))
+    folders = (ROOT, ROOT / "augment", ROOT / "server")
+    inside = {path.name for folder in folders[1:] for path in folder.rglob("*.py")}
+    named -= {"changelog.d/NAME.KIND.md"} | inside
+    assert not [path for path in sorted(named) if not any((folder / path).exists() for folder in folders)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -262,7 +272,10 @@ def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     report = ["report", "demo-output/augmented", "--markdown", "-o", "short.md"]
     subprocess.run([sys.executable, "-m", "augment", *report], check=True)
     short = (tmp_path / "short.md").read_text()
-    assert (ROOT / "docs" / "demo.md").read_text().endswith(short), "the short form in docs/demo.md is old"
+    assert (ROOT / "docs" / "demo.md").read_text().endswith(short), (
+        "docs/demo.md ends with what `augment report demo-output/augmented --markdown` prints after `make demo`: is "
+        "the change meant? Rows that fewer than 2 ranks have are of a table whose keys (columns without a unit) differ"
+    )
 
 
 def test_the_readme_names_what_is_there() -> None:

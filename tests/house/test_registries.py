@@ -27,7 +27,7 @@ from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipp
 from augment.core.gpu_samples import Samples, Telemetry
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
 from augment.core.source_code import CodeLine
-from augment.core.trace import NO_CORRELATION, Trace
+from augment.core.trace import COMPLETE, LAUNCHES, NO_CORRELATION, Category, Trace, Track
 from augment.errors import UnknownFormat
 from augment.facts.source.several_ranks import trace_on_clock
 from augment.job.sidecar import ROWS as OF_JOB
@@ -53,6 +53,15 @@ SUFFIX_UNITS = {
     "_gbps": "GB/s",
     "_tflops": "TFLOP/s",
 }
+IDENTIFIERS = (
+    "rank",
+    "device",
+    "stream",
+    "step",
+    "part",
+    "correlation",
+    "node_id",
+)  #: numbers that say which row it is
 ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOP/s")  #: a count may be called ``max``, bytes ``bytes``
 analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda item: item.NAME)
 writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda item: item.NAME)
@@ -132,6 +141,11 @@ def columns_have_unit_and_sentence(analysis: Any) -> None:
         assert said in (None, unit), f"{column.name} is declared to be in {unit!r}"
         assert said or unit not in ALWAYS_IN_THE_NAME, f"{column.name} is in {unit!r}, which its name must say"
         assert f"{column.name}: " not in doc
+        is_number = column.type in (int, int | None) and column.is_key and not unit
+        assert not is_number or column.name in IDENTIFIERS, (
+            f"{column.name} is a whole number without a unit, so rows of other ranks are joined by it: "
+            "give it a unit such as 'count', or add it to IDENTIFIERS"
+        )
 
 
 def rows_are_immutable(analysis: Any) -> None:
@@ -200,6 +214,34 @@ def test_figures_do_not_depend_on_ids(analysis: Any, trace: Trace, augmented: Au
     other = augment(trace.changed(events=events, tracks=tracks), only=[analysis.NAME])
     assert figures(other, analysis, without="correlation") == figures(augmented, analysis, without="correlation")
     assert times(other, analysis) == times(augmented, analysis)
+
+
+@pytest.fixture(scope="module")
+def unlaunched(trace: Trace) -> tuple[AugmentedTrace, AugmentedTrace]:
+    """The trace without some of its launches; and that with one more event, string and track, which are the last of
+    all and of nothing that an analysis speaks of."""
+    correlation = trace.events.correlation[:]
+    correlation[trace.events.slices_of(*LAUNCHES)[::5]] = NO_CORRELATION
+    events = msgspec.structs.replace(trace.events, correlation=correlation)
+    last = {name: getattr(events, name)[-1] for name in ("ts", "offset", "length")}
+    last |= {"dur": 0, "phase": COMPLETE, "category": Category.OTHER, "correlation": NO_CORRELATION}
+    last |= {"category_name": len(trace.strings), "name": len(trace.strings), "track": len(trace.tracks)}
+    columns = {name: getattr(events, name)[:] for name in last}
+    columns = {name: np.append(column, column.dtype.type(last[name])) for name, column in columns.items()}
+    more = msgspec.structs.replace(events, **columns)
+    tracks = (*trace.tracks, Track(trace.rank, 9, 9, thread_name="of nothing"))
+    other = trace.changed(events=more, strings=[*trace.strings, "of nothing"], tracks=tracks)
+    return augment(trace.changed(events=events)), augment(other)
+
+
+@analysis_of
+def test_what_is_unknown_is_not_taken_from_the_last_event(
+    analysis: Any, unlaunched: tuple[AugmentedTrace, AugmentedTrace]
+) -> None:
+    """An index of -1 says that there is none, and numpy gives the last entry for it, without a word."""
+    without, beside = unlaunched
+    assert figures(beside, analysis) == figures(without, analysis), "leave out NO_INDEX before you index by it"
+    assert times(beside, analysis) == times(without, analysis)
 
 
 def figures(result: AugmentedTrace, analysis: Any, without: str = "") -> list[Any]:

@@ -42,11 +42,13 @@ COMMUNICATION = rules.exposed_communication.ExposedCommunication(
     beyond_fastest_ratio=0.6,
     small_count=40,
 )
+PROBLEMS = get_args(rules.network_setup.Problem)
 SAMPLES: list[Seen] = [
     *(
         rules.partial_recording.PartialRecording(problem, "10 to 20 ms", 0.2, 3 * MS, 4)
         for problem in get_args(rules.partial_recording.Problem)
     ),
+    rules.partial_recording.PartialRecording("truncated", "10 to 20 ms", whole_count=1, count=2),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
         rules.data_loading.Fetches(5 * MS, alone, why)
@@ -106,12 +108,15 @@ SAMPLES: list[Seen] = [
     rules.straggling_rank.StragglingRank(9 * MS, "rank 3", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "", 0.3),
     rules.straggling_rank.StragglingRank(MS, late=OWN),
+    rules.straggling_rank.StragglingRank(
+        9 * MS, "rank 1", 0.87, replace(LATE, reason=Reason("compute", more_work=0.2))
+    ),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "tf32", 2.0, TileFit(True, 0.9, 0.4)),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "bf16", 1.9, TileFit(True, 0.9, 0.4)),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 8 * MS, ["sgemm"], "fp16", 2.0, TileFit(False)),
     rules.written_attention.WrittenAttention(8, [16, 1024, 1024], 3 * MS, 2 * MS, False),
     rules.written_attention.WrittenAttention(1, [16, 1024, 1024], 3 * MS, 2 * MS, True),
-    rules.unaligned_shapes.UnalignedShapes(9 * MS, ["aten::mm 4096x768 × 768x50257"]),
+    *(rules.unaligned_shapes.UnalignedShapes(ns, ["aten::mm 4096x768 × 768x50257"]) for ns in (9 * MS, 0)),
     rules.elementwise_chains.Chains(12, 48, 3 * MS),
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
     rules.wide_norms.WideNorms(3 * MS),
@@ -129,15 +134,26 @@ SAMPLES: list[Seen] = [
     rules.memory_capacity.MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),
     *(
         rules.network_setup.NetworkSetup(
-            [problem, "warnings"], 8, 2, "Socket", "PHB", 1, ["socket.cc:12 Connection closed"], ["NCCL_IB_DISABLE=1"]
+            sorted(PROBLEMS, key=lambda each: each != problem),
+            8,
+            2,
+            "Socket",
+            "PHB",
+            1,
+            ["socket.cc:12 Connection closed"],
+            ["NCCL_IB_DISABLE=1"],
         )
-        for problem in get_args(rules.network_setup.Problem)
+        for problem in PROBLEMS
     ),
     *(
         rules.out_of_memory.OutOfMemory(
             " at 14:20:55 UTC on GPU 1", 2 * 10**9, 10**9, unused, 9 * 10**8, line, 0.61, 3, grew
         )
-        for unused, line, grew in ((4 * 10**9, "model.py:217 forward", 19 * 10**8), (10**9, "", None))
+        for unused, line, grew in (
+            (4 * 10**9, "model.py:217 forward", 19 * 10**8),
+            (10**9, "", None),
+            (10**9, "model.py:217 forward", None),
+        )
     ),
     rules.out_of_memory.NeverFreed(["train.py:40 step", "train.py:77 log"], [10**8, 10**6]),
 ]
@@ -312,7 +328,19 @@ def test_every_rule_has_a_sample() -> None:
         for kind in vars(rule).values()
         if isinstance(kind, type) and issubclass(kind, Seen)
     }
-    assert {type(seen) for seen in SAMPLES} == kinds - {Seen}
+    missing = kinds - {Seen} - {type(seen) for seen in SAMPLES}
+    assert not missing, f"add a sample to SAMPLES in {Path(__file__).name}: {[kind.__name__ for kind in missing]}"
+
+
+def test_samples_say_every_sentence_of_a_rule() -> None:
+    """Else nobody reads what a finding looks like in a case that has words of its own."""
+    said = "\n".join(findings())
+    unsaid = []
+    for path in sorted((ROOT / "augment" / "diagnosis" / "rules").glob("*.py")):
+        kinds = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+        pieces = [piece.strip() for kind in kinds for text in literals(kind) for piece in re.split(r"{[^}]*}", text)]
+        unsaid += [f"{path.stem}: {piece}" for piece in pieces if " " in piece and piece not in said]
+    assert not unsaid, f"add samples that say these to SAMPLES in {Path(__file__).name}: {unsaid}"
 
 
 def test_a_sentence_begins_with_a_capital_and_has_no_full_stop() -> None:

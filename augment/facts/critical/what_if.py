@@ -99,7 +99,7 @@ def without_host_time(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -
 
 
 def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
-    """The cut that makes GPU work at ``places`` of ``gpu_work`` take ``ns`` (int64) less."""
+    """The cut that makes GPU work at ``places`` of ``gpu_work`` take ``ns`` (int64, of each) less."""
     graph = critical_graph(trace)
     less = np.zeros(len(gpu_work(trace)), np.int64)
     less[places] = ns

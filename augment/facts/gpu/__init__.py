@@ -9,7 +9,7 @@ from augment.core.trace import Trace
 from augment.facts.gpu.device_activity import (
     CopyRate, QueueLength, TypeCoverage, copy_rates, queue_lengths, type_coverage,
 )
-from augment.facts.gpu.gpu_time import in_optimizer, steps_of_optimizers
+from augment.facts.gpu.gpu_time import gpu_time_by, in_optimizer, steps_of_optimizers
 from augment.facts.gpu.gpu_work import GpuWork, Launches, gpu_work, launches
 from augment.facts.gpu.kernel_families import KernelFamilies, MatrixUnits, kernel_families
 from augment.facts.gpu.launched_work import (
@@ -20,8 +20,9 @@ from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
 from augment.facts.gpu.filled_sms import Occupancy, occupancy as _occupancy, small_grids as _small_grids
 
 __all__ = [
-    "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "in_optimizer", "innermost_operator",
-    "launched", "lines", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers", "telemetry", "work",
+    "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "gpu_time_by", "in_optimizer",
+    "innermost_operator", "launched", "lines", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers",
+    "telemetry", "work",
 ]
 # fmt: on
 

@@ -35,8 +35,8 @@ class TimeShare(NamedTuple):
 
 
 def gpu_time_by(trace: Trace, key: Int64s) -> list[TimeShare]:
-    """The shares, by device in ``gpu_work``'s order, then by ascending ``key`` (the key of each place of
-    ``gpu_work``)."""
+    """GPU time divided by ``key``, an int64 for each piece of ``gpu_work``, ``NO_INDEX`` where unknown: the shares
+    by device in ``gpu_work``'s order, then by ascending key."""
     work = gpu_work(trace)
     keys, code = combinations(device_of_work(trace), key)
     gpu_ns = sums(code, work.end - work.ts, len(keys[0]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from augment.arrays import Bytes, Int64s
 from augment.core.trace import Trace
 from augment.facts.host.call_stacks import (
-    CallStacks, OperatorTimes, call_stacks, callers, innermost, operator_times, outermost, python_lines,
+    CallStacks, OperatorTimes, call_stacks, callers, innermost, operator_times, outermost, places_of, python_lines,
 )
 from augment.facts.host.compile_logs import LoggedCompilations, logged_compilations as _logged, regions as _regions
 from augment.facts.host.occupancy import host_segments
@@ -16,7 +16,7 @@ from augment.facts.host.training_phases import ForwardBackward, Modules, forward
 
 __all__ = [
     "backward", "callers", "compiled_regions", "host_segments", "innermost", "logged_compilations", "module_calls",
-    "operator_calls", "operators_around", "outermost", "phases", "python_lines", "stacks",
+    "operator_calls", "operators_around", "outermost", "phases", "places_of", "python_lines", "stacks",
 ]
 # fmt: on
 

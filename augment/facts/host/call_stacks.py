@@ -95,7 +95,7 @@ class NamedPlaces(Struct, frozen=True):
 
 
 def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
-    """The places of the slices of ``categories``."""
+    """The slices of ``categories`` as indexes of ``host.stacks``; ``.where(lambda name: …)`` chooses some by name."""
     place = np.flatnonzero(is_of(trace, categories))
     return NamedPlaces(place, trace.events.name[call_stacks(trace).row[place]], trace.strings)
 

@@ -37,7 +37,7 @@ class HostSegments(Struct, frozen=True):
 
 @derived(until="rules")
 def host_segments(trace: Trace) -> HostSegments:
-    """The segments of every thread; linear in the number of slices.
+    """Which slice is innermost on each thread, from moment to moment.
 
     Where slices cross, the one that began last is the innermost until it ends.
     """

@@ -17,8 +17,8 @@ from augment.facts.names.name_masks import starting
 
 
 def operators_around(trace: Trace, rows: Int64s) -> Int64s:
-    """The row of the innermost operator around each of ``rows`` (:data:`NO_INDEX` for none). Of a task that was taken
-    from a queue it is the operator that put it there, if that is known."""
+    """The row of the innermost operator around each of ``rows`` (``NO_INDEX`` for none). A task that was taken from a
+    queue has the operator that put it there, if that is known."""
     around = innermost(trace, rows, (Category.CPU_OP,))
     tasks = queued_tasks(trace)
     if not len(tasks):

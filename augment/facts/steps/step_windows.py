@@ -112,7 +112,7 @@ def step_windows(trace: Trace) -> StepWindows:
 
 @derived
 def recorded_windows(trace: Trace) -> StepWindows:
-    """The same, but only what was recorded whole: the :func:`whole_steps`; and a recording without steps, or of an
+    """The steps and their windows, only those that were recorded whole; and a recording without steps, or of an
     engine, starts with the first work of a device, if there is any. Before that the device may have done what no file
     has, as where a server is recorded: nobody is known to have waited."""
     windows, work = whole_steps(trace), gpu_work(trace)
