@@ -15,6 +15,7 @@ import pytest
 from augment.v1 import service_pb2 as calls
 from augment.writers.metrics import encode
 from augment_server.base.errors import Refusal
+from augment_server.base.names import MOST_TEXT
 from augment_server.jobs import catalog
 from augment_server.jobs.metrics_query import query
 
@@ -132,6 +133,23 @@ def test_a_status_that_is_none_is_damage(tmp_path: Path) -> None:
     file = of_row(tmp_path / "a.metrics.json", "{}", "__class__")
     with contextlib.closing(file), pytest.raises(Refusal, match="damaged"):
         list(file.messages("a"))
+
+
+@pytest.mark.parametrize("order", ["x", "x desc", "y desc, x"])
+def test_pages_ordered_by_long_texts_go_on(tmp_path: Path, order: str) -> None:
+    """Texts longer than a token may be."""
+    texts = [letter * length for length in (9_000, 3_000, 2) for letter in "bca"]
+    rows = [{"x": text, "y": at % 2} for at, text in enumerate(texts)]
+    wanted = sorted(rows, key=lambda row: (-int(row["y"]) if "y" in order else 0, row["x"]), reverse=order == "x desc")
+    shown, token = list[dict[str, Any]](), None
+    while token != "":
+        request = calls.QueryMetricsRequest(analysis="a", order_by=order, page_size=2, page_token=token or "")
+        with contextlib.closing(sidecar(tmp_path / "a.metrics.json", a=rows)) as file:
+            answer = query(file, b"", "jobs/1", request)
+        shown += map(json.loads, answer.json_rows)
+        token = answer.next_page_token
+        assert len(token) <= MOST_TEXT
+    assert shown == wanted
 
 
 def test_integers_of_any_size_are_ordered(tmp_path: Path) -> None:

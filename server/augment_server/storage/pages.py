@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import hmac
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ MOST_PAGE, PAGE = 1000, 100
 PAGE_BYTES = 1 << 20  #: approximate size of a response, well below gRPC's limit
 MOST_BYTES = 3 << 20  #: the same for a list that is asked for as a whole: clients of gRPC take 4 MB
 MOST_CPU_S = 5.0  #: how long the database may look for the entries of a page
-_MOST_TOKEN = 4000
+_MOST_TOKEN = 4000  #: characters
 _MAC_BYTES = 16
 
 
@@ -75,9 +75,15 @@ def page(
     conditions = [where, condition_of(asked.filter, fields)]
     scope = msgspec.json.encode([table, *where, asked.filter, asked.order_by])
     tokens = _Tokens(storage.secret, scope)
-    if asked.token:
-        conditions.append(order.after(tokens.read(asked.token, len(order.columns))))
     columns = ", ".join(f"{column} AS place{at}" for at, column in enumerate(order.columns))
+    if asked.token:
+        place = tokens.read(asked.token, {1, len(order.columns)})
+        if len(place) == 1:  # its texts are too long for a token
+            entry = storage.row(f"SELECT {columns} FROM {table} WHERE id = ?", *place)  # noqa: S608
+            if entry is None:
+                raise invalid("page_token", "its entry has been removed; begin the list again")
+            place = list(entry)
+        conditions.append(order.after(place))
     query = (
         f"SELECT id, {columns} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
         f" ORDER BY {order.sql} LIMIT ?"
@@ -92,7 +98,8 @@ def page(
     for at, place in enumerate(places):
         if at == size or left <= 0:
             assert last
-            return entries, tokens.made([last[f"place{at}"] for at in range(len(order.columns))])
+            token = tokens.made([last[f"place{at}"] for at in range(len(order.columns))])
+            return entries, token if len(token) <= _MOST_TOKEN else tokens.made([last["id"]])
         row = storage.row(f"SELECT * FROM {table} WHERE id = ?", place["id"])  # noqa: S608
         if row:  # it may have been removed meanwhile
             entries.append(message(row))
@@ -116,7 +123,7 @@ def page_of(storage: Storage, scope: str, entries: Sequence[M], asked: Asked) ->
     if asked.size < 0:
         raise invalid("page_size", "must not be negative")
     tokens = _Tokens(storage.secret, scope.encode())
-    begin = end = int(tokens.read(asked.token, 1)[0]) if asked.token else 0
+    begin = end = int(tokens.read(asked.token, {1})[0]) if asked.token else 0
     most, left = min(asked.size, MOST_PAGE) or len(entries), MOST_BYTES
     while end < len(entries) and end - begin < most and left > 0:
         left -= entries[end].ByteSize()
@@ -136,8 +143,8 @@ class _Tokens:
         code = self._code(text)
         return base64.urlsafe_b64encode(code + self._hidden(text, code)).decode().rstrip("=")
 
-    def read(self, token: str, count: int) -> list[Any]:
-        """The place in a token, ``count`` values.
+    def read(self, token: str, counts: Container[int]) -> list[Any]:
+        """The place in a token, as many values as ``counts`` has.
 
         Raises:
             Refusal: the token is not of this list.
@@ -150,7 +157,7 @@ class _Tokens:
             place = msgspec.json.decode(text) if hmac.compare_digest(code, self._code(text)) else None
         except (binascii.Error, ValueError, msgspec.DecodeError):
             place = None
-        if not isinstance(place, list) or len(place) != count:
+        if not isinstance(place, list) or len(place) not in counts:
             what = "must be the next_page_token of the same list, with the same filter and order"
             raise invalid("page_token", what)
         return place
