@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import traceback
 from collections import Counter
@@ -49,6 +50,22 @@ class _Attempt:
     cancelled: bool = False
     yielded: bool = False  #: whether it ends so that another client has its turn
     began_s: float = field(default_factory=time.monotonic)
+    deadline_s: float = math.inf  #: of the work, until its outputs are published
+    ends_s: float = math.inf  #: when that is over
+
+    def late(self) -> Refusal:
+        """The refusal once the deadline is over."""
+        most = f"{self.deadline_s:g} s"
+        return Refusal("JOB_DEADLINE", f"{self.begun.file_name}: exceeded the time limit of a job, {most}")
+
+    def expect_time(self) -> None:
+        """Check the deadline.
+
+        Raises:
+            Refusal: it is over.
+        """
+        if time.monotonic() > self.ends_s:
+            raise self.late()
 
 
 class Scheduler:
@@ -245,16 +262,16 @@ class Scheduler:
             self._changes(begun.id)
 
         reserve = await self._apart(self._jobs.reserve, begun) if begun.step else 0
-        deadline_s = min(begun.deadline_s or self._limits.job_deadline_s, self._limits.job_deadline_s)
+        attempt.deadline_s = min(begun.deadline_s or self._limits.job_deadline_s, self._limits.job_deadline_s)
         worker = attempt.worker = await self._workers.take(begun.client)
         attempt.folder = worker.folder / new_id()
         try:
             attempt.order = await self._apart(self._orders.order, begun, attempt.folder)
             work = worker.do(attempt.order, stage)
-            said = await asyncio.wait_for(self._with_room(work, begun, reserve), deadline_s)
+            attempt.ends_s = time.monotonic() + attempt.deadline_s
+            said = await asyncio.wait_for(self._with_room(work, begun, reserve), attempt.deadline_s)
         except asyncio.TimeoutError as error:
-            most = f"{deadline_s:g} s"
-            raise Refusal("JOB_DEADLINE", f"{begun.file_name}: exceeded the time limit of a job, {most}") from error
+            raise attempt.late() from error
         except TookTooMuch as error:
             most = f"{self._limits.job_memory_bytes() >> 20} MiB"
             raise Refusal("JOB_MEMORY", f"{begun.file_name}: exceeded the memory limit of a job, {most}") from error
@@ -307,6 +324,7 @@ class Scheduler:
 
         Raises:
             OSError: an output is missing or no regular file; nothing is published.
+            Refusal: the deadline is over; nothing is published.
         """
         begun, folder = attempt.begun, attempt.folder
         assert folder
@@ -319,8 +337,8 @@ class Scheduler:
             names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
             expect_outputs(attempt.order, names)
             most = self._limits.max_stored_bytes
-            sizes = take_over(folder.parent, (folder.name, "out"), names, target, known, most)
-            sync_tree(target)
+            sizes = take_over(folder.parent, (folder.name, "out"), names, target, known, most, attempt.expect_time)
+            sync_tree(target, attempt.expect_time)
             sync_folder(target.parent)
         except BaseException:
             remove(target)

@@ -10,7 +10,7 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -180,6 +180,7 @@ def take_over(
     target: Path,
     known: Mapping[str, tuple[str, str]],
     most: float = math.inf,
+    before_each: Callable[[], object] = lambda: None,
 ) -> list[int]:
     """Copy the files ``names`` from a folder in which another process writes into ``target``, a new folder.
 
@@ -192,6 +193,7 @@ def take_over(
         known: of some of ``names`` the folder and the path below it of a file of our own, which is linked, or copied
             where links are impossible, in place of a symbolic link.
         most: bytes that may be copied: a sparse file claims terabytes, whose copy nobody can cancel.
+        before_each: called before each file; may raise.
 
     Returns:
         The size of each, bytes.
@@ -205,6 +207,7 @@ def take_over(
     sizes = []
     with folder_inside(root, folders) as source:
         for relative in names:
+            before_each()
             *inner, name = steps_of(relative)
             with folder_inside(source, inner) as there, folder_inside(target, inner, make=True) as here:
                 if relative in known and stat.S_ISLNK(os.stat(name, dir_fd=there, follow_symlinks=False).st_mode):

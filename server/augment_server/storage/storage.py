@@ -449,9 +449,10 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def sync_tree(path: Path) -> None:
-    """Sync a folder and all folders below it."""
+def sync_tree(path: Path, before_each: Callable[[], object] = lambda: None) -> None:
+    """Sync a folder and all folders below it; ``before_each`` may raise."""
     for folder, _, _ in os.walk(path):
+        before_each()
         sync_folder(Path(folder))
 
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from augment_server.base.errors import REASONS
+from augment_server.base.interception import LARGE
 from augment_server.base.limits import Limits
 from augment_server.base.names import NOT_IN_FILE_NAMES, new_id
 from augment_server.base.threads import Apart, relay
@@ -30,7 +31,7 @@ MOST_THREADS = 1000  #: of a worker, which needs a few: the system has only so m
 _STDERR_BYTES_S = 64 << 10  #: what a worker may write to stderr a second; it waits with more
 _WATCH_S, _LOOK_S = 0.1, 0.002
 _LINE_BYTES = 4 << 20
-_MOST_LINES = 1000  #: that a worker says about one order
+_MOST_LINES, _MOST_BYTES = 1000, 2 * _LINE_BYTES  #: that a worker says about one order
 _STOP_S, _EMPTY_S = 2.0, 2.0  #: how long to wait until an idle process stands still, and until its folder is empty
 MOST_OUTPUTS = 20_000  #: of an order: more than those of a whole job with as many traces as a server takes
 _ROOT = Path(__file__).resolve().parents[2]
@@ -45,11 +46,12 @@ _HANDED_ON = re.compile("PATH|LANG|LC_ALL|LC_CTYPE|TZ|LD_LIBRARY_PATH|DYLD_LIBRA
 
 _Text = Annotated[str, Meta(max_length=1 << 12)]
 _Particulars = Annotated[dict[Annotated[str, Meta(max_length=100)], _Text], Meta(max_length=16)]
-_Reason = Annotated[str, Meta(pattern=f"^({'|'.join(REASONS)})\\Z")]
+_Reason = Annotated[str, Meta(max_length=100)]
 _Number = Annotated[int, Meta(ge=0, le=1 << 20)]
 _Rank = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_FileName = Annotated[str, Meta(max_length=1 << 13, pattern=f"^[^{NOT_IN_FILE_NAMES}]+\\Z")]
-_Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_FileName = Annotated[str, Meta(max_length=1 << 13)]
+_Sha256 = Annotated[str, Meta(max_length=64)]
+_IS_NAME, _IS_SHA256 = re.compile(f"[^{NOT_IN_FILE_NAMES}]+").fullmatch, re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +69,14 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: tuple[_Reason, _Text, _Particulars] | None = None
     traceback: Annotated[str, Meta(max_length=1 << 16)] = ""
     peak_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        """Check texts: other threads run meanwhile, as they do not during ``Meta(pattern=…)``."""
+        reasons = [reason for _, reason, *_ in self.failures]
+        if any(reason not in REASONS for reason in (*reasons, *(self.failed or ())[:1])):
+            raise ValueError("a reason that is none")
+        if not all(_IS_NAME(name) and _IS_SHA256(sha256) for name, sha256 in self.made or ()):
+            raise ValueError("an output that is none")
 
 
 _SAID = msgspec.json.Decoder(Said)
@@ -183,14 +193,18 @@ class Worker:
             await stdin.drain()
         except ConnectionError:
             pass  # the process died: its exit code says more
+        left = _MOST_BYTES
         for _ in range(_MOST_LINES):
             try:
                 line = await stdout.readline()
-                said = _SAID.decode(line) if line else None
+                left -= len(line)
+                if left < 0:
+                    raise Misbehaved(f"more than {_MOST_BYTES} bytes of messages")
+                if not line:
+                    break
+                said = await asyncio.to_thread(_SAID.decode, line) if len(line) > LARGE else _SAID.decode(line)
             except ValueError as error:  # too long, or no message
                 raise Misbehaved(str(error)) from error
-            if said is None:
-                break
             if said.stage is not None:
                 stage(said)
             elif said.made is not None or said.failed is not None:
