@@ -135,6 +135,12 @@ def test_backward_lies_in_the_module_of_its_forward_operator() -> None:
     }
 
 
+def test_kernels_without_a_host_lie_at_the_root() -> None:
+    tree, times = time_by_stack(trace_of(kernel("a", 0, 10), kernel("b", 15, 20), kernel("b", 16, 17, stream=8)))
+    shown = [(each.kind, [(tree.frames(node), ns) for node, ns in zip(each.node, each.dur)]) for each in times]
+    assert shown == [("GPU time", [(["a"], 10), (["b"], 5), (["b"], 1)]), ("Idle time", [(["other", "b"], 5)])]
+
+
 def test_the_engine_knows_the_frames_of_samples(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     """Stack samples share their interned stacks with those of Linux's perf, which older engines read."""
     trace = read(str(real_trace(EXAMPLE)))

@@ -123,8 +123,8 @@ def _time(kind: Kind, device: Device, ts: Int64s, end: Int64s, node: Int64s) -> 
 
 
 def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
-    """Of each place of the call stacks the node of the innermost frame around it or itself, -1 for none; and whether
-    it is a frame itself. What is no frame: Python's and PyTorch's own functions, runtime calls, steps."""
+    """Of each place of the call stacks, and of -1, the node of the innermost frame around it or itself, -1 for none;
+    and whether it is a frame itself. What is no frame: Python's and PyTorch's own functions, runtime calls, steps."""
     stacks, links = call_stacks(trace), forward_backward(trace)
     lines = [function_line(name) for name in trace.strings]
     known = np.array([line is not None and owner(line.file) != NOT_USERS for line in lines], np.bool_)
@@ -146,4 +146,4 @@ def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
         text = named[name].format(texts[name]) if name in named else trace.strings[name].removeprefix(PREFIX)
         nodes.append(tree.node(nodes[parent] if parent >= 0 else -1, [text]))
     node = np.array([*nodes, -1], np.int64)[np.append(paths.path, NO_INDEX)]  # the last is for places in no frame
-    return node[enclosing(trace, shown)], is_shown
+    return np.append(node[enclosing(trace, shown)], NO_INDEX), np.append(is_shown, False)
