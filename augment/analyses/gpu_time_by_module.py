@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX
 from augment.core.findings import Findings, Skipped, column
+from augment.core.text import recording_words
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
 from augment.facts.gpu.gpu_time import TimeShare, gpu_time_by, module_work
 from augment.facts.gpu.gpu_work import Device
@@ -54,7 +55,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
     tree = modules(trace)
     if not len(tree.frame):
-        return Skipped("no calls of nn.Module; record with with_stack=True")
+        return Skipped(f"no calls of nn.Module; record with {recording_words(trace.source.metadata).stacks}")
     work = module_work(trace)
     if not (work.path != NO_INDEX).any():
         return Skipped("no GPU work belongs to a module")

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, combinations, sums
 from augment.core.findings import Findings, Skipped, column
+from augment.core.text import recording_words
 from augment.core.trace import Category, Identity, Trace
 from augment.facts.host.call_stacks import around_moments
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
@@ -53,7 +54,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up by operator what was live at the peak of each device."""
     devices = memory_events(trace)
     if not devices:
-        return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
+        return Skipped(f"no [memory] instant with Bytes; record with {recording_words(trace.source.metadata).memory}")
     peaked = [memory for memory in devices if memory.next is not None]
     if not peaked:
         return Skipped("the [memory] instants have no addresses")

@@ -31,6 +31,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, changing
 from augment.core.annotations import CounterTrack, byte_unit, in_unit
 from augment.core.findings import Findings, Skipped, column
+from augment.core.text import recording_words
 from augment.core.trace import Category, Identity, Trace
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events
 
@@ -70,7 +71,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Summarize and draw the memory of each device."""
     devices = memory_events(trace)
     if not devices:
-        return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
+        return Skipped(f"no [memory] instant with Bytes; record with {recording_words(trace.source.metadata).memory}")
     rows = [_row(device, int(trace.events.ts[0])) for device in devices]
     tracks = [track for device in devices for track in _tracks(device)]
     partial = RELATIVE if any(device.is_relative for device in devices) else None

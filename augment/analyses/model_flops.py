@@ -36,6 +36,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from augment.core.findings import Findings, Skipped, column
+from augment.core.text import recording_words
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
@@ -86,8 +87,9 @@ def analyze(
     given = flops_per_step_count or (6 * parameters_count + attention) * tokens_per_step_count
     source = "given" if flops_per_step_count else "parameters" if given else "shapes"
     if source == "shapes" and not operator_work(trace).recorded:
+        option = recording_words(trace.source.metadata).shapes
         return Skipped(
-            "shapes were not recorded: record with record_shapes=True, or give the option "
+            f"shapes were not recorded: record with {option}, or give the option "
             "flops_per_step_count, or parameters_count and tokens_per_step_count"
         )
     convention = _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else "")

@@ -61,6 +61,7 @@ from msgspec import Struct
 from augment.arrays import Bytes, Int64s, Places, combinations, each, intervals, is_among, numbered
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
+from augment.core.text import recording_words
 from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names.kernel_types import KernelType
@@ -111,7 +112,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Hold each operator against its roof."""
     operators = operator_work(trace)
     if not operators.recorded:
-        return Skipped("no operator has shapes; record with record_shapes=True")
+        return Skipped(f"no operator has shapes; record with {recording_words(trace.source.metadata).shapes}")
     if not len(operators):
         return Skipped("no operator with a formula launched computation")
     return Findings(sorted(_rows(trace), key=_order), list(_annotations(trace)), list(_diagnostics(trace)))

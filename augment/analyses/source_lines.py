@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from augment.arrays import combinations, sums
 from augment.core.findings import Findings, Skipped, column
+from augment.core.text import recording_words
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_time import device_of_work
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
@@ -59,7 +60,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among lines."""
     source, work, events = source_lines(trace), gpu_work(trace), trace.events
     if not source:
-        return Skipped("no work has a line of Python; record with with_stack=True")
+        return Skipped(f"no work has a line of Python; record with {recording_words(trace.source.metadata).stacks}")
     if not (work.end > work.ts).any():
         return Skipped("no GPU work takes time")
     windows = whole_steps(trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -208,12 +209,13 @@ def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
     reasons = [analysis["reason"] for analysis in analyses.values() if analysis["status"] == "skipped"]
     rows = analyses.get("diagnosis", {}).get("rows", [])
     reasons += [row["advice"] or "" for row in rows if row["status"] == "no_data"]
-    missing = [
-        what if "(" in what else f"{what} ({flag})"
-        for flag, what in _RECORDED_BY
-        if any(flag in reason for reason in reasons)
-        and not any(bool(analyses.get(name, {}).get("rows")) for name in _MADE_OF.get(what, ()))
-    ]
+    missing = []
+    for flag, what in _RECORDED_BY:
+        plain = re.escape(flag)
+        option = re.compile(rf"torch\.profiler's {plain}|[\w.]+\({plain}\)|{plain}")  # as recorders call it
+        asked = next((match[0] for reason in reasons if (match := option.search(reason))), "")
+        if asked and not any(bool(analyses.get(name, {}).get("rows")) for name in _MADE_OF.get(what, ())):
+            missing.append(what if "(" in what else f"{what} ({asked})")
     if missing:
         yield f"  not recorded: {', '.join(missing)}"
 

@@ -6,7 +6,7 @@ text here and at the edges (terminal, pages, timelines, files) alone: no text is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, and its sign
@@ -181,6 +181,15 @@ class Words(NamedTuple):
     process_tool: str = "nvidia-smi"
     allocator: str = "PYTORCH_CUDA_ALLOC_CONF"
     torch: str = "torch.cuda"
+    # what records more, as the recorder calls it
+    shapes: str = "record_shapes=True"
+    memory: str = "profile_memory=True"
+    stacks: str = "with_stack=True"
+    calls: str = "ProfilerActivity.CPU, too"
+    kernels: str = "ProfilerActivity.CUDA, without another profiler beside it, such as nsys or dcgm"
+    everything: str = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    warmup: str = "give the profiler's schedule a warmup step"
+    less: str = "record fewer steps without with_stack and profile_memory, after a warmup step"
 
     def fill(self, template: str, **values: str) -> str:
         """A text of ours with its ``{gpu}`` and other words, and ``values``, which may be of the user's program."""
@@ -241,8 +250,38 @@ _VENDORS: dict[str, dict[str, str]] = {
     },
 }
 VENDORS = tuple(_VENDORS)
+_OF_TORCH = {"memory": "torch.profiler's profile_memory=True", "stacks": "torch.profiler's with_stack=True"}
+#: how recorders differ from PyTorch's profiler, by the member ``recorder`` of what they recorded
+_RECORDERS: dict[str, dict[str, str]] = {
+    "Nsight Systems": {
+        **_OF_TORCH,
+        "shapes": "torch.autograd.profiler.emit_nvtx(record_shapes=True)",
+        "calls": "--trace=cuda,nvtx,osrt",
+        "kernels": "--trace=cuda,nvtx,osrt, without another profiler in the process, such as torch.profiler or dcgm",
+        "everything": "--trace=cuda,nvtx,osrt",
+        "warmup": "call torch.cuda.profiler.start() after a warmup step (nsys profile --capture-range=cudaProfilerApi)",
+        "less": "record fewer steps without --cuda-memory-usage and --python-backtrace, after a warmup step",
+    },
+    "rocprofv3": {
+        **_OF_TORCH,
+        "shapes": "torch.profiler's record_shapes=True",
+        "calls": "--sys-trace",
+        "kernels": "--sys-trace, and name the database or the _kernel_trace.csv beside the calls",
+        "everything": "--sys-trace",
+        "warmup": "begin after a warmup step (rocprofv3 --collection-period, or roctxProfilerResume)",
+        "less": "record fewer steps, and kernels without all calls (--kernel-trace), after a warmup step",
+    },
+}
 
 
-def words_of(vendor: str, unit: Literal["step", "recording"] = "step", length_ns: int = 0) -> Words:
-    """The words for the device of a vendor, one of :data:`VENDORS`."""
-    return Words(unit, length_ns, **_VENDORS[vendor])
+def words_of(
+    vendor: str, unit: Literal["step", "recording"] = "step", length_ns: int = 0, recorder: object = None
+) -> Words:
+    """The words for the device of a vendor, one of :data:`VENDORS`, and for the member ``recorder`` of a trace."""
+    name = recorder.get("name") if isinstance(recorder, dict) else None
+    return Words(unit, length_ns, **_VENDORS[vendor], **_RECORDERS.get(str(name), {}))
+
+
+def recording_words(metadata: Mapping[str, object]) -> Words:
+    """The words for what a trace with these members lacks."""
+    return words_of("nvidia", recorder=metadata.get("recorder"))

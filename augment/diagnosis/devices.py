@@ -43,7 +43,7 @@ def _used(trace: Trace, codes: Int32s) -> list[str]:
 def words(trace: Trace) -> Words:
     """The words for the trace's device, and for figures of its steady steps."""
     whole = measure(trace)
-    return words_of(vendor(trace), whole.unit, whole.length_ns)
+    return words_of(vendor(trace), whole.unit, whole.length_ns, trace.source.metadata.get("recorder"))
 
 
 def known_slices(trace: Trace) -> Int64s:

@@ -11,7 +11,7 @@ from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.context import derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.core.trace import Category, Trace
-from augment.diagnosis.devices import known_slices
+from augment.diagnosis.devices import known_slices, words
 from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.facts.critical.handovers import main_track
@@ -72,11 +72,11 @@ def host_sentence(trace: Trace, words: Words) -> str:
     if not calls and not len(operator_times(trace).row):
         return (
             f"Neither {words.gpu} work nor operators were recorded, so only the annotations can be judged: "
-            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+            f"record with {words.everything}."
         )
     why = (
-        f"{counted(calls, 'kernel')} were launched, but none was recorded (record with ProfilerActivity.CUDA, without "
-        "another profiler beside it, such as nsys or dcgm): only the host can be judged"
+        f"{counted(calls, 'kernel')} were launched, but none was recorded (record with {words.kernels}): only the host "
+        "can be judged"
         if calls
         else f"There is no {words.gpu} work in this recording: only the host can be judged"
     )
@@ -125,7 +125,7 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
     if shares:
         return f"{text}; of this time the main thread is {listed(shares)}"
     unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
-    return f"{text}, and {unknown} (with_stack=True shows it)"
+    return f"{text}, and {unknown} ({words(trace).stacks} shows it)"
 
 
 def _shares(trace: Trace, ns: npt.NDArray[np.float64], whole: float) -> list[str]:

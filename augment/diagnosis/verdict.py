@@ -192,7 +192,7 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
             spent -= sum(map(total, late_beginnings(trace)))
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
         if ratio >= HIGH_RATIO and 2 * explained <= ratio:
-            lines = "" if stacks or category == GapCategory.OTHER else " (with_stack=True adds lines)"
+            lines = "" if stacks or category == GapCategory.OTHER else f" ({words(trace).stacks} adds lines)"
             if category == GapCategory.OTHER:
                 what += unknown_reason(trace)
             gpu = words(trace).gpu

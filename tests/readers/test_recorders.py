@@ -8,15 +8,18 @@ import gzip
 import json
 import sqlite3
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
 
 from augment.batch.cutting import part
 from augment.compare import diff
-from augment.core.findings import Findings
+from augment.core.findings import Findings, Skipped
 from augment.core.trace import Category, Trace
 from augment.errors import InputError, LimitExceeded, OutputError, UnknownFormat
 from augment.facts.gpu.gpu_work import gpu_work
@@ -41,6 +44,7 @@ from recorder_tables import (
 
 SIMULATED = Path(__file__).parents[2] / "examples" / "simulated"
 EVIDENCE = Path(__file__).parents[2] / ".." / "shared" / "evidence"
+OPTIONS = ("record_shapes", "profile_memory", "with_stack")
 SECRET = "hf_plantedsecretdonotshow"
 
 
@@ -59,7 +63,11 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 def differing(trace: Trace, other: Trace) -> list[str]:
+    """The analyses with other rows. What to record, which each recorder has options of its own for, is left out."""
     first, second = figures(trace), figures(other)
+    for rows in (first, second):
+        rows["diagnosis"] = [replace(row, advice=None, evidence=None) for row in rows["diagnosis"]]
+        rows["step_efficiency"] = [replace(row, lacking=None) for row in rows.get("step_efficiency", ())]
     return [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
 
 
@@ -70,6 +78,21 @@ def test_a_job_has_equal_figures_by_kineto_and_nsys(tmp_path: Path, job: dict[st
     assert by_nsys.rank == by_kineto.rank == 0
     assert len(figures(by_kineto)) > 15
     assert differing(by_kineto, by_nsys) == []
+
+
+@pytest.mark.parametrize("recorder", ["Nsight Systems", "rocprofv3"])
+def test_advice_names_options_of_the_recorder(tmp_path: Path, job: dict[str, Any], recorder: str) -> None:
+    if recorder == "rocprofv3":
+        trace = read(str(write_sqlite(rocpd_tables(as_rocpd_has_it(job)), tmp_path / "1_results.db")))
+    else:
+        trace = read(str(write_sqlite(nsys_tables(job), tmp_path / "report.sqlite")))
+    augmented = augment(trace)
+    reasons = [outcome.reason for outcome in augmented.outcomes.values() if isinstance(outcome, Skipped)]
+    reasons += [row.advice or "" for row in augmented.outcomes["diagnosis"].rows]  # type: ignore[union-attr]
+    options = [reason for reason in reasons if any(f"{each}=True" in reason for each in OPTIONS)]
+    assert len(options) > 2
+    assert [each for each in options if "torch.profiler's " not in each and "emit_nvtx(" not in each] == []
+    assert [each for each in reasons if "ProfilerActivity" in each or "profiler's schedule" in each] == []
 
 
 def test_a_comparison_across_recorders_says_so(tmp_path: Path, job: dict[str, Any]) -> None:
@@ -236,10 +259,14 @@ def test_secrets_stay_in_their_tables(tmp_path: Path, job: dict[str, Any], kind:
     assert path.read_bytes().count(SECRET.encode()) > 5
     trace = read(str(path))
     augmented = augment(trace)
-    for output in write_all(augmented, tmp_path / "out", ["chrome", "perfetto"]):
+    for output in write_all(augmented, tmp_path / "out", ["chrome", "perfetto", "gpu_slices", "flamegraph"]):
         data = output.read_bytes()
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
         assert SECRET.encode() not in data, output.name
+        if output.suffix == ".pftrace":
+            packed = [packet.compressed_packets for packet in Packets.FromString(data).packet]
+            assert any(packed)
+            assert SECRET.encode() not in b"".join(zlib.decompress(piece) for piece in packed if piece), output.name
     with pytest.raises(OutputError, match="--to perfetto"):
         write_all(augmented, tmp_path / "out", ["bundle"])  # which would hold the file itself
     assert SECRET not in json.dumps(trace.source.metadata)

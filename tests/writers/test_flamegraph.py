@@ -137,7 +137,9 @@ def test_backward_lies_in_the_module_of_its_forward_operator() -> None:
 
 def test_kernels_without_a_host_lie_at_the_root() -> None:
     tree, times = time_by_stack(trace_of(kernel("a", 0, 10), kernel("b", 15, 20), kernel("b", 16, 17, stream=8)))
-    shown = [(each.kind, [(tree.frames(node), ns) for node, ns in zip(each.node, each.dur)]) for each in times]
+    shown = [
+        (each.kind, [(tree.frames(node), ns) for node, ns in zip(each.node, each.dur, strict=True)]) for each in times
+    ]
     assert shown == [("GPU time", [(["a"], 10), (["b"], 5), (["b"], 1)]), ("Idle time", [(["other", "b"], 5)])]
 
 

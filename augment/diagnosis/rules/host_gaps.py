@@ -40,8 +40,8 @@ _ADVICE: dict[Why, str] = {
     "themselves up and kernels are loaded. Run some steps before the recording begins (a warmup in the profiler's "
     "schedule)",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
-    "dispatcher or the compiler's guards (with_stack=True shows which): fewer and larger operators, or {graphs}",
-    "unknown": "Record with with_stack=True to see what it is: garbage collection (record_python_gc_info), logging, "
+    "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
+    "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",
 }
 

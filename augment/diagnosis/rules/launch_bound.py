@@ -127,7 +127,7 @@ def check(trace: Trace) -> rule.Answer:
     kernels = trace.events.category[work.row] == Category.KERNEL
     places = np.flatnonzero(judging.work_in_steps(trace) & (work.launch != arrays.NO_INDEX) & kernels)
     if not len(places):
-        return rule.NoData("no launch of a kernel was recorded", "record with ProfilerActivity.CPU, too")
+        return rule.NoData("no launch of a kernel was recorded", "record with {calls}")
     waits = _waits(trace, *facts.waits.GapCategory)
     stretches, short = _short_work(trace, waits)
     cut = judging.host_cut(trace, *stretches)

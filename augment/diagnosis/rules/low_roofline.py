@@ -49,7 +49,7 @@ def check(trace: Trace) -> rule.Answer:
     if not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
-        return rule.NoData("no shapes of operators were recorded", "record with record_shapes=True")
+        return rule.NoData("no shapes of operators were recorded", "record with {shapes}")
     if not any(facts.operators.limits(trace).values()):
         return rule.NoData("the peaks of the device are unknown", facts.operators.UNKNOWN_DEVICE)
     on_roof, places = facts.operators.bounds(trace), np.flatnonzero(work.owner >= 0)

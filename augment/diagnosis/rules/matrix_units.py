@@ -73,7 +73,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
             f"once the {words.gpu} no longer waits for the host, this would save up to {words.saving(self.later_ns)}"
         )
         waits = [later] if self.later_ns else []
-        return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text()]
+        return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text(words)]
 
 
 def check(trace: Trace) -> rule.Answer:

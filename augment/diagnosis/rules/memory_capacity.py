@@ -57,7 +57,7 @@ def check(trace: Trace) -> rule.Answer:
     if not devices and not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded")
     if not devices:
-        return rule.NoData("no memory of the device was recorded", "record with profile_memory=True")
+        return rule.NoData("no memory of the device was recorded", "record with {memory}")
     known = [(memory, facts.operators.capacity_bytes(trace, memory.device)) for memory in devices]
     fullest, capacity = max(known, key=lambda pair: peak_held(pair[0]) / pair[1] if pair[1] else 0.0)
     if not capacity:

@@ -86,11 +86,10 @@ _ADVICE: dict[Problem, str] = {
     "full",
     "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. An idle device may "
     "also need time to wake up",
-    "late_first_work": "Record whole steps: give the profiler's schedule a warmup step, and do not cut between a "
-    "launch and its work",
+    "late_first_work": "Record whole steps: {warmup}, and do not cut between a launch and its work",
     "excerpt": "Record several whole steps",
-    "no_launches": "Record with ProfilerActivity.CPU, too; of some devices no launches are recorded",
-    "earlier_work": "Give the profiler's schedule a warmup step, or synchronize before it begins",
+    "no_launches": "Record with {calls}; of some devices no launches are recorded",
+    "earlier_work": "Synchronize before the recording begins, or {warmup}",
 }
 
 

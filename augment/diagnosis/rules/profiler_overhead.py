@@ -36,9 +36,7 @@ class ProfilerOverhead(rule.Seen, frozen=True):
         return f"without the profiler itself, {words.share(self.overhead_ns)} would be saved"
 
     def advice(self, words: text.Words) -> str:
-        return (
-            "Read all figures with care; record fewer steps without with_stack and profile_memory, after a warmup step"
-        )
+        return f"Read all figures with care; {words.less}"
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         return [text.listed(self.slices)]

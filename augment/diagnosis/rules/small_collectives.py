@@ -59,9 +59,7 @@ def check(trace: Trace) -> rule.Answer:
     if (every.bytes[inside] == facts.collectives.UNKNOWN).all():
         shapes = facts.operators.work(trace).recorded
         why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
-        return rule.NoData(
-            f"no sizes of collectives were recorded{why}", "" if shapes else "record with record_shapes=True"
-        )
+        return rule.NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with {shapes}")
     inside &= ~facts.collectives.carries_activations(trace)
     if not inside.any():
         return rule.NotApplicable("collectives in the steps carry what the next kernels need: they cannot be joined")

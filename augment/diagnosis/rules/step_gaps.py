@@ -70,7 +70,7 @@ class StepGaps(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         if self.parts and self.parts[0][0] == _WAITS:
             return "The engine waits for requests: send more of them, or look at who sends them"
-        lines = "" if self.parts else "; record with with_stack=True to see what the host does"
+        lines = "" if self.parts else f"; record with {words.stacks} to see what the host does"
         option = served.option_of("gap", self.engine)
         return f"Let the engine prepare the next step while the device works: {option}{lines}"
 

@@ -59,7 +59,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return way + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        return [f"called from {line}" for line in self.lines] or ["with_stack=True would record the Python line"]
+        return [f"called from {line}" for line in self.lines] or [f"{words.stacks} would record the Python line"]
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -50,7 +50,7 @@ def check(trace: Trace) -> rule.Answer:
     if not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
-        return rule.NoData("no shapes of operators were recorded", "record with record_shapes=True")
+        return rule.NoData("no shapes of operators were recorded", "record with {shapes}")
     on_roof, places = facts.operators.bounds(trace), np.flatnonzero(work.owner >= 0)
     inside = np.zeros(len(work), np.bool_)
     inside[work.owner[places[judging.work_in_steps(trace)[places]]]] = True

@@ -74,7 +74,7 @@ def check(trace: Trace) -> rule.Answer:
     if not len(gpu):
         return rule.NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
-        return rule.NoData("no shapes of operators were recorded", "record with record_shapes=True")
+        return rule.NoData("no shapes of operators were recorded", "record with {shapes}")
     attentions = [each for places in _in_order(trace) for each in _attentions(work, places)]
     if not attentions:
         return rule.NotApplicable("no attention in the steps is written out")

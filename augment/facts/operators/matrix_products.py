@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from augment.arrays.types import Bools, Bytes, Int64s, Places
 from augment.core.context import derived
-from augment.core.text import percent
+from augment.core.text import Words, percent
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits
@@ -79,10 +79,10 @@ class TileFit(Struct, frozen=True):
     tile_ratio: float | None = None
     all_fit: bool = False
 
-    def text(self) -> str:
+    def text(self, words: Words) -> str:
         """The same in words."""
         if not self.shapes_recorded:
-            return "record_shapes=True would tell whether their sizes fit matrix units"
+            return f"{words.shapes} would tell whether their sizes fit matrix units"
         if self.multiple_ratio is None or self.tile_ratio is None:
             return "no shapes of these products were recorded"
         fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)

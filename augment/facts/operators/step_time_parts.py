@@ -15,7 +15,7 @@ from augment.arrays.intervals import Intervals
 from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Int64s, Places
 from augment.core.context import derived
-from augment.core.text import listed, percent, short
+from augment.core.text import listed, percent, recording_words, short
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
@@ -200,7 +200,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     """What an MFU of that device lacks, if anything."""
     device = gpu_work(trace).devices[place].device
     if not operator_work(trace).recorded:
-        return "shapes were not recorded: record with record_shapes=True"
+        return f"shapes were not recorded: record with {recording_words(trace.source.metadata).shapes}"
     if device_peaks(trace)[device] is None:
         return why_unknown(trace, device)
     covered = products_covered(trace)[place]
