@@ -187,6 +187,26 @@ def _contended(work: Workload, fault: Fault, _: Sequence[int] | None) -> Any:
     return program
 
 
+def _disturbed(work: Workload, fault: Fault, ranks: Sequence[int] | None) -> Any:
+    """Training of which a ``fault["share"]`` of bursts of one to four kernels takes ``fault["times"]`` as long."""
+    program = _train("single")(work, {}, ranks)
+
+    def disturbed(rank: Any) -> Any:
+        runs, chance, left = rank.gpu, np.random.default_rng([work.seed, 7]), 0
+
+        def gpu(name: str, cat: str, dur: float, *rest: Any, **more: Any) -> Any:
+            nonlocal left
+            if not left and chance.random() < fault.get("share", 0.0):
+                left = int(chance.integers(1, 5))
+            hit, left = left > 0, max(left - 1, 0)
+            return runs(name, cat, dur * (fault["times"] * chance.uniform(0.5, 1.5) if hit else 1.0), *rest, **more)
+
+        rank.gpu = gpu
+        return program(rank)
+
+    return disturbed
+
+
 _PROGRAMS: dict[str, Callable[[Workload, Fault, Sequence[int] | None], Any]] = {
     "single": _train("single"),
     "ddp": _train("ddp"),
@@ -196,6 +216,7 @@ _PROGRAMS: dict[str, Callable[[Workload, Fault, Sequence[int] | None], Any]] = {
     "tpdp": _tpdp,
     "decode": _decode,
     "contended": _contended,
+    "disturbed": _disturbed,
 }
 
 
@@ -308,6 +329,11 @@ KINDS: dict[str, Kind] = {
         "decode", lambda *_: {"graph": False}, ("launch_bound",), cure=lambda _: {"graph": True}
     ),
     "streams contend": Kind("contended", _of("slower", 1.3, 1.8), ("stream_contention",)),
+    "device disturbed": Kind(
+        "disturbed",
+        lambda chance, _: {"share": float(chance.uniform(0.003, 0.02)), "times": float(chance.uniform(10, 30))},
+        ("disturbed_device",), also=("step_outliers",), work={"steps": 8},
+    ),
     "ddp: loader of a rank": Kind("ddp", _loader("multi", 1.2, 1.7), causes=_HOST, on_rank=True, also=_OWN),
     "ddp: slow device": Kind("ddp", _of("throttle", 1.15, 1.5), causes=_COMPUTE, on_rank=True),
     "ddp: slow host": Kind("ddp", _of("slowhost", 3, 5), causes=_HOST, on_rank=True, work=_SMALL),
@@ -362,7 +388,7 @@ _QUICK = ("slow loader workers", "item in layers", "many small kernels", "stall 
 def drawn(family: str, seed: int, settings: dict[str, Any]) -> Workload:
     """The workload of a seed."""
     chance = np.random.default_rng([seed, 20261123])
-    alone = family in ("single", "decode", "contended")
+    alone = family in ("single", "decode", "contended", "disturbed")
     values: dict[str, Any] = {
         "family": family,
         "seed": seed,

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, clip, touched, union
+from augment.arrays.intervals import steps as steps_of_depth
 from augment.arrays.ordering import distinct, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
@@ -301,6 +302,21 @@ def idle_ns(trace: Trace, spans: Spans) -> Int64s:
     which, _, parts = clip(Intervals(spans.start, spans.end), union(work.ts, np.maximum(work.end, work.ts)))
     idle: Int64s = spans.end - spans.start - sums(which, parts.end - parts.start, len(spans))
     return idle
+
+
+def beside_ns(trace: Trace, among: Bools) -> Int64s:
+    """For each piece of GPU work that is ``among`` some, how long of its time others of these run on its device, ns; 0
+    for the rest."""
+    work = gpu_work(trace)
+    beside = np.zeros(len(work), np.int64)
+    for device in work.devices:
+        places = device.start + np.flatnonzero(among[device.start : device.stop])
+        start, end = work.ts[places], work.end[places]
+        moments, depth = steps_of_depth(np.concatenate((start, end)), np.repeat([1, -1], len(places)))
+        several = np.flatnonzero(depth >= 2)
+        which, _, parts = clip(Intervals(start, end), union(moments[several], moments[several + 1]))
+        beside[places] = sums(which, parts.end - parts.start, len(places))
+    return beside
 
 
 def longest(spans: Spans, count: int) -> Spans:

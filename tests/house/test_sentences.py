@@ -130,6 +130,8 @@ SAMPLES: list[Seen] = [
     rules.clock_drop.ClockDrop(0.08, 1980.0, 1410.0),
     rules.clock_drop.ClockDrop(0.08, 1980.0, 1980.0),
     rules.stream_contention.Contention(20, 5 * MS, 1.4, ["prepare"]),
+    rules.disturbed_device.Disturbed(37, 14, 5, 25.3, "nvjet_tst", 9 * MS, 360_000, True),
+    rules.disturbed_device.Disturbed(37, 14, 1, 25.3, "nvjet_tst", 9 * MS, 360_000, False),
     rules.memory_capacity.MemoryHeld(77 * 10**9, 80 * 10**9, 0.1, True),
     rules.memory_capacity.MemoryHeld(60 * 10**9, 80 * 10**9, 0.4, False),
     *(

@@ -106,16 +106,7 @@ def _kernels(trace: Trace) -> _Beside:
     work = facts.gpu.work(trace)
     computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
     places = np.flatnonzero(computes & (work.end > work.ts))
-    beside = np.zeros(len(places), np.int64)
-    for device in work.devices:
-        of_device = np.flatnonzero((places >= device.start) & (places < device.stop))
-        start, end = work.ts[places[of_device]], work.end[places[of_device]]
-        moments, depth = arrays.intervals.steps(np.concatenate((start, end)), np.repeat([1, -1], len(of_device)))
-        several = np.flatnonzero(depth >= 2)
-        which, _, parts = arrays.clip(
-            arrays.Intervals(start, end), arrays.union(moments[several], moments[several + 1])
-        )
-        beside[of_device] = arrays.sums(which, parts.end - parts.start, len(of_device))
+    beside = judging.beside_ns(trace, computes & (work.end > work.ts))[places]
     inside = judging.work_in_steps(trace)[places]
     places, beside = places[inside], beside[inside]
     return _Beside(places, work.end[places] - work.ts[places], beside)
