@@ -92,8 +92,10 @@ def _row(trace: Trace, served: ServedSteps, phase: str, places: Places | Int64s,
     requests = [batch.requests for batch in batches if batch.requests >= 0]
     gaps = served.gap_ns[places]
     gaps = gaps[gaps >= 0]
-    single = all(batch.decode_tokens == batch.decode_requests >= 0 for batch in batches)
-    tokens = sum(batch.decode_tokens for batch in batches)
+    decoding = np.array([batch.phase in ("decode", "mixed") for batch in batches], np.bool_)
+    kept = served.accepted[places]
+    tokens = int(kept[decoding].sum())
+    known = bool((kept[decoding] >= 0).all())
     z = robust_z(wall) if phase != ALL else None
     mbu: npt.NDArray[np.float64] = served.mbu_ratio[places]
     return Row(
@@ -110,7 +112,7 @@ def _row(trace: Trace, served: ServedSteps, phase: str, places: Places | Int64s,
         unusual_count=0 if z is None else int((np.abs(z) > OUTLIER).sum()),
         busy_ratio=float(served.busy_ns[places].sum() / wall.sum()) if wall.sum() else None,
         median_gap_ns=int(median(gaps)) if len(gaps) else None,
-        tokens_per_s=tokens / time_ns * 1e9 if single and tokens and time_ns > 0 else None,
+        tokens_per_s=tokens / time_ns * 1e9 if known and tokens and time_ns > 0 else None,
         mbu_ratio=float(np.nanmedian(mbu)) if len(mbu) and not np.isnan(mbu).all() else None,
     )
 

@@ -4,8 +4,9 @@ There is a row for each step and device. [Names of steps](inference.md#steps) te
 (``prefill``: new prompts alone; ``decode``: running sequences alone; ``mixed``: both), the requests, and the new and
 cached tokens. What a name does not tell is null. ``wall_ns`` is the step's window of [steps](#steps), which lasts until
 the next step begins; a sequence that decodes has waited ``token_ns`` for its token, which is the same. ``gap_ns`` is
-how long the device is idle between the last work of the step and the first of the next. ``tokens_per_s`` counts tokens
-of running sequences; where drafts are verified, some of them may be rejected, and it is null.
+how long the device is idle between the last work of the step and the first of the next. ``kept_tokens`` are those that
+running sequences keep: where drafts are verified, by how much their cache has grown at the next step, if that has the
+same sequences and no prompts; ``tokens_per_s`` counts them.
 
 ``graph_ratio`` is the share of the device's work that graphs launched: 0 is an eager step. ``graph_requests`` is the
 batch that the graph was captured for where the name tells it, and ``padding_ratio`` the part of it that is padding.
@@ -56,6 +57,9 @@ class Row(Struct, frozen=True):
     prefill_tokens: Annotated[int | None, column("New tokens of prompts.", "count")]
     decode_tokens: Annotated[int | None, column("New tokens of running sequences.", "count")]
     cached_tokens: Annotated[int | None, column("Tokens of these sequences that were in the cache.", "count")]
+    kept_tokens: Annotated[
+        int | None, column("New tokens that running sequences keep; drafts may be rejected.", "count")
+    ]
     start_ns: Annotated[int, column("When the step's window begins, after the first event of the trace.", "ns")]
     wall_ns: Annotated[int, column("Length of the step's window.", "ns")]
     busy_ns: Annotated[int, column("Time in which any GPU work runs.", "ns")]
@@ -99,7 +103,7 @@ def _rows(trace: Trace, served: ServedSteps) -> Iterator[Row]:
     for place, batch in enumerate(served.batches):
         wall = int(served.wall_ns[place])
         decodes = batch.phase in ("decode", "mixed")
-        single = decodes and batch.decode_tokens == batch.decode_requests >= 0
+        kept = int(served.accepted[place])
         padded = batch.graph_requests if batch.graph_requests >= max(batch.requests, 1) else None
         known = not served.lacking
         yield Row(
@@ -112,12 +116,13 @@ def _rows(trace: Trace, served: ServedSteps) -> Iterator[Row]:
             prefill_tokens=_told(batch.prefill_tokens),
             decode_tokens=_told(batch.decode_tokens),
             cached_tokens=_told(batch.cached_tokens),
+            kept_tokens=_told(kept),
             start_ns=int(served.windows.start[place]) - first,
             wall_ns=wall,
             busy_ns=int(served.busy_ns[place]),
             gap_ns=_told(int(served.gap_ns[place])),
             token_ns=wall if decodes else None,
-            tokens_per_s=batch.decode_tokens / wall * 1e9 if single and wall else None,
+            tokens_per_s=kept / wall * 1e9 if decodes and kept >= 0 and wall else None,
             graph_ratio=_number(float(served.graph_ratio[place])),
             graph_requests=padded,
             padding_ratio=None if padded is None else 1 - batch.requests / padded,

@@ -137,13 +137,15 @@ Where = Literal["", "operator", "annotation", "no_operator", "many_operators"]
 class Reason(Struct, frozen=True):
     """Why a rank is late: the ``cause``; where its host was meanwhile, and the name of that operator or annotation; the
     kernels that take longer than on its peers, each with how much (1: twice as long). ``more_work``: by how much the
-    operations of its products exceed its peers' (1: twice as many), where that is why its device computes longer."""
+    operations of its products exceed its peers' (1: twice as many), where that is why its device computes longer.
+    ``hot_experts``: only its kernels of experts take longer."""
 
     cause: Cause
     where: Where = ""
     name: str = ""
     kernels: tuple[tuple[str, float], ...] = ()
     more_work: float = 0.0
+    hot_experts: bool = False
 
     @property
     def place(self) -> str:
@@ -162,6 +164,8 @@ class Reason(Struct, frozen=True):
         if self.more_work:
             return f"it has more work: its products take {100 * self.more_work:.0f} % more operations"
         longer = " and ".join(f"`{short(name)}` {100 * more:.0f} %" for name, more in self.kernels)
+        if self.hot_experts:
+            return f"its experts compute longer{f', {longer}' if longer else ''}, and no other kernels of it do"
         return _CAUSES[self.cause] + self.place + (f", most in {longer} longer" if longer else "")
 
 

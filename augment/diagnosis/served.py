@@ -58,10 +58,19 @@ def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
     about = [f"{median(np.array(tokens)):,.0f} new tokens"] if tokens and phase != "decode" else []
     about += [f"{median(np.array(cached)):,.0f} in the cache"] if cached else []
     text += f" ({', '.join(about)})" if about else ""
-    wall = steps.wall_ns[places]
+    wall, kept = steps.wall_ns[places], steps.accepted[places]
+    drafts = [batch.decode_tokens / batch.decode_requests for batch in batches if batch.decode_requests > 0]
+    drafted = phase == "decode" and bool(drafts) and min(drafts) > 1
+    if drafted:
+        text += f", {median(np.array(drafts)) - 1:.3g} drafted tokens each"
     single = phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches)
     text += f" in {time(median(wall))}{' a token' * single}"
     text += "" if whole == 1 else f" ({len(places)} of {whole} steps)"
+    if drafted and (known := kept >= 0).any():
+        sequences = int(np.array([batch.decode_requests for batch in batches], np.int64)[known].sum())
+        tokens_kept = int(kept[known].sum())
+        rate = tokens_kept / max(int(wall[known].sum()), 1) * 1e9
+        return text + f"; a step yields {tokens_kept / sequences:.2f} tokens of each, {rate:,.0f} tokens/s"
     if not single:
         return text
     return text + f", {sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9:,.0f} tokens/s"
@@ -107,6 +116,18 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "ATOM": "--cudagraph-capture-sizes",
         "": "capture graphs for these sizes, too",
     },
+    "draft": {
+        "vLLM": "num_speculative_tokens of --speculative-config",
+        "SGLang": "--speculative-num-steps, --speculative-num-draft-tokens",
+        "TensorRT-LLM": "max_draft_len of speculative_config",
+        "": "the number of tokens that a draft proposes",
+    },
+    "all_reduce": {
+        "vLLM": "fuse_allreduce_rms of --compilation-config's pass_config",
+        "SGLang": "--enable-flashinfer-allreduce-fusion, --enable-nccl-nvls",
+        "TensorRT-LLM": "allreduce_strategy",
+        "": "one-shot or NVLS all-reduce",
+    },
     "gap": {
         "vLLM": "--async-scheduling",
         "SGLang": "the overlap schedule (without --disable-overlap-schedule)",
@@ -117,7 +138,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
 
 
 def option_of(cause: str, engine: str) -> str:
-    """What an engine calls the option against a cause (``prefill``, ``eager``, ``gap``)."""
+    """What an engine calls the option against a cause (``prefill``, ``eager``, ``draft``, ``all_reduce``, ``gap``)."""
     return _OPTIONS[cause].get(engine, _OPTIONS[cause][""])
 
 

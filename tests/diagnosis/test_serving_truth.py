@@ -7,14 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from augment.analyses import inference_steps
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import eager_decodes, graph_padding, prefill_stalls, step_gaps
+from augment.diagnosis.rules import eager_decodes, graph_padding, prefill_stalls, rejected_drafts, step_gaps
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
-from said import advice_of, title_of
-from serving import MS, RULES, US, Serving, healthy, is_found, serve, with_fault
+from said import advice_of, evidence_of, title_of
+from serving import (
+    MS,
+    RULES,
+    US,
+    Serving,
+    healthy,
+    is_found,
+    serve,
+    serve_experts,
+    told_of_experts,
+    with_fault,
+)  # fmt: skip
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 POINTS = 0.05
@@ -110,7 +122,44 @@ def test_communication_that_decodes_do_not_hide() -> None:
     findings = diagnose(serve(Serving(is_async=True, all_reduce_ns=120 * US))).findings
     (exposed,) = (each for each in findings if each.rule == "exposed_communication")
     assert exposed.severity == "high"
-    assert "kernels made for small messages" in advice_of(exposed.found)
+    assert "kernels made for small messages (fuse_allreduce_rms" in advice_of(exposed.found)
+    assert any("of the time of decodes of" in line for line in evidence_of(exposed.found))
+
+
+def test_a_longer_all_reduce_has_more_exposed() -> None:
+    """Metamorphic."""
+    server = Serving(is_async=True, noise=0.02)
+    exposed = []
+    for length in (40 * US, 80 * US, 160 * US):
+        findings = diagnose(serve(replace(server, all_reduce_ns=length))).findings
+        exposed.append(next(each.found.saved_ns for each in findings if each.rule == "exposed_communication"))
+    assert exposed == pytest.approx([12 * 40 * US, 12 * 80 * US, 12 * 160 * US], rel=0.1)
+
+
+@pytest.mark.parametrize(("drafts", "chance"), [(1, 0.1), (3, 0.2), (5, 0.05), (3, 0.7)])
+def test_what_is_kept_of_drafts_is_what_was_simulated(drafts: int, chance: float) -> None:
+    answer = rejected_drafts.check(serve(Serving(drafts=drafts, kept_chance=chance, requests=200, is_async=True)))
+    seen = answer.seen
+    assert isinstance(seen, rejected_drafts.RejectedDrafts)
+    expected = sum(chance**place for place in range(1, drafts + 1))
+    assert seen.kept == pytest.approx(1 + expected, rel=0.02)
+    assert seen.kept_ratio == pytest.approx(expected / drafts, rel=0.05, abs=0.005)
+    assert isinstance(answer, Found) == (expected / drafts < 0.25)
+
+
+def test_drafts_without_sums_tell_nothing() -> None:
+    trace = serve(Serving(is_async=True))
+    assert "no step verifies drafts" in rejected_drafts.check(trace).why
+    (row, *_) = inference_steps.analyze(serve(Serving(drafts=3, kept_chance=0.5, requests=50))).rows
+    assert 50 <= row.kept_tokens <= 200
+    assert row.tokens_per_s == pytest.approx(row.kept_tokens / row.wall_ns * 1e9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_experts_with_more_tokens_are_told_from_slow_devices(seed: int, tmp_path: Path) -> None:
+    assert told_of_experts(serve_experts(tmp_path / "even", seed, None)) == []
+    assert told_of_experts(serve_experts(tmp_path / "hot", seed, 2)) == [(2, True)]
+    assert told_of_experts(serve_experts(tmp_path / "slow", seed, 2, device=True)) == [(2, False)]
 
 
 def test_prompts_in_the_same_number_of_chunks_hold_up_less() -> None:

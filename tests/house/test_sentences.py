@@ -89,6 +89,7 @@ SAMPLES: list[Seen] = [
     rules.eager_decodes.EagerDecodes("SGLang", 3, 30, 9 * MS, 6 * MS, 40, 32),
     rules.eager_decodes.EagerDecodes("TensorRT-LLM", 3, 30, 9 * MS, 6 * MS, 30, 32),
     rules.graph_padding.GraphPadding("ATOM", 0.3, 40, 65, 128),
+    rules.rejected_drafts.RejectedDrafts("SGLang", 0.12, 3.0, 1.36, 40),
     rules.prefill_stalls.PrefillStalls("vLLM", 4, 40, 60 * MS, 6 * MS, 0.3, 8192),
     rules.prefill_stalls.PrefillStalls("SGLang", 4, 40, 60 * MS, 6 * MS, 0.2, None),
     rules.starved_host.StarvedHost(4.5, 40 * MS, 28 * MS, ["aten::view", "cudaLaunchKernel", ""]),

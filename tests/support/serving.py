@@ -7,11 +7,17 @@ sampling, the wait for the tokens, the answer. Lengths vary by chance, as those 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import traces
 from augment.core.trace import Category, Trace
-from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.ranking import Finding, diagnose
+from augment.job.answer import answer
+from augment.job.ranks.summary import summarize
+from augment.pipeline import augment
+from augment.readers import read
 from tables import Event, annotation, call, copy, kernel, op, python, trace_of
 
 US, MS = 1_000, 1_000_000
@@ -40,6 +46,8 @@ class Serving:
     hiccups: tuple[int, ...] = ()  #: steps in which the host does something else for ten milliseconds
     captures: tuple[int, ...] = ()  #: steps that capture a graph for thirty milliseconds
     has_stacks: bool = True
+    drafts: int = 0  #: tokens that a draft proposes for each sequence; all steps are decodes with sums in their names
+    kept_chance: float = 0.8  #: of each drafted token, if those before it are kept
     is_mixed: bool = False  #: whether prompts are computed beside decodes, in steps of both
 
 
@@ -79,10 +87,22 @@ def serve(how: Serving) -> Trace:
             host += 30 * MS
             events.append(call("cudaStreamEndCapture", host, host + 5 * US, correlation=-10_000 - number))
             host += 6 * US
-        context += how.requests
+        context += how.requests * (not how.drafts)
         requests = how.requests - chance.randrange(3) if how.graph_requests == 0 else how.requests
         if how.graph_requests:
             name = f"decode[bs={requests}/{how.graph_requests} tok={requests} d={requests}]"
+        elif how.drafts:
+            requests, tokens = how.requests, how.requests * (how.drafts + 1)
+            name = (
+                f"execute_{tokens}_context_0(sq0sk0sqsq0sqsk0)_generation_{requests}"
+                f"(sq{tokens}sk{context + tokens}sqsq{tokens * (how.drafts + 1)}sqsk{(how.drafts + 1) * context})"
+            )
+            for _ in range(requests):
+                context += 1
+                for _ in range(how.drafts):
+                    if chance.random() > how.kept_chance:
+                        break
+                    context += 1
         elif prefills and how.is_mixed:
             name = f"execute_context_1(512)_generation_{requests}({requests})"
         elif prefills:
@@ -142,7 +162,9 @@ def serve(how: Serving) -> Trace:
 
 # Servers with known truth: healthy ones, and each fault alone, by chance within what servers are like.
 
-RULES = ("prefill_stalls", "eager_decodes", "graph_padding", "step_gaps")
+RULES = (
+    "prefill_stalls", "eager_decodes", "graph_padding", "step_gaps", "exposed_communication", "rejected_drafts",
+)  # fmt: skip
 
 
 def healthy(seed: int) -> Serving:
@@ -150,6 +172,7 @@ def healthy(seed: int) -> Serving:
     a while, or stop once for something else."""
     chance = random.Random(seed)
     layer = chance.randrange(250, 900) * US
+    drafts = chance.choice((0, 0, 0, 1, 3))
     return Serving(
         seed=seed,
         steps=chance.randrange(24, 60),
@@ -158,7 +181,7 @@ def healthy(seed: int) -> Serving:
         schedule_ns=chance.randrange(10, 60) * US,
         answer_ns=chance.randrange(10, 60) * US,
         is_async=True,
-        prefill_every=chance.choice((0, 0, 12, 20)),
+        prefill_every=0 if drafts else chance.choice((12, 20, 0)),
         prefill_times=chance.uniform(1.1, 2.0),
         noise=chance.uniform(0.01, 0.15),
         all_reduce_ns=chance.choice((0, 0, layer // 30)),
@@ -166,6 +189,8 @@ def healthy(seed: int) -> Serving:
         hiccups=tuple(chance.sample(range(2, 20), chance.choice((0, 0, 1)))),
         has_stacks=chance.random() < 0.5,
         is_mixed=chance.random() < 0.5,
+        drafts=drafts,
+        kept_chance=chance.uniform(0.5, 0.9),
     )
 
 
@@ -173,25 +198,102 @@ def with_fault(rule: str, seed: int) -> Serving:
     """The same with the fault that ``rule`` is about."""
     server, chance = healthy(seed), random.Random(-seed - 1)
     if rule == "prefill_stalls":
-        return replace(server, prefill_every=chance.randrange(4, 9), prefill_times=chance.uniform(4.5, 12))
+        return replace(server, prefill_every=chance.randrange(4, 9), prefill_times=chance.uniform(4.5, 12), drafts=0)
     if rule == "eager_decodes":
         every = chance.randrange(2, 6)
         return replace(
             server,
             prefill_every=0,
+            drafts=0,
             layer_ns=chance.randrange(60, 150) * US,
             eager=lambda number: number % every == 0,
             eager_launch_ns=chance.randrange(120, 300) * US,
         )
     if rule == "graph_padding":
-        return replace(server, prefill_every=0, graph_requests=int(server.requests * chance.uniform(1.45, 3)) + 1)
+        padded = int(server.requests * chance.uniform(1.45, 3)) + 1
+        return replace(server, prefill_every=0, drafts=0, graph_requests=padded)
+    if rule == "exposed_communication":
+        return replace(server, all_reduce_ns=int(server.layer_ns * chance.uniform(0.15, 0.6)))
+    if rule == "rejected_drafts":
+        drafts = chance.randrange(2, 6)
+        return replace(server, prefill_every=0, drafts=drafts, kept_chance=chance.uniform(0.02, 0.25))
     return replace(server, is_async=False, schedule_ns=int(server.layer_ns * LAYERS * chance.uniform(0.08, 0.5)))
 
 
 def is_found(how: Serving) -> dict[str, str]:
     """The rules of serving that fire, and how certain they are."""
-    return {
-        each.rule: each.found.confidence
-        for each in diagnose(serve(how)).findings
-        if each.rule in RULES and each.found.confidence != "low"
-    }
+    return {each.rule: each.found.confidence for each in diagnose(serve(how)).findings if counts(each)}
+
+
+def counts(finding: Finding) -> bool:
+    """Whether a finding is one of a rule of serving. Engines of several devices communicate: only much of it counts."""
+    if finding.rule == "exposed_communication":
+        return finding.is_grave
+    return finding.rule in RULES and finding.found.confidence != "low"
+
+
+# Ranks that share experts: each layer dispatches tokens, computes the experts of its tokens, and combines.
+
+
+def serve_experts(folder: Path, seed: int, hot: int | None, *, ranks: int = 4, device: bool = False) -> list[Path]:
+    """The traces of the ranks. The experts of rank ``hot`` have more tokens than those of the others; with ``device``
+    all its kernels take longer instead."""
+    chance = random.Random(seed)
+    more = chance.uniform(1.3, 2.2)
+    layers, steps = chance.randrange(3, 7), chance.randrange(6, 10)
+    attention, experts, moving = (chance.uniform(low, high) for low, high in ((60, 150), (150, 400), (15, 40)))
+    events: list[list[traces.Event]] = [[] for _ in range(ranks)]
+    now, number, sequence = 1_000.0, 0, 0
+    group = {"Process Group Name": "7", "Process Group Description": "EP", "Process Group Ranks": str([*range(ranks)])}
+
+    def run(rank: int, name: str, at: float, length: float, **args: object) -> None:
+        nonlocal number
+        number += 1
+        events[rank].append(traces.launch("cudaLaunchKernel", at - 40, 3, correlation=number))
+        made = traces.kernel(name, at, length, correlation=number)
+        made["args"] |= args
+        events[rank].append(made)
+
+    for _ in range(steps):
+        begun = now
+        ends = [now] * ranks
+        for _ in range(layers):
+            arrived = []
+            for rank in range(ranks):
+                slow = more if device and rank == hot else 1.0
+                length = attention * slow * chance.lognormvariate(0, 0.03)
+                run(rank, "flash_fwd_splitkv_kernel", ends[rank], length)
+                arrived.append(ends[rank] + length + 1)
+            for half in ("dispatch", "combine"):
+                sequence += 1
+                done = max(arrived) + moving
+                for rank in range(ranks):
+                    args = {"Collective name": "all_to_allv", "In msg nelems": 4096, "Out msg nelems": 4096,
+                            "Group size": ranks, "dtype": "BFloat16", "Seq": sequence, **group}  # fmt: skip
+                    run(rank, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", arrived[rank],
+                        done - arrived[rank], **args)  # fmt: skip
+                    if half == "dispatch":
+                        longer = more if rank == hot else 1.0
+                        length = experts * longer * chance.lognormvariate(0, 0.03)
+                        run(rank, "fused_moe_kernel", done + 1, length)
+                        arrived[rank] = done + 2 + length
+                    else:
+                        ends[rank] = done + 1
+        now = max(ends) + 20
+        for rank in range(ranks):
+            name = f"step[DECODE bs={chance.randrange(60, 65)}]"
+            events[rank].append(
+                traces.event("user_annotation", name, begun - 60, now - begun - 1, traces.HOST, traces.THREAD)
+            )
+    paths = [folder / f"TP-{rank}.trace.json.gz" for rank in range(ranks)]
+    for rank, path in enumerate(paths):
+        about = {"rank": rank, "world_size": ranks}
+        traces.write_trace(path, *events[rank], distributedInfo=about)
+    return paths
+
+
+def told_of_experts(paths: Sequence[Path]) -> list[tuple[int | None, bool]]:
+    """The ranks that hold the others up, and whether their experts alone are said to."""
+    contents = [summarize(augment(read(str(path)), only=["kernel_breakdown", "diagnosis"])) for path in paths]
+    rows = answer(contents, [path.name for path in paths]).verdict.rows
+    return [(row.rank, bool(row.figures.get("hot_experts"))) for row in rows]

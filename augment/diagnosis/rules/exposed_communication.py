@@ -26,7 +26,7 @@ from augment import arrays, facts
 from augment.core import text
 from augment.core.attachments import RankInJob
 from augment.core.trace import Trace
-from augment.diagnosis import judging, rule
+from augment.diagnosis import judging, rule, served
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
@@ -35,7 +35,7 @@ SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collect
 _CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
 _SERVING = (
     "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or "
-    "use kernels made for small messages (one-shot or NVLS all-reduce)"
+    "use kernels made for small messages ({})"
 )
 _SHARDED = (
     "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
@@ -64,6 +64,9 @@ class ExposedCommunication(rule.Seen, frozen=True):
     median_bytes: float | None
     beyond_fastest_ratio: float | None  #: of their time, beyond the fastest of equal size; None if unknown or small
     small_count: int | None  #: of them below 1 MB, if those have most of the time; not per step
+    engine: str = ""  #: of inference
+    decode_ratio: float | None = None  #: of the time of its decodes that only communicates; None without any
+    decode_requests: int | None = None  #: sequences of a decode, the median
 
     def _exposed(self, words: text.Words) -> str:
         return f"{text.time(self.exposed_ns)} of communication {words.per_step} is exposed"
@@ -93,7 +96,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
     def _way(self) -> str:
         """What to do about collectives of this kind; buckets and units are those of a run that trains."""
         if not self.trains:
-            return _SERVING
+            return _SERVING.format(served.option_of("all_reduce", self.engine))
         return _BY_KIND.get(self.kind, _OTHERS)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
@@ -104,6 +107,9 @@ class ExposedCommunication(rule.Seen, frozen=True):
         if self.beyond_fastest_ratio is not None:
             beyond = f"{text.percent(self.beyond_fastest_ratio)} of their time is beyond the fastest of equal size"
             causes.append(f"{beyond}: waiting for other ranks, or contention")
+        if self.decode_ratio is not None:
+            of = "" if self.decode_requests is None else f" of {text.counted(self.decode_requests, 'sequence')}"
+            causes.append(f"{text.percent(self.decode_ratio)} of the time of decodes{of}")
         if self.small_count is not None:
             causes.append(f"most of it in {self.small_count} collectives below 1 MB")
         return causes
@@ -130,6 +136,7 @@ def check(trace: Trace) -> rule.Answer:
     dur, sizes = every.dur[worst], every.bytes[worst]
     sized = sizes != facts.collectives.UNKNOWN
     small = sized & (sizes < facts.collectives.SMALL_BYTES)
+    engine, decode_ratio, requests = _in_decodes(trace, every, inside)
     name = group.description if group.description not in ("", "undefined") else group.name
     seen = ExposedCommunication(
         exposed_ns=facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps,
@@ -143,10 +150,31 @@ def check(trace: Trace) -> rule.Answer:
         median_bytes=float(arrays.median(sizes[sized])) if sized.any() else None,
         beyond_fastest_ratio=_beyond_fastest(sizes, dur),
         small_count=int(small.sum()) if dur[small].sum() > 0.5 * dur.sum() else None,
+        engine=engine,
+        decode_ratio=decode_ratio,
+        decode_requests=requests,
     )
     spans = rule.Spans(every.ts[worst], every.end[worst], facts.gpu.work(trace).row[every.place[worst]])
     saved = judging.saved_ahead(trace, cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
+
+
+def _in_decodes(
+    trace: Trace, every: facts.collectives.Collectives, inside: arrays.Places
+) -> tuple[str, float | None, int | None]:
+    """The engine of inference, the share of its decodes' time in which collectives are exposed, and their batch."""
+    steady = served.steady_steps(trace)
+    if steady is None:
+        return "", None, None
+    steps, places = steady
+    decodes = places[[steps.batches[place].phase == "decode" for place in places.tolist()]]
+    if not len(decodes):
+        return steps.batches[0].engine, None, None
+    step = facts.steps.step_of_work(trace, steps.windows)[every.place[inside]]
+    exposed = int(every.exposed_ns[inside][np.isin(step, decodes)].sum())
+    sizes = [steps.batches[place].requests for place in decodes.tolist() if steps.batches[place].requests >= 0]
+    requests = round(arrays.median(np.array(sizes))) if sizes else None
+    return steps.batches[int(decodes[0])].engine, exposed / max(int(steps.wall_ns[decodes].sum()), 1), requests
 
 
 def _worst(

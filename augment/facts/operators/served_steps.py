@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks
 from augment.facts.operators.roofline_bounds import roofs
 from augment.facts.steps import batches
-from augment.facts.steps.engine_steps import Batch, engine_steps
+from augment.facts.steps.engine_steps import UNKNOWN, Batch, engine_steps
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import StepWindows, is_served, recorded_windows, step_of_work
 
@@ -37,6 +38,7 @@ class ServedSteps(Struct, frozen=True):
     wall_ns: Int64s  #: of the window: to the next step, but for pauses
     busy_ns: Int64s
     first: Int64s  #: the index in ``gpu_work`` of the step's first work, -1 where it has none
+    accepted: Int64s  #: tokens that running sequences keep of the step, -1 where unknown
     gap_ns: Int64s  #: from the last work of the step to the first of the next, -1 where no step follows at once
     graph_ratio: Floats  #: share of the time of its work that graphs launched; NaN without work of a known launch
     flops: Floats  #: of products with a formula
@@ -56,6 +58,28 @@ class ServedSteps(Struct, frozen=True):
         if self.memory_gbps is None or self.lacking:
             return np.full(len(self), np.nan)
         return self.bytes / np.maximum(self.wall_ns, 1) / self.memory_gbps
+
+
+def kept_tokens(batches: Sequence[Batch], windows: StepWindows) -> Int64s:
+    """The tokens that running sequences keep of each step: all where no drafts are verified; else what the cache of the
+    next step has more, if that verifies for as many sequences and nothing else is in either batch; -1 unknown."""
+    kept = np.full(len(batches), UNKNOWN, np.int64)
+    for place, batch in enumerate(batches):
+        if batch.phase not in ("decode", "mixed") or batch.decode_tokens < 0:
+            continue
+        if batch.decode_tokens == batch.decode_requests:
+            kept[place] = batch.decode_tokens
+            continue
+        after = batches[place + 1] if place + 1 < len(batches) else None
+        if after is None or windows.finish[place] != windows.begin[place + 1] or UNKNOWN in (
+            batch.decode_context, after.decode_context, after.decode_tokens
+        ):  # fmt: skip
+            continue
+        grown = after.decode_context - after.decode_tokens - (batch.decode_context - batch.decode_tokens)
+        alike = batch.phase == after.phase == "decode" and batch.decode_requests == after.decode_requests
+        if alike and batch.decode_requests <= grown <= batch.decode_tokens:
+            kept[place] = grown
+    return kept
 
 
 @derived(until="operations")
@@ -115,6 +139,7 @@ def served_steps(trace: Trace) -> tuple[ServedSteps, ...]:
                 wall_ns=figures.wall_ns,
                 busy_ns=busy,
                 first=first,
+                accepted=kept_tokens(of_step, windows),
                 gap_ns=gap,
                 graph_ratio=np.divide(graphs, whole, out=np.full(count, np.nan), where=whole > 0),
                 flops=total(on_roof.flops),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -23,6 +24,8 @@ _MOST_KERNELS = 2
 MUCH = 0.2  #: of the collectives
 LEAST_MORE = 0.03  #: of operations, to say that a rank has more work
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
+_EXPERTS = re.compile(r"moe|expert|group(?:ed)?_?gemm", re.IGNORECASE)  #: names of kernels that compute experts
+_HOT, _COLD = 0.05, 0.2  #: of their usual time, to be called longer; of that, by how much other kernels may be
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
 _NOUNS: dict[Cause, str] = {
     "host": "host",
@@ -90,6 +93,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return text
     if row.gain_ns < LEAST * time_ns:
         return f"{text} Alone at the median's speed it would gain the job nothing: other ranks are as late."
+    if row.figures.get("hot_experts"):
+        return f"{text} With experts balanced (vLLM, SGLang: --enable-eplb) {after}."
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     return f"{text} At the median's speed {after}."
@@ -156,7 +161,9 @@ def evidence(reason: Reason, causes: Mapping[Cause, int], *, lasts: bool = False
 def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[RankSummary]) -> Reason:
     """The cause of a member's excess, and in what."""
     if cause == "compute":
-        return Reason(cause, kernels=_kernels(member, summaries), more_work=_more_work(member, excess, summaries))
+        more, hot = _more_work(member, excess, summaries), has_hot_experts(member, summaries)
+        kernels = [each for each in _kernels(member, summaries) if not hot or _EXPERTS.search(each[0])]
+        return Reason(cause, kernels=tuple(kernels), more_work=more, hot_experts=hot)
     if cause == "host":
         # What the host did while the device waited, in the stretches with more waiting than usual
         stretches = excess.stretches
@@ -216,6 +223,23 @@ def _kernels(member: int, summaries: Sequence[RankSummary]) -> tuple[tuple[str, 
             longer.append((ns - usual, name, ns / usual - 1))
     longer.sort(reverse=True)
     return tuple((name, more) for _, name, more in longer[:_MOST_KERNELS])
+
+
+def has_hot_experts(member: int, summaries: Sequence[RankSummary]) -> bool:
+    """Whether a member's kernels of experts take longer than the median of its peers', and its other kernels do not."""
+    if len(summaries) > 256:
+        return False
+    times = [_kernel_times(summary.figures.get("kernel_breakdown")) for summary in summaries]
+    parts = [
+        [sum(ns for name, ns in of.items() if bool(_EXPERTS.search(name)) is experts) for of in times]
+        for experts in (True, False)
+    ]
+    ratios = []
+    for spent in parts:
+        usual = float(np.median([ns for place, ns in enumerate(spent) if place != member] or [0.0]))
+        ratios.append(spent[member] / usual - 1 if usual else 0.0)
+    of_experts, of_others = ratios
+    return of_experts > _HOT and of_others < _COLD * of_experts
 
 
 def _kernel_times(figures: Figures | None) -> dict[str, float]:
