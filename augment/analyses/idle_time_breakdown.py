@@ -26,7 +26,8 @@ The track ``Idle`` shows the gaps of the device, named after their cause. A trac
 stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on ``Idle``:
 so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``. Its
 ``device_idle_ns`` is the sum of the shorter gaps of the device within it. Below a slice, as long as it, stands what
-was waited for: the owner for host_wait (the function, if it takes most of the gap and the owner less than half);
+was waited for: the owner for host_wait (the function, or the call of the operating system, if it takes most of the
+gap and the owner less than half);
 ``stream 4: KERNEL`` for other_stream_busy; for other ``launch not recorded``, or ``after`` the work before.
 Nothing stands there where it is unknown. The args of a slice:
 
@@ -36,7 +37,8 @@ Nothing stands there where it is unknown. The args of a slice:
 - ``launch_delay_ns``: from the end of the launch to the work's start, if the launch began within the device's gap.
 - ``owner``, ``owner_ns`` (host_wait): the operator or annotation in which the launching thread spent most of the time
   from the start of the gap to the end of the launch (innermost at each moment, summed by name; steps do not count).
-  ``python_function`` and ``python_function_ns`` are the same for Python functions, if recorded.
+  ``python_function`` and ``python_function_ns`` are the same for Python functions, ``os_call`` and ``os_call_ns`` for
+  calls of the operating system (``poll``, ``read``), if recorded.
 - ``previous_kernel`` (all but host_wait): the work that ran last before the device's gap; for ``other_stream_busy``,
   before the stream's gap.
 - ``waited_for``, ``waited_for_stream``, ``known_by`` (other_stream_busy): the work of another stream that the work at
@@ -92,10 +94,13 @@ NEEDS = (GPU_WORK,)
 _BELOW = (
     ("owner", GapCategory.HOST_WAIT, "{0}"),
     ("python_function", GapCategory.HOST_WAIT, "{0}"),
+    ("os_call", GapCategory.HOST_WAIT, "{0}"),
     ("waited_for", OTHER_STREAM_BUSY, "stream {1}: {0}"),
     ("launch", GapCategory.OTHER, "launch {0}"),
     ("previous_kernel", GapCategory.OTHER, "after {0}"),
 )
+#: what counts instead if it takes most of a gap
+_INSTEAD = {"owner": ("python_function_ns", "os_call_ns"), "python_function": ("os_call_ns",)}
 
 
 class Row(Struct, frozen=True):
@@ -202,9 +207,11 @@ def _causes(idle: IdlePieces) -> Texts:
         if not isinstance(column, Texts):
             continue
         is_known = (idle.cause == cause) & (column.codes >= 0) & (codes < 0)
-        if arg == "owner" and "python_function_ns" in idle.evidence:
-            owner_ns, function_ns = (np.asarray(idle.evidence[name]) for name in ("owner_ns", "python_function_ns"))
-            is_known &= ~is_longer(function_ns, owner_ns, idle.end - idle.start)
+        for other in _INSTEAD.get(arg, ()):
+            other_ns = idle.evidence.get(other)
+            if other_ns is not None:
+                arg_ns = np.asarray(idle.evidence[f"{arg}_ns"])
+                is_known &= ~is_longer(np.asarray(other_ns), arg_ns, idle.end - idle.start)
         chosen = np.flatnonzero(is_known)
         stream = idle.evidence["waited_for_stream"] if cause == OTHER_STREAM_BUSY else None
         streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)

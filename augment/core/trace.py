@@ -46,6 +46,7 @@ class Category(IntEnum):
     OVERHEAD = 14
     TRACE = 15
     CUDA_PROFILER_RANGE = 16
+    OS_RUNTIME = 17  #: calls of the operating system, as Nsight Systems records them
 
 
 GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)

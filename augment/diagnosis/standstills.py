@@ -22,7 +22,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost
-from augment.facts.host.occupancy import host_segments
+from augment.facts.host.occupancy import host_segments, occupants
 from augment.facts.names.name_masks import STEP, matching
 
 STILL_NS = 2_000_000  #: schedulers give others some 3 ms and more
@@ -96,6 +96,9 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     usual = (grouped_medians(took[whole], which, bounds) < USUAL_NS) & (np.diff(bounds) >= LEAST_USUAL)
     chosen = np.flatnonzero(whole)[(took[whole] >= STILL_NS) & usual[which]]
     spans = Spans(ts[:-1][chosen], ts[1:][chosen], row[chosen])
+    thread = np.full(len(chosen), lane, np.int32)
+    in_calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread).all_ns
+    spans = _at(spans, np.flatnonzero(2 * in_calls < spans.end - spans.start))  # which waits, or does something
     waits = elsewhere(trace, lane, spans.start, spans.end, spans.row) | (lane != main_track(trace))
     return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
 
@@ -124,6 +127,18 @@ def _evident(trace: Trace, row: Int64s) -> Int64s:
     views = matching(trace, _VIEWS)[trace.events.name[known]]
     evident: Int64s = np.flatnonzero((row >= 0) & (is_among(row, launching) | is_among(row, operators) | views))
     return evident
+
+
+def system_calls(trace: Trace, spans: Spans) -> Counter[str]:
+    """The time, ns, of each call of the operating system that took most of a stretch, on the thread of the stretch;
+    empty where none were recorded."""
+    thread = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread)
+    spent: Counter[str] = Counter()
+    for name, ns in zip(calls.name.tolist(), calls.ns.tolist(), strict=True):
+        if name >= 0:
+            spent[short(trace.strings[name])] += ns
+    return spent
 
 
 def names_of(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:

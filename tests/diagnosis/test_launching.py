@@ -202,9 +202,12 @@ HOST = (*CALLS, "cpu_op", "user_annotation", "python_function")
 JOB = changed(ranks=1, work=0.01, collectives="none", run_ahead=None)
 
 
-def run_standing(stalls: dict[int, str], names: tuple[str, ...], kernel_ns: int = 10_000) -> Trace:
+def run_standing(
+    stalls: dict[int, str], names: tuple[str, ...], kernel_ns: int = 10_000, system_call: str = ""
+) -> Trace:
     """Four steps of 400 operators of 10 µs each, in turn of ``names``; every second one launches a kernel. ``stalls``:
-    the operators, by number, that last 8 ms longer, and whether ``in`` them, in their ``call`` or ``after`` them."""
+    the operators, by number, that last 8 ms longer, and whether ``in`` them, in their ``call`` or ``after`` them;
+    meanwhile the thread is in ``system_call``."""
     events: list[Event] = []
     at = free = 0
     for step in range(4):
@@ -218,6 +221,8 @@ def run_standing(stalls: dict[int, str], names: tuple[str, ...], kernel_ns: int 
                 start = max(at + 9_000 + in_call, free)
                 events.append(kernel("k", start, start + kernel_ns, correlation=number + 1))
                 free = start + kernel_ns
+            if system_call and where:
+                events.append(Event(Category.OS_RUNTIME, system_call, at + 4_000, at + STALL, Track(0, 100, 1)))
             at += 12_000 + took + (STALL if where == "after" else 0)
         events.append(annotation(f"ProfilerStep#{step}", begin, at))
     return trace_of(*events)
@@ -237,6 +242,10 @@ def test_standstills_anywhere_are_a_host_without_cpu() -> None:
     assert answer.saved_ns == pytest.approx(2 * STALL, rel=0.02)
     assert "its thread probably gets no CPU" in title_of(answer)
     assert not {"host_gaps", "long_calls"} & {each.rule for each in diagnose(trace).findings}  # told once
+
+
+def test_a_thread_that_waits_in_the_operating_system_does_not_lack_a_cpu() -> None:
+    assert not isinstance(starved_host.check(run_standing(STARVED, NAMES, system_call="futex")), Found)
 
 
 @pytest.mark.parametrize(

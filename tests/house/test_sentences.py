@@ -81,6 +81,7 @@ SAMPLES: list[Seen] = [
         for stacks in (False, True)
     ),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
+    rules.host_gaps.HostGaps(2 * MS, ["read"], "unknown", ["read (80 %)"]),
     *(
         rules.step_gaps.StepGaps(engine, MS, MS, parts, bool(parts))
         for engine in ("vLLM", "")

@@ -16,6 +16,7 @@ that kernel or chooses an algorithm: all its time counts here, also in shorter s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -25,12 +26,13 @@ from augment.core import text
 from augment.core.trace import Trace
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls, cold_times
-from augment.diagnosis.standstills import names_of
+from augment.diagnosis.standstills import names_of, system_calls
 
 NAME = "host_gaps"
 #: functions that wait for something outside of the process, or for another thread
 _WAITING = re.compile(
-    r"\b(?:sleep|select|e?poll|recv\w*|accept|acquire|wait\w*|kqueue|get_nowait|zmq_\w+)\b|queue\.py.*\bget\b"
+    r"\b(?:\w*sleep|p?select\d*|p?poll|epoll\w*|recv\w*|accept\d?|acquire|wait\w*|\w+_\w*wait|futex|kqueue|get_nowait"
+    r"|zmq_\w+)\b|queue\.py.*\bget\b"
 )
 Why = Literal["waits", "first_calls", "operators", "unknown"]
 _ADVICE: dict[Why, str] = {
@@ -52,6 +54,7 @@ class HostGaps(rule.Seen, frozen=True):
     longest_ns: int
     slices: list[str]  #: what they are in, with most of the time first; empty: no recorded operator
     why: Why
+    calls: Sequence[str] = ()  #: of the operating system that the time is in, if they were recorded, with their share
 
     def title(self, words: text.Words) -> str:
         where = text.listed([name or "no recorded operator" for name in self.slices])
@@ -64,6 +67,9 @@ class HostGaps(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
 
+    def evidence(self, words: text.Words) -> Sequence[str]:
+        return [f"in calls of the operating system: {text.listed(self.calls)}"] if self.calls else []
+
 
 def check(trace: Trace) -> rule.Answer:
     """Predict steps without these stretches."""
@@ -75,19 +81,25 @@ def check(trace: Trace) -> rule.Answer:
     spans = cause.spans
     which, parts = judging.within_steps(trace, spans.start, spans.end)
     names = names_of(trace, spans.row[which], parts.end - parts.start)
+    spent = system_calls(trace, rule.Spans(parts.start, parts.end, spans.row[which]))
+    lengths = int((parts.end - parts.start).sum())
+    calls = [f"{name} ({text.percent(ns / lengths)})" for name, ns in spent.most_common(3) if 10 * ns >= lengths]
+    inside = names[0]
+    if not inside and 2 * spent.total() > lengths:  # nothing else was recorded of the time
+        names = [name for name, _ in spent.most_common()]
     unknown = judging.measure(trace).unit == "recording"  # a server without requests waits, too
     waits = _WAITING.search(names[0]) is not None
-    why: Why = "operators" if names[0] else "unknown"
+    why: Why = "operators" if inside else "unknown"
     if waits:
         why = "waits"
     elif unknown and _at_first(trace, spans):
         why = "first_calls"
     return judging.judged(
         trace,
-        HostGaps(longest_ns=int((parts.end - parts.start).max()), slices=names, why=why),
+        HostGaps(longest_ns=int((parts.end - parts.start).max()), slices=names, why=why, calls=calls),
         cause.saved_ns,
         spans=rule.Spans(parts.start, parts.end, spans.row[which]),
-        confidence="high" if names[0] and not (waits or cause.inferred) else "low" if waits and unknown else "medium",
+        confidence="high" if inside and not (waits or cause.inferred) else "low" if waits and unknown else "medium",
         cut=cause.cut,
     )
 

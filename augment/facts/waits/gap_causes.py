@@ -23,6 +23,7 @@ from augment.facts.host.occupancy import occupants
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("owner", (Category.CPU_OP, Category.USER_ANNOTATION)),
     ("python_function", (Category.PYTHON_FUNCTION,)),
+    ("os_call", (Category.OS_RUNTIME,)),
 )
 
 LAUNCH = ("not recorded", "before the recording")  #: what is known of a launch that is not in the trace
