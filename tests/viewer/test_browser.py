@@ -38,7 +38,8 @@ STATE = """() => {
   const view = trace.timeline.visibleWindow.toTimeSpan();
   return {pinned: trace.workspace.pinnedTracks.map((one) => one.name),
           expanded: groups.filter((one) => !one.collapsed).map((one) => one.name),
-          roots: trace.workspace.children.map((one) => one.name), importErrors: trace.traceInfo.importErrors,
+          roots: trace.workspace.children.map((one) => one.name),
+          overview_rows: (trace.minimap.getLoad() ?? []).length, importErrors: trace.traceInfo.importErrors,
           height: document.querySelector('.pf-viewer-page__pinned-track-tree')?.clientHeight ?? -1,
           window: [String(view.start), String(view.end)]};
 }"""
@@ -109,6 +110,7 @@ class Seen:
     window: tuple[int, int]
     elsewhere: list[str]
     height: int  #: of what is pinned, in pixels
+    overview_rows: int  #: of the strip above the timeline
     text: str = ""  #: what is to be read there, if something was done
 
 
@@ -184,7 +186,7 @@ def look(context: Any, link: str, picture: Path, then: str) -> Seen:
     start, end = map(int, state["window"])
     elsewhere = [url for url in asked if url not in refused]
     names = state["pinned"], state["roots"], state["expanded"]
-    return Seen(*names, state["importErrors"], (start, end), elsewhere, state["height"], text)
+    return Seen(*names, state["importErrors"], (start, end), elsewhere, state["height"], state["overview_rows"], text)
 
 
 def shows_middle_step(seen: Seen, raw: Path) -> bool:
@@ -262,7 +264,9 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded
-    assert seen.roots == ["Job", "rank 0", "rank 1", "rank 2"]
+    overview = [f"GPU busy, rank {rank}: row {rank + 1}" for rank in range(3)]
+    assert seen.roots == ["Job", "rank 0", "rank 1", "rank 2", *overview]
+    assert seen.overview_rows == 3
 
 
 @pytest.fixture(scope="module")

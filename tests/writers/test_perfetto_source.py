@@ -501,7 +501,7 @@ def test_each_trace_keeps_its_own_slices_args_and_arrows(perfetto: PerfettoEngin
     merged(perfetto, tmp_path, ranks, linked=False)
     expected = [("cudaLaunchKernel", f"kernel {name}") for name in "012"]
     assert arrows(perfetto) == sorted([*expected, *((f"op {name}", "waiting") for name in "012")])
-    assert perfetto.rows("select count(*) from slice") == [(12,)]
+    assert perfetto.rows("select count(*) from slice where category <> 'augment.overview'") == [(12,)]
     for name in "012":
         sql = f"select key, string_value from slice join args using (arg_set_id) where name = 'op {name}'"
         result = dict(perfetto.rows(f"{sql} and key glob 'debug*'"))
@@ -513,15 +513,30 @@ def test_each_trace_keeps_its_own_slices_args_and_arrows(perfetto: PerfettoEngin
 
 def test_ranks_are_root_tracks_in_their_order(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     merged(perfetto, tmp_path, {name: rank(tmp_path, name, *idle(1)) for name in "210"})
-    roots = """select name, extract_arg(source_arg_set_id, 'description') from track where parent_id is null
+    roots = """select name, extract_arg(source_arg_set_id, 'description') from track
+               where parent_id is null and name is not null
                order by extract_arg(source_arg_set_id, 'sibling_order_rank')"""
     assert perfetto.rows(roots) == [(f"rank {name}", f"from {name}") for name in "210"]
     paths = {path for (path,) in perfetto.rows(TRACKS)}
     for name in "012":
         assert {f"rank {name} > GPU 0 > stream 7", f"rank {name} > python 42 > main"} <= paths
-    assert perfetto.rows("select count(*) from process where pid > 0") == [(0,)]
     below = "select count(*) from slice join track on slice.track_id = track.id where track.parent_id is null"
-    assert perfetto.rows(below) == [(0,)]
+    assert perfetto.rows(f"{below} and category <> 'augment.overview'") == [(0,)]
+
+
+def test_the_overview_says_when_each_gpu_is_busy(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """The UI draws it from threads, in the order of processes: those with most slices first."""
+    merged(perfetto, tmp_path, {name: rank(tmp_path, name) for name in "210"})
+    table = "slice join thread_track on track_id = thread_track.id join thread using (utid) join process using (upid)"
+    rows = perfetto.rows(f"select process.name, pid, count(*), sum(dur) from {table} group by upid order by 3 desc")
+    assert [(name, pid, busy) for name, pid, _, busy in rows] == [
+        (f"GPU busy, rank {name}: row", number, 5_000) for number, name in enumerate("210", 1)
+    ]
+    kernels = "select min(ts), max(ts + dur) from slice where category = 'kernel'"
+    busy = "select min(ts), max(ts + dur) from slice where category = 'augment.overview' and dur > 0"
+    ((begin, end),), ((first, last),) = perfetto.rows(kernels), perfetto.rows(busy)
+    assert abs(first - begin) < 100
+    assert abs(last - end) < 100
 
 
 def test_links_lead_from_trace_to_trace_in_the_order_of_time(perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def _written(
             stages.write_stages(trace, packed, shift_ns)
         if with_flames:
             stacks = time_by_stack(trace)
-            out = _File(packed, tracks, InternedTexts(), first=False)
+            out = EventsFile(packed, tracks, InternedTexts(), first=False)
             out.shift_ns = shift_ns
             out.write(flames.nested_slices(*stacks, tracks, out.interned))
             pids = {each.device.track: tracks.pid_of(each.device.track) for each in stacks[1]}
@@ -130,7 +130,7 @@ def add(file: wire.Writable, room: Room, shift_ns: int, annotations: Sequence[Ad
     tracks = LaterTracks(room)
     if annotations:
         packed = Packed(file)
-        out = _File(packed, tracks, InternedTexts(), first=False)
+        out = EventsFile(packed, tracks, InternedTexts(), first=False)
         out.shift_ns = shift_ns
         out.write(out.of_annotations(annotations, {}))
         packed.flush()
@@ -152,7 +152,7 @@ def write_part(
     trace, annotations, interned = augmented.trace, augmented.annotations, InternedTexts()
     planned = plan(trace, tracks, annotations, part)
     packed = Packed(file)
-    out = _File(packed, tracks, interned, first=part.number == 0)
+    out = EventsFile(packed, tracks, interned, first=part.number == 0)
     out.shift_ns = shift_ns
     out.write_metadata(trace, part.name)
     with closing(SourceEvents(trace, planned, tracks, interned).all()) as events:
@@ -173,7 +173,7 @@ def write_annotations(augmented: AugmentedTrace, file: wire.Writable) -> tuple[i
     """
     trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
     tracks = Tracks(trace)
-    out = _File(file, tracks, InternedTexts())
+    out = EventsFile(file, tracks, InternedTexts())
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_INDEX, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(SuffixNumbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
@@ -206,7 +206,7 @@ class Packed:
             self._begin()
 
 
-class _File:
+class EventsFile:
     """Writes packets in order: anything that a packet refers to is written before it."""
 
     def __init__(

@@ -14,7 +14,9 @@ Below a trace's root lie its devices, then its processes with their threads::
     └── …
 
 All are plain tracks, none a process or thread as Perfetto has them: those it knows by their pids, which the traces of
-several machines or containers share, and older versions order them as they please.
+several machines or containers share, and older versions order them as they please. But the UI draws its overview from
+threads alone. So at the end each trace has a process of its own with one thread, of when its GPU is busy; its slices
+are as many as put it in its place: the UI orders processes by their number of slices.
 
 A trace is written while no other is at hand, perhaps by another process into a file of its own, which is copied. What
 packets share by number begins anew with each (the incremental state is cleared); each has its own range of numbers for
@@ -33,16 +35,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment.arrays.intervals import Intervals, clip, union
 from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic, Identity, Trace
+from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 from augment.version import __version__
 from augment.writers.files import copy_bytes
-from augment.writers.perfetto import add, wire, write_part
+from augment.writers.perfetto import EventsFile, Packed, add, wire, write_part
 from augment.writers.perfetto.added import Room
-from augment.writers.perfetto.packets import Links, Part
+from augment.writers.perfetto.packets import Events, InternedTexts, Links, Part, blobs_of, slices
 from augment.writers.perfetto.tracks import TrackPlace, Tracks
 from augment.writers.seams import Addable
 
@@ -52,6 +56,8 @@ _FIRST_PROCESS = 10_000  #: ranks of root tracks; devices come before
 TRACKS = 1 << 20  #: of each trace; the numbers of the first begin after those of tracks of no single trace
 _MARK = "augment.several"  #: the name of the metadata at the beginning of such a file
 _VIEW = b"augment.view"  #: the name of the metadata after it, if a first view is known
+_PERIODS = 500  #: of the overview, at least: the UI has some hundred
+_MOST_IN_OVERVIEW = 32  #: traces: a row of the UI's overview has about a pixel then
 _HEAD = 1 << 14  #: the number of bytes that hold both
 _PARTS = b"augment.parts"  #: the name of the metadata at the end of such a file
 _TAIL = 1 << 20  #: the number of bytes that hold it
@@ -147,7 +153,34 @@ def write_trace(
     """Write what :meth:`Several.copy` takes as the trace of this number, ``place``-th among all root tracks. Returns
     diagnostics of what was changed or left out."""
     tracks = GroupTracks(augmented.trace, (number + 1) * TRACKS, group=group, place=place)
-    return write_part(augmented, file, tracks, Part(number, group.name, links))
+    diagnostics = write_part(augmented, file, tracks, Part(number, group.name, links))
+    if number < _MOST_IN_OVERVIEW:
+        packed, interned = Packed(file), InternedTexts()
+        out = EventsFile(packed, tracks, interned, first=False)
+        out.write(_overview(augmented.trace, tracks, interned, number))
+        packed.flush()
+    return diagnostics
+
+
+def _overview(trace: Trace, tracks: GroupTracks, interned: InternedTexts, number: int) -> Iterator[Events]:
+    """When the GPU (of a trace without GPU work: an operator) is busy: in each of many equal periods, for how long."""
+    events = trace.events
+    rows = events.slices_of(*GPU_WORK)
+    what = "GPU busy" if len(rows) else "operators"
+    if not len(rows) and not len(rows := events.slices_of(Category.CPU_OP)):
+        return
+    busy = union(events.ts[rows], events.ts[rows] + events.dur[rows])
+    begin, count = int(events.ts[0]), _PERIODS + _MOST_IN_OVERVIEW - number
+    edges = begin + np.arange(count + 1) * (int(busy.end[-1]) - begin) // count
+    _, period, pieces = clip(busy, Intervals(edges[:-1], edges[1:]))
+    spent = np.zeros(len(edges) - 1, np.int64)
+    np.add.at(spent, period, pieces.end - pieces.start)
+    track = tracks.overview(what, number)
+    category, name = (
+        interned.number(kind, text)
+        for kind, text in ((wire.INTERNED_CATEGORIES, "augment.overview"), (wire.INTERNED_NAMES, what))
+    )
+    yield from slices(edges[:-1], spent, track, category, name, blobs_of([b""] * len(spent)))
 
 
 class Several:
@@ -230,6 +263,15 @@ class GroupTracks(Tracks):
 
     def _root(self) -> int:
         return self._made("root", lambda: self._describe(_root_of(self.group, self.place)))
+
+    def overview(self, what: str, number: int) -> int:
+        """The thread of a process of its own, shown as ``GPU busy, rank 3: row 4`` of the UI's overview."""
+        name = f"{what}, {self.group.name}: row"
+        pid = wire.number(wire.PROCESS_PID, number + 1) + wire.text(wire.PROCESS_NAME, name)
+        process = self._describe(wire.message(wire.TRACK_PROCESS, pid))
+        tid = wire.number(wire.THREAD_PID, number + 1) + wire.number(wire.THREAD_TID, number + 1)
+        thread = wire.message(wire.TRACK_THREAD, tid + wire.text(wire.THREAD_NAME, what))
+        return self._describe(thread + wire.number(wire.TRACK_PARENT, process))
 
     def _is_thread(self, _place: TrackPlace) -> bool:
         return False
