@@ -110,10 +110,10 @@ def command(
     """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it exceeds the noise.
 
     Each is a trace, or a folder with a trace of each rank. Steps are compared in order, as many as both have; ranks by
-    their number. Of several TESTs, in order of time: which rank and which collective changed, and since which run.
+    their number. With several TESTs, in order of time: which rank and which collective changed, and since which run.
 
     The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
-    differences on its timeline; STEM.diff.metrics.json is the whole comparison. Of several, no file is written.
+    differences on its timeline; STEM.diff.metrics.json is the whole comparison. With several TESTs no file is written.
     """
     from augment.batch.memory_limit import bounded, expect_possible
     from augment.cli.runs import label_of

@@ -23,7 +23,7 @@ _EPOCH_NS = 10**18  #: a Unix time in ns after 2001
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file, one per line.")
 @debug
 def command(files: tuple[str, ...], as_json: bool) -> int:
-    """Report what each FILE contains, what is odd, and what will be lost. Nothing is written. Of a FOLDER, each trace
+    """Report what each FILE contains, what is odd, and what will be lost. Nothing is written. In a FOLDER, each trace
     is examined.
     """
     from augment.cli.runs import files_of

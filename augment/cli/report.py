@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trend", is_flag=True, help="Figures over the runs in DIR: a history, or a folder with metrics for each run."
 )
-@labels_option("Of a history, only runs with this label; repeatable.")
+@labels_option("In a history, use only runs with this label; repeatable.")
 @click.option("-o", "--output", "out", metavar="FILE", help="Output file.  [default: SOURCE.report.html, here]")
 @click.option(
     "--markdown",

@@ -7,7 +7,7 @@ from augment.core.attachments import LateRank
 MOST_OF_IT = 0.5  #: share of the waits for one rank, to name it
 _TURNS = (
     "No single rank delays the job: the ranks take turns at being late. Even out their work (lengths of sequences, "
-    "data loading), or let them meet less often (no_sync() while accumulating, larger batches)"
+    "data loading), or let them synchronize less often (no_sync() while accumulating, larger batches)"
 )
 _OF_CAUSE = {
     "host": "see its own findings for what its host does before collectives",
@@ -18,7 +18,7 @@ _OF_OTHER = "see its own findings"
 
 def nobody_late(named: str) -> str:
     """What to do where no rank delays the job; ``named``: the rank that this one mostly waits for, if it is one."""
-    return f"By the figures of the job, fixing {named} alone would gain little" if named else _TURNS
+    return f"Fixing {named} alone would gain the job little" if named else _TURNS
 
 
 def fix_rank(late: LateRank, waited_ns: float) -> str:

@@ -119,7 +119,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
     if len(known) > 1:
         parts = sum(each.found.saved_ns or 0 for each in known)
-        some = " but what other ranks decide" if len(known) < len(saving) else ""
+        some = " except what other ranks decide" if len(known) < len(saving) else ""
         more = ", more than their sum: once one is fixed, the others save more" if saved > OVERLAP * parts else ""
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
@@ -148,10 +148,10 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
 
 
 _DECIDES = {
-    "host": "the host decides",
-    "computing": "computing decides",
-    "communication": "communication decides",
-    "copies": "copies decide",
+    "host": "the host limits",
+    "computing": "computing limits",
+    "communication": "communication limits",
+    "copies": "copies limit",
 }
 
 
@@ -234,7 +234,9 @@ def unknown_reason(trace: Trace) -> str:
             spent = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings))
             most, whole = int(spent.argmax()), max(total(gaps), 1)
             name, share = (short(trace.strings[most]), float(spent[most] / whole)) if spent[most] else ("", 0.0)
-    return f"{text}, while the host is {percent(share)} of the time in {name}" if name and share >= 1 - MOST else text
+    if not name or share < 1 - MOST:
+        return text
+    return f"{text}, while the host spends {percent(share)} of the time in {name}"
 
 
 _UNEXPLAINED = {

@@ -228,5 +228,5 @@ def test_a_log_alone_says_how_ranks_are_joined(tmp_path: Path) -> None:
     (outcome,) = augment.augment(augment.read(path), only=["diagnosis"]).outcomes.values()
     assert isinstance(outcome, Skipped)
     assert outcome.verdict is not None
-    assert "NCCL sends between 2 nodes by sockets (Socket)." in outcome.verdict.text
+    assert "NCCL connects the 2 nodes over sockets (Socket)." in outcome.verdict.text
     assert "There are records of 6 collectives: AllReduce." in outcome.verdict.text

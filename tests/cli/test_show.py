@@ -235,7 +235,7 @@ def test_a_rank_is_told_by_its_job(tmp_path: Path, augment: Augment) -> None:
         text = "\n".join(lines)
         assert "Its job: Rank 1 delays the other two in dp by " in text
         waits = re.search(
-            r"For .* ms per step \((\d+) %\) the GPU does nothing but wait for other ranks, mostly \(100 %\) rank 1",
+            r"does no work and only waits for other ranks for .* ms per step \((\d+) %\), 100 % of it for rank 1",
             text,
         )
         assert waits

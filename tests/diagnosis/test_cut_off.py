@@ -81,7 +81,7 @@ def held_against(path: Path, folder: Path) -> int:
         steps = recorded_windows(part).number.tolist()
         some += bool(steps)
         assert ("% of a step" in text or "busy" in text) == bool(steps), text
-        assert "no step is known to be whole" in text or f"of {len(step_windows(part))} step" in text
+        assert "no step in it is known to be complete" in text or f"of {len(step_windows(part))} step" in text
         assert named(part) <= rules
         assert not any(each.is_grave and each.found.saved_ns for each in diagnose(part).findings)
         for key, values in known.items():

@@ -181,7 +181,7 @@ def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: st
     named = {"cudaFree": "F", "cudaMalloc": "M"}
     assert ("F" * 8 in "".join(named.get(each["name"], "-") for each in sorted(calls, key=begin))) == is_short
     answer = allocator_calls.check(read(str(TRACES / name)))
-    assert (isinstance(answer, Found) and "short or fragmented" in advice_of(answer)) == is_short
+    assert (isinstance(answer, Found) and "scarce or fragmented" in advice_of(answer)) == is_short
 
 
 @pytest.mark.parametrize(
@@ -256,5 +256,5 @@ def test_launching_is_parted_as_the_calls_say() -> None:
     assert parts == sorted(parts, reverse=True)
     idle, in_calls = waited_in_calls(name)
     assert waited <= idle
-    (of_calls,) = re.findall(r"([\d.]+) ms in calls of the runtime", title_of(finding))
+    (of_calls,) = re.findall(r"([\d.]+) ms in runtime calls", title_of(finding))
     assert float(of_calls) == pytest.approx(in_calls, rel=0.1)

@@ -22,7 +22,7 @@ from said import advice_of
 from simulator import simulate
 from tables import annotation, call, op, trace_of
 
-SET_UP, GIVEN_BACK, STARTING = "libraries set themselves up", "empty_cache", "as at the start of a run"
+SET_UP, GIVEN_BACK, STARTING = "libraries are initializing", "empty_cache", "as at the start of a run"
 CALLS = changed(ranks=1, steps=3, layers=3, collectives="none", work=0.15, faults=("mallocs",))
 
 

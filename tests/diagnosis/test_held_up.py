@@ -74,7 +74,7 @@ def test_a_device_that_is_late_again_and_again_is_held_up(job: Document, tmp_pat
     assert len(held.start) == times > 3
     assert (held.end - held.start).tolist() == pytest.approx([LATE * 1_000] * times, rel=0.05)
     answer = problem_of(partial_recording.check(trace))
-    assert f"{times} times: something that is not in the file holds it up" in title_of(answer)
+    assert f"{times} times: something outside the file holds it up" in title_of(answer)
     assert all(each.found.confidence == "low" for each in diagnose(trace).findings if each.found.saved_ns)
 
 
@@ -119,7 +119,10 @@ def test_a_recording_that_ends_early_is_told_from_lost_kernels(job: Document, tm
     rows = job["traceEvents"]
     kernels = sorted((each for each in rows if each.get("cat") == "kernel"), key=lambda each: float(each["ts"]))
     count = len(kernels) // 5
-    for gone, words in ((kernels[-count:], "ends before the GPU ran the last"), (kernels[::5], "not in the recording")):
+    for gone, words in (
+        (kernels[-count:], "ends before the GPU ran the last"),
+        (kernels[::5], "missing from the recording"),
+    ):
         lost = {id(each) for each in gone}
         trace = trace_of(job | {"traceEvents": [each for each in rows if id(each) not in lost]}, tmp_path)
         assert words in title_of(problem_of(partial_recording.check(trace)))

@@ -57,7 +57,7 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-1]
-    assert said == "After that, computing decides 96 % of a step."
+    assert said == "After that, computing limits 96 % of a step."
 
 
 def alternating() -> Trace:
@@ -90,7 +90,9 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
     path = shared_traces / "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz"
     *_, together, following = verdict(read(str(path)))
     assert together == "Fixing all of the above would save 52 ms per step (33 %)."
-    assert following.startswith("Next: FP32 products and convolutions take 62 ms per step without matrix units;")
+    assert following.startswith(
+        "Next: FP32 matrix products and convolutions run without tensor cores for 62 ms per step;"
+    )
     assert following.endswith("would then save up to 31 ms per step (20 %).")
 
 

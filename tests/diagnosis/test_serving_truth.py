@@ -79,10 +79,12 @@ def test_what_is_said() -> None:
     assert "while" not in title_of(without)
     assert "with_stack=True" in advice_of(without)
     stall = problem(prefill_stalls, Serving(prefill_every=8, prefill_times=6, is_async=True))
-    assert "Prompts hold up running sequences for up to 30 ms, 6.1 decodes: 37 % of the steps' time" in title_of(stall)
+    assert "Prefills hold up running sequences for up to 30 ms, 6.1 decodes, 37 % of step time in all" in title_of(
+        stall
+    )
     assert "--max-num-batched-tokens" in advice_of(stall)
     padded = problem(graph_padding, Serving(graph_requests=64, is_async=True))
-    assert title_of(padded) == "50 % of the batches of graphs is padding: 32 sequences run as a graph for 64"
+    assert title_of(padded) == "50 % of graph batches is padding: 32 sequences run in a graph for 64"
 
 
 def test_a_slower_scheduler_costs_more() -> None:

@@ -56,7 +56,7 @@ def test_two_products_with_a_softmax_between_are_found() -> None:
     assert isinstance(result, Found)
     assert result.at_most
     assert result.confidence == "medium"
-    assert title_of(result).startswith("In 1 attention per step scores of 16x1024x1024 are written to memory (400 ")
+    assert title_of(result).startswith("1 attention per step writes its scores (16x1024x1024) to memory (400 ")
     assert result.saved_ns is not None
     products_ns = 2 * 2 * B * S * S * D / 989.4 / 1000
     assert result.saved_ns == pytest.approx(1_000_000 - products_ns, rel=0.02)  # what stays are products at the peak

@@ -91,7 +91,7 @@ def test_kernels_that_are_taken_out_are_missed(name: str, every: int, missed: bo
     assert 0.5 / every < ratio < 1.1 / every
     first = diagnose(trace).findings[0]
     assert (
-        first.rule == "partial_recording" and "launched are not in the recording" in title_of(first.found)
+        first.rule == "partial_recording" and "launched are missing from the recording" in title_of(first.found)
     ) == missed
     doubted = [each.found.confidence for each in diagnose(trace).findings if not each.found.of_recording][missed:]
     assert (set(doubted) <= {"low"}) == missed

@@ -74,7 +74,8 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "tests" / "house" / "sentences.txt"], ids=by_path)
 def test_no_sentence_begins_with_of(page: Path) -> None:
     """``Of several devices, the busiest is shown``: what a sentence is about comes first in English."""
-    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = "" if page.name == "cli.md" else "```.*?```|"  # its blocks are the texts of --help
+    text = re.sub(rf"{blocks}`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     early = re.findall(r"(?:^\s*|[.:;|!?] |^- |\*\* )Of [^.]{1,60}", text, re.MULTILINE)
     assert not early, f"begin these with their subject; a generated page has them from a docstring: {early}"
 

@@ -356,6 +356,16 @@ def test_a_sentence_begins_with_a_capital_and_has_no_full_stop() -> None:
         assert not seen.advice(words).endswith(".")
 
 
+def test_numbers_are_short_and_an_interval_has_one_unit() -> None:
+    """``4.0 ms``, not ``4.013 ms``; ``-1 to +3 ms``, not ``900 µs to 3 ms``."""
+    said, unit = [*findings(), *jobs(), *comparisons()], r"(?:ns|µs|ms|s|%|kB|MB|GB)\b"
+    assert len(said) > 300
+    for line in said:
+        assert not re.search(rf"\d {unit} (?:to|…|and up to) [+-]?\d", line), line
+        for number in re.findall(rf"([\d.,]+) {unit}", line):
+            assert len(re.sub(r"\D", "", number).lstrip("0")) <= 3, line
+
+
 #: names that hold sentences, and what would make a condition or a new text of one
 _TEXTS = {"title", "titles", "advice", "sentence", "sentences", "evidence", "headline"}
 _LOOKS = {"startswith", "endswith", "partition", "rpartition", "split", "replace", "find", "sub"}

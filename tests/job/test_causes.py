@@ -174,7 +174,7 @@ def test_ranks_that_are_late_together(shared_traces: Path) -> None:
     assert [row.rank for row in verdict.rows] == slow
     for row in verdict.rows:
         assert row.charged_ns / 1000 == pytest.approx(excess[row.rank]["host"], rel=0.3)
-    assert any(text.startswith("At the median's speed of ranks 0 and 1 the job") for text in verdict.text)
+    assert any(text.startswith("With ranks 0 and 1 at the median's speed, the job") for text in verdict.text)
 
 
 def test_what_all_ranks_of_a_recorded_job_wait_for(shared_traces: Path) -> None:

@@ -52,7 +52,7 @@ def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
 def test_a_rank_that_is_late_without_gain() -> None:
     text = late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071)
     assert text == (
-        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of it host. At "
-        "the median's speed the job would gain only 0.7 %."
+        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of that is host time. "
+        "At the median's speed the job would gain only 0.7 %."
     )
     assert late_without_gain(None, 1000, "compute", 900, -0.01).endswith("the job would gain nothing.")

@@ -43,18 +43,18 @@ _RETRIES = re.compile(r"M*(F+M)+")  #: an operator's calls, F gives back, M asks
 SHORT = 0.5  #: the least share of the device's memory that PyTorch holds when it is short
 Why = Literal["not_kept", "retry", "pinned", "set_up", "given_back", "growing", "starting"]
 _ADVICE: dict[Why, str] = {
-    "retry": "Memory is given back before more is requested, so it is short or fragmented: set "
+    "retry": "Memory is freed before more is requested, so it is scarce or fragmented: set "
     "{allocator}=expandable_segments:True, pad to a few sizes, or use a smaller batch",
-    "not_kept": "Memory is not kept: nearly every tensor is a request to the driver. Unset "
+    "not_kept": "Memory is not cached: the driver allocates nearly every tensor. Unset "
     "PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING), and check for a custom allocator",
-    "given_back": "Memory is given back to the driver, but not because more is needed: look for "
+    "given_back": "Memory is returned to the driver though no more is needed: look for "
     "{torch}.empty_cache() in the step, or a library that frees its own workspace, in the operators named",
-    "set_up": "These operators give memory back at their first call in the recording, not later: libraries set "
-    "themselves up. Run some steps before the recording begins (a warmup in the profiler's schedule)",
-    "pinned": "Pinned memory is reserved again and again: reserve buffers once, and reuse them",
+    "set_up": "These operators free memory only at their first call in the recording: libraries are "
+    "initializing. Run some steps before the recording begins (a warmup in the profiler's schedule)",
+    "pinned": "Pinned memory is allocated again and again: allocate buffers once and reuse them",
     "growing": "Sizes still change from step to step: pad to a few sizes, or record after more steps",
-    "starting": "More memory is needed than before, as at the start of a run: run some steps before the recording "
-    "begins. If it goes on then, sizes change: pad to a few sizes",
+    "starting": "Memory still grows, as at the start of a run: run some steps before the recording "
+    "begins. If that continues, sizes change: pad to a few sizes",
 }
 
 

@@ -29,8 +29,8 @@ Why = Literal["no_workers", "slow_workers", "first_of_epoch"]
 _ADVICE: dict[Why, str] = {
     "no_workers": "The main process loads the data itself: give DataLoader num_workers above 0 (start with 4 to 8), "
     "pin_memory=True and persistent_workers=True",
-    "slow_workers": "The workers are too slow: more num_workers or prefetch_factor, less work per sample (decode and "
-    "augment ahead of time or on the {gpu}), pin_memory=True",
+    "slow_workers": "The workers are too slow: raise num_workers or prefetch_factor, do less work per sample (decode "
+    "and augment ahead of time or on the {gpu}), pin_memory=True",
     "first_of_epoch": "Most of it is the first fetch of an epoch, when the workers only begin to load: look at later "
     "steps before adding workers; if epochs are short, persistent_workers=True",
 }

@@ -39,12 +39,12 @@ _SERVING = (
 )
 _SHARDED = (
     "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
-    "set_modules_to_forward_prefetch, fewer and larger units); in BF16"
+    "set_modules_to_forward_prefetch, fewer and larger units); communicate in BF16"
 )
 _BY_KIND = {
     **dict.fromkeys((facts.names.ALL_GATHER, facts.names.REDUCE_SCATTER, "Gather"), _SHARDED),
-    facts.names.ALL_REDUCE: "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, "
-    "no_sync() while accumulating",
+    facts.names.ALL_REDUCE: "DDP: try other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 "
+    "compression, no_sync() while accumulating",
 }
 _OTHERS = "Overlap it with computation of other data"
 
@@ -105,7 +105,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
             often = text.counted(self.collective_count, "collective")
             causes.append(f"{often} {words.per_step}, median {text.size(self.median_bytes)}")
         if self.beyond_fastest_ratio is not None:
-            beyond = f"{text.percent(self.beyond_fastest_ratio)} of their time is beyond the fastest of equal size"
+            beyond = f"{text.percent(self.beyond_fastest_ratio)} of their time exceeds the fastest of equal size"
             causes.append(f"{beyond}: waiting for other ranks, or contention")
         if self.decode_ratio is not None:
             of = "" if self.decode_requests is None else f" of {text.counted(self.decode_requests, 'sequence')}"

@@ -45,7 +45,7 @@ class Copies(rule.Seen, frozen=True):
         what = f"{self._what(words)} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{pageable})"
         if self.can_be_hidden:
             return f"{what} hold up the {words.gpu}"
-        return f"{what} are nearly all that is done, with {text.time(self.other_ns)} of other time to hide them behind"
+        return f"{what} dominate: only {text.time(self.other_ns)} of other work could hide them"
 
     def cure(self, words: text.Words) -> str:
         return "hiding them" if self.can_be_hidden else "removing them"

@@ -37,9 +37,7 @@ class Collections(rule.Seen, frozen=True):
         return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        way = (
-            "Call gc.freeze() after start-up, or gc.disable() and gc.collect() every so many steps on all ranks at once"
-        )
+        way = "Call gc.freeze() after start-up, or gc.disable() and gc.collect() every few hundred steps on all ranks"
         return way + text.called_from(self.lines)
 
 

@@ -18,7 +18,7 @@ from augment.diagnosis import host_causes, judging, rule
 NAME = "graph_capture"
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
 _MOSTLY = (
-    "This recording is of captures more than of a run: record steady steps for a judgement, and name this file beside"
+    "This recording mostly captures graphs: record steady steps to judge the run, and name this file beside"
     " that trace with --graph-capture, which gives its graphs operators and shapes"
 )
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"

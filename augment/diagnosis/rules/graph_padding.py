@@ -29,16 +29,17 @@ class GraphPadding(rule.Seen, frozen=True):
     graph_requests: int  #: of its graph
 
     def title(self, words: text.Words) -> str:
-        most = f"{self.requests} sequences run as a graph for {self.graph_requests}"
-        return f"{text.percent(self.padding_ratio)} of the batches of graphs is padding: {most}"
+        most = f"{self.requests} sequences run in a graph for {self.graph_requests}"
+        return f"{text.percent(self.padding_ratio)} of graph batches is padding: {most}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{text.percent(self.padding_ratio)} of the batches of graphs is padding"
+        return f"{text.percent(self.padding_ratio)} of graph batches is padding"
 
     def advice(self, words: text.Words) -> str:
         option = served.option_of("eager", self.engine)
         return (
-            f"Capture graphs for sizes between ({option}); a decode is bound by memory, and gains less than the padding"
+            f"Capture graphs for sizes in between ({option}); decodes are memory-bound, so they gain less than the "
+            "padding"
         )
 
 

@@ -38,8 +38,8 @@ Why = Literal["waits", "first_calls", "operators", "unknown"]
 _ADVICE: dict[Why, str] = {
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
-    "first_calls": "These operators take so long at their first call in the recording, not later: libraries set "
-    "themselves up and kernels are loaded. Run some steps before the recording begins (a warmup in the profiler's "
+    "first_calls": "These operators are slow only at their first call in the recording: libraries are "
+    "initializing and kernels are loaded. Run some steps before the recording begins (a warmup in the profiler's "
     "schedule)",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
@@ -62,7 +62,7 @@ class HostGaps(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         longest = text.time(self.longest_ns)
-        return f"long stretches of the host would save {words.share(saved_ns)} (the longest {longest})"
+        return f"removing long stalls of the host would save {words.share(saved_ns)} (the longest takes {longest})"
 
     def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])

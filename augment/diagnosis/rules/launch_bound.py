@@ -36,7 +36,7 @@ SKEWED = 0.1  #: share of work that seems to begin before its launch, from which
 _PARTS = {
     facts.critical.BoundBy.CPU_OPERATOR: "in operators",
     facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators",
-    facts.critical.BoundBy.RUNTIME_CALL: "in calls of the runtime",
+    facts.critical.BoundBy.RUNTIME_CALL: "in runtime calls",
     facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
 }
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
@@ -103,7 +103,7 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = text.counted(self.kernel_count, "kernel")
-        return f"launching {number} {words.per_step} without a wait for it would save {words.share(saved_ns)}"
+        return f"removing waits for the launches of {number} {words.per_step} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         slows = self.launcher == "calls" and self.has_stacks

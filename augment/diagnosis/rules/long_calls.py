@@ -23,7 +23,7 @@ from augment.diagnosis import host_causes, judging, rule
 NAME = "long_calls"
 _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
-    "creates its context, and the first use of a kernel or library loads it; steady steps do not have it"
+    "creates its context, and the first use of a kernel or library loads it; steady steps do not do that"
 )
 _OF_ASCEND = "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False))"
 _IF_ONCE = "; if only the first steps compile, record later ones (a warmup in the profiler's schedule)"
@@ -39,7 +39,7 @@ class LongCalls(rule.Seen, frozen=True):
     lines: list[str]  #: of the user's program
 
     def title(self, words: text.Words) -> str:
-        return f"Single calls of the runtime hold up the host while the {words.gpu} idles: {self._calls}"
+        return f"Single runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 
     @property
     def _calls(self) -> str:
@@ -49,8 +49,8 @@ class LongCalls(rule.Seen, frozen=True):
         return "avoiding them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        often = f"{text.counted(self.call_count, 'long call')} {words.per_step}"
-        return f"{often} of the runtime ({self._calls}); {self.cure(words)} would save {words.share(saved_ns)}"
+        often = f"{text.counted(self.call_count, 'long runtime call')} {words.per_step}"
+        return f"{often} ({self._calls}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         longest = self.calls[0][0]
@@ -58,7 +58,7 @@ class LongCalls(rule.Seen, frozen=True):
             return _OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
-        return f"Find out what asks for it in every step{text.called_from(self.lines)}" if self.in_every_step else _ONCE
+        return f"Find out what calls it in every step{text.called_from(self.lines)}" if self.in_every_step else _ONCE
 
 
 def check(trace: Trace) -> rule.Answer:

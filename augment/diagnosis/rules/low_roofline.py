@@ -31,13 +31,15 @@ class LowRoofline(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         where = text.listed(self.operators, 2)
-        return f"Products reach {text.percent(self.reached_ratio)} of their roofline bound, most of the time in {where}"
+        reached = text.percent(self.reached_ratio)
+        return f"Matrix products reach {reached} of their roofline bound, most of the time in {where}"
 
     def cure(self, words: text.Words) -> str:
         return f"reaching {text.percent(GOOD)}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"matrix products below {text.percent(LOW)} of their roofline bound would save {words.share(saved_ns)}"
+        low = f"matrix products that are below {text.percent(LOW)} of their roofline bound"
+        return f"raising {low} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); measure the shape"

@@ -52,19 +52,20 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         return True
 
     def title(self, words: text.Words) -> str:
-        return f"FP32 products and convolutions take {text.time(self.product_ns)} {words.per_step} without matrix units"
+        often = f"{text.time(self.product_ns)} {words.per_step}"
+        return f"FP32 matrix products and convolutions run without {words.matrix_units} for {often}"
 
     def cure(self, words: text.Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"matrix units for FP32 products and convolutions would save {words.share(saved_ns)}"
+        return f"{words.matrix_units} for FP32 products and convolutions would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         if self.number == "tf32":
             return 'Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
         if self.number == "bf16":
-            return "Use torch.autocast with BF16: of this device's units, only those of 16-bit numbers are faster"
+            return "Use torch.autocast with BF16: this device's {words.matrix_units} are faster in 16-bit types only"
         units = f"this device has {words.matrix_units} for it, but not for FP32"
         return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
 

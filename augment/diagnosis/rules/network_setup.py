@@ -43,7 +43,7 @@ class NetworkSetup(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         said: dict[Problem, str] = {
-            "sockets": f"NCCL sends between {self.node_count} nodes by sockets ({self.network})",
+            "sockets": f"NCCL connects the {self.node_count} nodes over sockets ({self.network})",
             "host_bridge": f"NCCL's path between devices of a node is {self.path}, through the host",
             "few_channels": f"NCCL uses {text.counted(self.channel_count, 'channel')} although NVLink joins devices",
             "warnings": f"NCCL warns: {text.short(self.warnings[0], 120) if self.warnings else ''}",
@@ -51,7 +51,7 @@ class NetworkSetup(rule.Seen, frozen=True):
         return said[self.problems[0]]
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{text.counted(self.communicator_count, 'communicator')} of NCCL by {self.network or 'devices alone'}"
+        return f"{text.counted(self.communicator_count, 'NCCL communicator')} over {self.network or 'devices alone'}"
 
     def advice(self, words: text.Words) -> str:
         return _ADVICE[self.problems[0]]

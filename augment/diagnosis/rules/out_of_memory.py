@@ -59,7 +59,7 @@ class OutOfMemory(Seen, frozen=True):
             return f"Set {words.allocator}=expandable_segments:True, which joins such pieces"
         if self.line:
             return f"Look at what `{self.line}` keeps: checkpoint it, shard it, or use a smaller batch"
-        return "Record torch.cuda.memory._record_memory_history() from the beginning on, to see who holds it"
+        return "Call torch.cuda.memory._record_memory_history() at the start, to see who holds it"
 
 
 class NeverFreed(Seen, frozen=True):
@@ -172,6 +172,6 @@ def _when(moment: Moment) -> str:
 
 def _held_by(line: str, ratio: float, count: int, step_bytes: int | None) -> str:
     if not line:
-        return "Who holds it was not recorded: torch.cuda.memory._record_memory_history() does, from the beginning on"
+        return "Who holds it was not recorded: call torch.cuda.memory._record_memory_history() at the start"
     grew = f", which grew {size(step_bytes)} per step" if step_bytes else ""
     return f"{percent(ratio)} of what is allocated is held by `{line}`{grew}, in {counted(count, 'allocation')}"

@@ -59,23 +59,23 @@ Problem = Literal[
 ]
 _TITLES: dict[Problem, str] = {
     "truncated": "The file is cut off ({what}): {steps}",
-    "cut_without_causes": "The file is a part of a recording ({what}), made by augment cut: causes cannot be told from "
-    "what is left",
+    "cut_without_causes": "The file is a part of a recording ({what}), made by augment cut: too little is left to tell "
+    "causes",
     "cut": "The file is a part of a recording ({what}), made by augment cut",
     "cut_with_earlier_work": "The file is a part of a recording ({what}), made by augment cut: {ratio} of the {gpu}'s "
     "work was launched earlier",
-    "ends_early": "The recording ends before the {gpu} ran the last {ratio} of the kernels that were launched: in the "
-    "end it only seems to wait",
-    "lost_kernels": "{ratio} of the kernels that were launched are not in the recording: the {gpu} only seems to wait",
-    "held_up": "The {gpu} begins work up to {time} after its launch, {count}: something that is not in the file holds "
-    "it up",
+    "ends_early": "The recording ends before the {gpu} ran the last {ratio} of the kernels that were launched: the "
+    "idle time at its end is not real",
+    "lost_kernels": "{ratio} of the kernels that were launched are missing from the recording: part of the idle "
+    "time is not real",
+    "held_up": "The {gpu} begins work up to {time} after its launch, {count}: something outside the file holds it up",
     "late_first_work": "The first work of a stream was queued for {time} while the file shows an idle {gpu}: it "
     "probably lacks earlier work",
-    "excerpt": "Only {count} of {gpu} work: too few to tell what usually happens",
+    "excerpt": "Only {count} of {gpu} work: too few to tell what is typical",
     "no_launches": "{ratio} of the {gpu}'s work has no launch in the recording: what it waited for is unknown",
     "earlier_work": "{ratio} of the {gpu}'s work was launched before the recording began: its causes are unknown",
 }
-_OF_A_PART = "What holds of this part need not hold of the whole: diagnose that, too"
+_OF_A_PART = "This part may not be typical: diagnose the whole recording, too"
 _ADVICE: dict[Problem, str] = {
     "truncated": "Let the profiler stop before the process ends, and record again",
     "cut_without_causes": _OF_A_PART,
@@ -88,7 +88,7 @@ _ADVICE: dict[Problem, str] = {
     "also need time to wake up",
     "late_first_work": "Record whole steps: {warmup}, and do not cut between a launch and its work",
     "excerpt": "Record several whole steps",
-    "no_launches": "Record with {calls}; of some devices no launches are recorded",
+    "no_launches": "Record with {calls}; some devices never record launches",
     "earlier_work": "Synchronize before the recording begins, or {warmup}",
 }
 
@@ -117,7 +117,7 @@ class PartialRecording(rule.Seen, frozen=True):
     @property
     def _steps(self) -> str:
         if not self.whole_count:
-            return "no step is known to be whole in it, so that nothing is judged"
+            return "no step in it is known to be complete, so nothing is judged"
         whole = f"{self.whole_count} of {text.counted(self.count or 0, 'step')}"
         return f"{whole} {'is' if self.whole_count == 1 else 'are'} known to be whole, and judged"
 

@@ -36,10 +36,10 @@ class PrefillStalls(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         longest = f"for up to {text.time(self.longest_ns)}, {self.longest_ns / max(self.decode_ns, 1):.1f} decodes"
-        return f"Prompts hold up running sequences {longest}: {text.percent(self.waiting_ratio)} of the steps' time"
+        return f"Prefills hold up running sequences {longest}, {text.percent(self.waiting_ratio)} of step time in all"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"prompts hold up running sequences for {text.percent(self.waiting_ratio)} of the steps' time"
+        return f"prefills hold up running sequences for {text.percent(self.waiting_ratio)} of step time"
 
     def advice(self, words: text.Words) -> str:
         option = served.option_of("prefill", self.engine)

@@ -34,7 +34,7 @@ class Compilations(rule.Seen, frozen=True):
     guards: list[str] = msgspec.field(default_factory=list)  #: conditions that failed, by the compiler's log
 
     def title(self, words: text.Words) -> str:
-        return f"Steps compile ({text.listed(self.slices)}, up to {text.time(self.longest_ns)})"
+        return f"Code is compiled during steps ({text.listed(self.slices)}, up to {text.time(self.longest_ns)})"
 
     def cure(self, words: text.Words) -> str:
         return "avoiding that"

@@ -39,8 +39,8 @@ class StragglingRank(rule.Seen, frozen=True):
         if late is not None and late.is_own:
             longer = f"it takes {text.time(late.charged_ns)} {words.per_step} longer than its peers"
             return f"Other ranks wait for this one: {longer} ({late.reason.text})"
-        mostly = f", mostly ({text.percent(self.most_ratio)}) {self.waits_for}" if self.waits_for else ""
-        title = f"For {whole} the {words.gpu} does nothing but wait for other ranks{mostly}"
+        mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
+        title = f"The {words.gpu} does no work and only waits for other ranks for {whole}{mostly}"
         if late is None:
             return title
         named = late.name == self.waits_for
@@ -68,7 +68,7 @@ class StragglingRank(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         is_own = self.late is not None and self.late.is_own
-        return [f"it waits for others itself for {words.share(self.wait_ns)}"] if is_own else []
+        return [f"it waits for others, too, for {words.share(self.wait_ns)}"] if is_own else []
 
 
 def check(trace: Trace) -> rule.Answer:

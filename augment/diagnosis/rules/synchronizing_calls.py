@@ -53,8 +53,8 @@ class SynchronizingCalls(rule.Seen, frozen=True):
 
     def advice(self, words: text.Words) -> str:
         way = (
-            f"Take the call out of the step or do it every so many steps; keep the value on the {words.gpu}; copy with "
-            "non_blocking=True and read it a step later"
+            f"Move the call out of the step, or make it only every few steps; keep the value on the {words.gpu}; copy "
+            "with non_blocking=True and read it a step later"
         )
         return way + text.called_from(self.lines)
 

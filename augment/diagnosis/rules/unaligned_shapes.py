@@ -38,7 +38,7 @@ class UnalignedShapes(rule.Seen, frozen=True):
 
     def _products(self, words: text.Words) -> str:
         multiple = facts.operators.MULTIPLE
-        return f"Products with sizes that are no multiples of {multiple} take {words.share(self.product_ns)}"
+        return f"Matrix products with sizes that are not multiples of {multiple} take {words.share(self.product_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8"

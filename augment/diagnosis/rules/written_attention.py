@@ -42,7 +42,8 @@ class WrittenAttention(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         number = f"{text.counted(self.attention_count, 'attention')} {words.per_step}"
         times = f"{text.time(self.scores_ns)} softmax and masks, {text.time(self.product_ns)} products"
-        return f"In {number} scores of {'x'.join(map(str, self.scores))} are written to memory ({times})"
+        writes = "writes its" if self.attention_count == 1 else "write their"
+        return f"{number} {writes} scores ({'x'.join(map(str, self.scores))}) to memory ({times})"
 
     def cure(self, words: text.Words) -> str:
         return "scaled_dot_product_attention"
@@ -53,7 +54,7 @@ class WrittenAttention(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         return (
             'Use torch.nn.functional.scaled_dot_product_attention (Transformers: attn_implementation="sdpa"), unless '
-            "the weights of attention are needed"
+            "attention weights are needed"
         )
 
     def evidence(self, words: text.Words) -> Sequence[str]:

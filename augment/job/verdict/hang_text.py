@@ -42,7 +42,7 @@ def verdict(hang: Hang) -> list[str]:
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
     victims = len({waiting.rank for waiting in hang.waiting} - set(blamed))
     others = f"; {counted(victims, 'other rank')} {'waits' if victims == 1 else 'wait'}" if victims else ""
-    begin = f"The job hangs since {instant(since)} UTC"
+    begin = f"The job has hung since {instant(since)} UTC"
     if any(culprit.cause == "group" for culprit in hang.culprits):
         sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
     else:

@@ -446,7 +446,7 @@ class Judgement:
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
         where = f" (all on host {hosts.pop()})" if len(hosts) == 1 and hosts != {""} else ""
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
-        return (f"At the median's speed of {ranks}{where} the job would take {share:.0f} % less time.",)
+        return (f"With {ranks}{where} at the median's speed, the job would take {share:.0f} % less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:
         """What is charged to a member, and the part that is due to each cause, ns."""

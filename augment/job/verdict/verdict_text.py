@@ -28,12 +28,12 @@ _EXPERTS = re.compile(r"moe|expert|group(?:ed)?_?gemm", re.IGNORECASE)  #: names
 _HOT, _COLD = 0.05, 0.2  #: of their usual time, to be called longer; of that, by how much other kernels may be
 _MAIN_SHARE = 0.5  #: of what the host did, to name it
 _NOUNS: dict[Cause, str] = {
-    "host": "host",
-    "compute": "compute",
-    "communication": "communication",
-    "queued": "queued",
-    "before_recording": "before recording",
-    "unknown": "unknown",
+    "host": "host time",
+    "compute": "compute time",
+    "communication": "communication time",
+    "queued": "time with work queued",
+    "before_recording": "time before recording",
+    "unknown": "unexplained time",
 }
 
 
@@ -92,7 +92,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.gain_ns is None:
         return text
     if row.gain_ns < LEAST * time_ns:
-        return f"{text} Alone at the median's speed it would gain the job nothing: other ranks are as late."
+        return f"{text} Fixing it alone would gain the job nothing: other ranks are just as late."
     if row.figures.get("hot_experts"):
         return f"{text} With experts balanced (vLLM, SGLang: --enable-eplb) {after}."
     if row.figures.get("more_work"):
@@ -140,7 +140,7 @@ def late_without_gain(rank: int | None, charged_ns: int, cause: Cause, cause_ns:
     """The sentence on a rank whose excess would bring no gain; ``gain`` is a share of the job's time."""
     who = f"Rank {rank}" if rank is not None else "A rank of unknown number"
     saved = f"only {100 * gain:.1f} %" if gain > 0 else "nothing"
-    most = f"{three_digits(cause_ns)} of it {_NOUNS[cause]}"
+    most = f"{three_digits(cause_ns)} of that is {_NOUNS[cause]}"
     return (
         f"{who} keeps others waiting: {three_digits(charged_ns)} more than its peers between collectives, {most}. "
         f"At the median's speed the job would gain {saved}."
@@ -152,8 +152,8 @@ def evidence(reason: Reason, causes: Mapping[Cause, int], *, lasts: bool = False
     longer; ``once``: most of it in one step."""
     parts = sorted(((ns, cause) for cause, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
-    shown = [f"{three_digits(ns)} {_NOUNS[cause]}" for ns, cause in parts if ns >= _LEAST_SHARE * whole]
-    text = f"{reason.text} ({', '.join(shown)} more than its peers)" if shown else reason.text
+    shown = [f"{three_digits(ns)} more {_NOUNS[cause]}" for ns, cause in parts if ns >= _LEAST_SHARE * whole]
+    text = f"{reason.text} ({', '.join(shown)} than its peers)" if shown else reason.text
     usual = ", at the places of a step where it usually takes longer, and less elsewhere" if lasts else ""
     return f"{text}{usual}{', most of it in one step' if once else ''}"
 
