@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import json
 import os
 import platform
 import signal
@@ -103,6 +104,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     code.write_text(HONEST)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_BEGIN", BEGIN.format(evil=str(code), outside=str(outside)))
+        patch.setattr(workers, "_OF_SYSTEM", (*workers._OF_SYSTEM, str(code)))
         with serving(top / "state", max_running_jobs=1) as server:
             yield Hostile(server, top / "state", outside, code, server.upload(trace(top / "rank0.json")))
 
@@ -244,8 +246,9 @@ open(order["folder"] + "/../file", "w").write("uncounted")
 return {outcome}""")
     hostile.augment()
     (pid,) = hostile.server.workers
-    (folder,) = (hostile.state / "work").iterdir()
-    assert not list(folder.iterdir())
+    own, given = sorted((hostile.state / "work").iterdir())
+    assert given.name == own.name + ".given"
+    assert not [*own.iterdir(), *given.iterdir()]
     hostile.expect_honest_work()
     assert [pid] == hostile.server.workers
 
@@ -271,6 +274,62 @@ return {{"made": [], "notes": []}}""")
     job = hostile.whole(v1.Input(upload=hostile.upload))
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "OUTPUT_ERROR")
     assert (unharmed(hostile), hostile.server.read(artifact.name)) == before
+
+
+READS = """
+from pathlib import Path
+state, own, blob = Path(order["folder"]).parents[2], Path(order["folder"]), Path(order["inputs"][0]["blob"])
+above = "/proc/%d/" % os.getppid()
+paths = [state / "state.db", state / "lease", *{others!r}, OUTSIDE + "/secret", "/etc/passwd"]
+paths += [above + "environ", above + "cmdline"]
+tries = {{"read %s" % path: lambda path=path: open(path, "rb").read() for path in paths}}
+folders = (state, state / "blobs", state / "work", OUTSIDE, "/", "/etc", "/proc")
+tries |= {{"list %s" % path: lambda path=path: os.listdir(path) for path in folders}}
+(own / "new").write_text("x")
+os.symlink(state, own / "there")
+tries |= dict(
+    link=lambda: os.link(blob, own / "linked"),
+    link_db=lambda: os.link(state / "state.db", own / "linked"),
+    move=lambda: blob.rename(own / "moved"),
+    replace=lambda: (own / "new").replace(blob),
+    write=lambda: open(blob, "r+b"),
+    truncate=lambda: os.truncate(blob, 0),
+    remove=blob.unlink,
+    add=lambda: (blob.parent / "more").write_text("x"),
+    through=lambda: (own / "there" / "state.db").read_bytes(),
+)
+possible = [] if b"traceEvents" in blob.read_bytes() else ["nothing"]
+for name, attempt in tries.items():
+    try:
+        attempt()
+        possible.append(name)
+    except OSError as error:
+        if error.errno not in (1, 13, 18):  # EPERM, EACCES, EXDEV
+            possible.append("%s: %s" % (name, error))
+open(out + "/possible.metrics.json", "w").write(json.dumps(possible))
+return {{"made": [["possible.metrics.json", "0" * 64]]}}"""
+
+
+@NEEDS_LANDLOCK
+def test_a_worker_reads_its_inputs_and_nothing_else_of_the_server(hostile: Hostile) -> None:
+    earlier = hostile.expect_honest_work()
+    state, (_, job, _, name) = hostile.state, earlier.artifacts[0].name.split("/")
+    other = hostile.server.upload(trace(hostile.outside / "other.json", count=7))
+    kept = {path.name: path.read_bytes() for path in (state / "blobs").iterdir()}
+    others = [*map(str, (state / "blobs").iterdir()), str(state / "artifacts" / job / name)]
+    hostile.does(READS.format(others=others))
+    tried = hostile.augment()
+    assert tried.state == v1.Job.STATE_SUCCEEDED, tried.error
+    assert json.loads(hostile.server.read(tried.artifacts[0].name)) == []
+    assert {path.name: path.read_bytes() for path in (state / "blobs").iterdir()} == kept
+    hostile.server.stub.DeleteUpload(calls.DeleteUploadRequest(name=other))
+    (hostile.outside / "other.json").unlink()
+
+
+def test_a_system_without_landlock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement, "version", lambda: 0)
+    with serving(tmp_path / "state") as server:
+        assert any("no Landlock: workers can read" in line for line in server.observer.logged)
 
 
 @NEEDS_LANDLOCK
@@ -500,7 +559,7 @@ def test_a_folder_that_takes_long_to_empty_keeps_nobody_waiting(
     hostile.augment()
     (worker,) = hostile.server.core._scheduler._workers._all
     assert worker.client is None
-    eventually(lambda: [path.name for path in (hostile.state / "work").iterdir()] == [worker.folder.name])
+    eventually(lambda: {*(hostile.state / "work").iterdir()} == {worker.folder, worker.given})
 
 
 @NEEDS_LINUX

@@ -1,9 +1,9 @@
-"""Confines a process on Linux: to writing below one folder, by Landlock, and to work of its own, by seccomp.
+"""Confines a process on Linux: to files below a few folders, by Landlock, and to work of its own, by seccomp.
 
 With Landlock (Linux 5.13 and later; its numbers are those of ``linux/landlock.h``) it cannot write, make, rename or
-remove anything elsewhere, whatever code it runs; since Linux 6.2 it cannot truncate, since 6.7 not bind or connect TCP,
-since 6.10 not control devices. It can read all that its user can, without the rights of root (capabilities), which it
-gives up.
+remove anything but below one folder, and read nothing but there and in places that are named, whatever code it runs;
+since Linux 6.2 it cannot truncate, since 6.7 not bind or connect TCP, since 6.10 not control devices. Names, sizes and
+times of files it can see. The rights of root (capabilities) it gives up.
 
 With seccomp (on x86-64 and ARM64) it starts no process and no program, signals none, opens no socket, changes neither
 limits nor priorities of other processes, nor modes, owners, times, flags or attributes of any file, locks none, has no
@@ -20,8 +20,10 @@ import itertools
 import os
 import platform
 import signal
+import stat
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on all architectures
@@ -29,7 +31,7 @@ _VERSION = 1 << 0  # LANDLOCK_CREATE_RULESET_VERSION
 _PATH_BENEATH = 1
 _NO_NEW_PRIVS = 38
 _CAPABILITIES = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
-_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _REFER, _IOCTL_DEVICE = 1 << 13, 1 << 15
 _TCP, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
@@ -106,8 +108,10 @@ def version() -> int:
     return max(0, _call(_CREATE_RULESET, None, 0, _VERSION))
 
 
-def confine(folder: Path) -> bool:
-    """Let this thread, and those it starts later, write below ``folder`` and to ``/dev/null`` alone.
+def confine(folder: Path, readable: Iterable[str] = ("/",)) -> bool:
+    """Let this thread, and those it starts later, write below ``folder`` and to ``/dev/null`` alone, and read only
+    there, and below ``readable``: files and folders, of which those that there are stay open, so that they are not
+    unmounted or, in ``/proc``, made anew, whereupon they would be others.
 
     Returns:
         False, with nothing changed, where the kernel has no Landlock.
@@ -118,18 +122,22 @@ def confine(folder: Path) -> bool:
     known = version()
     if not known:
         return False
-    access = _WRITE_FILE | _REMOVE_AND_MAKE | (_REFER if known >= 2 else 0) | (_TRUNCATE if known >= 3 else 0)
-    access |= _IOCTL_DEVICE if known >= 5 else 0
-    rules = _Ruleset(access, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
+    writing = _WRITE_FILE | _REMOVE_AND_MAKE | (_REFER if known >= 2 else 0) | (_TRUNCATE if known >= 3 else 0)
+    writing |= _IOCTL_DEVICE if known >= 5 else 0
+    reading = _READ_FILE | _READ_FOLDER
+    rules = _Ruleset(writing | reading, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
     size = 24 if known >= 6 else 16 if known >= 4 else 8
     ruleset = _expect(_call(_CREATE_RULESET, ctypes.byref(rules), size, 0))
     try:
-        for path, allowed in ((folder, access), (Path(os.devnull), access & (_WRITE_FILE | _TRUNCATE))):
-            parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        null = writing & (_WRITE_FILE | _TRUNCATE) | _READ_FILE
+        for path, allowed in ((str(folder), rules.fs), (os.devnull, null), *((path, reading) for path in readable)):
             try:
-                _expect(_call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(_Beneath(allowed, parent)), 0))
-            finally:
-                os.close(parent)
+                parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            except OSError:  # there is none, which nobody can read
+                continue
+            if not stat.S_ISDIR(os.fstat(parent).st_mode):
+                allowed &= ~(_READ_FOLDER | _REMOVE_AND_MAKE | _REFER)
+            _expect(_call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(_Beneath(allowed, parent)), 0))
         _expect(ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
         _expect(_call(_RESTRICT_SELF, ruleset, 0))
     finally:

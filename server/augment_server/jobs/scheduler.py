@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.v1 import resources_pb2 as v1
+from augment_server.base import confinement
 from augment_server.base.errors import Refusal, disk_is_full, refusal_of
 from augment_server.base.interception import work_for
 from augment_server.base.limits import Limits
@@ -77,7 +78,7 @@ class Scheduler:
         self._storage, self._jobs, self._limits = storage, jobs, limits
         self._orders = Orders(storage, limits, roots)
         self._observer, self._apart = observer, apart
-        self._workers = Workers(limits, storage, apart)
+        self._workers = Workers(limits, storage, apart, roots)
         self._attempts: set[_Attempt] = set()
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -96,6 +97,9 @@ class Scheduler:
 
     async def start(self) -> None:
         """Start to run jobs."""
+        if not confinement.version():
+            text = "this system has no Landlock: workers can read and write what the server can"
+            self._observer.log(logging.WARNING, text)
         await self._workers.prepare()
         self._loop_task = asyncio.create_task(self._loop())
 
@@ -266,7 +270,7 @@ class Scheduler:
         worker = attempt.worker = await self._workers.take(begun.client)
         attempt.folder = worker.folder / new_id()
         try:
-            attempt.order = await self._apart(self._orders.order, begun, attempt.folder)
+            attempt.order = await self._apart(self._orders.order, begun, attempt.folder, worker.given)
             work = worker.do(attempt.order, stage)
             attempt.ends_s = time.monotonic() + attempt.deadline_s
             said = await asyncio.wait_for(self._with_room(work, begun, reserve), attempt.deadline_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from augment_server.base.names import MOST_FOLDERS
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
 from augment_server.storage.inputs import Given, attachments_of, is_control
-from augment_server.storage.roots import OutsideFolder, folder_inside, resolve, steps_of
+from augment_server.storage.roots import OutsideFolder, folder_inside, place_inside, resolve, steps_of
 from augment_server.storage.storage import Storage
 
 Order = dict[str, Any]
@@ -38,8 +40,8 @@ class Orders:
             "diagnose": self._diagnose_order,
         }
 
-    def order(self, begun: Begun, folder: Path) -> Order:
-        """The order for a worker; makes the folder of the attempt.
+    def order(self, begun: Begun, folder: Path, given_in: Path) -> Order:
+        """The order for a worker; makes the folder of the attempt, and ``given_in`` the files that it is about.
 
         Raises:
             Refusal: an input no longer exists.
@@ -67,6 +69,8 @@ class Orders:
             for name in (given["at"], given["file_name"], *(made["file_name"] for made in given.get("made", ()))):
                 steps_of(name)
         with folder_inside(folder.parent, (folder.name, "out"), make=True):
+            for at, given in enumerate((*order["inputs"], *order["attached"])):
+                _give(given, given_in / f"{folder.name}-{at}")
             return order
 
     def _place(self, at: int, given: Given) -> Order:
@@ -143,6 +147,21 @@ class Orders:
         if not part.given.source:
             place["rank"], place["world_size"] = part.given.made.rank, part.given.made.world_size
         return place
+
+
+def _give(given: Order, place: Path) -> None:
+    """Link the server's files of an input, below ``place``, where the worker can read them, and no others."""
+    place.mkdir(mode=0o700)
+    if blob := given.get("blob"):
+        folder, name = os.path.split(blob)
+        with contextlib.suppress(FileNotFoundError):  # which the worker tells
+            place_inside(place, "blob", folder, name)
+        given["blob"] = str(place / "blob")
+    if origin := given.get("made_in"):
+        for made in given["made"]:
+            with contextlib.suppress(FileNotFoundError):
+                place_inside(place, f"made/{made['file_name']}", origin, made["file_name"])
+        given["made_in"] = str(place / "made")
 
 
 def handed_over(order: Order) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -77,13 +77,13 @@ def page(
     tokens = _Tokens(storage.secret, scope)
     columns = ", ".join(f"{column} AS place{at}" for at, column in enumerate(order.columns))
     if asked.token:
-        place = tokens.read(asked.token, {1, len(order.columns)})
-        if len(place) == 1:  # its texts are too long for a token
-            entry = storage.row(f"SELECT {columns} FROM {table} WHERE id = ?", *place)  # noqa: S608
+        before = tokens.read(asked.token, {1, len(order.columns)})
+        if len(before) == 1:  # its texts are too long for a token
+            entry = storage.row(f"SELECT {columns} FROM {table} WHERE id = ?", *before)  # noqa: S608
             if entry is None:
                 raise invalid("page_token", "its entry has been removed; begin the list again")
-            place = list(entry)
-        conditions.append(order.after(place))
+            before = list(entry)
+        conditions.append(order.after(before))
     query = (
         f"SELECT id, {columns} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
         f" ORDER BY {order.sql} LIMIT ?"

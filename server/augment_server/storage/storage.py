@@ -7,7 +7,8 @@
     state.db       the records of uploads, jobs, artifacts (SQLite, write-ahead log)
     parts/ID       the bytes of an unfinished upload
     blobs/SHA256   the bytes of complete uploads, each content once
-    work/ID/       the inputs and outputs of one attempt at a job
+    work/ID/       the folder of a worker: the outputs of its attempts at jobs
+    work/ID.given/ links to their inputs, which the worker can only read
     ranks/ID/N/    the outputs of the Nth trace of a job of several traces, until the job ends
     reserve        room for the removal of data when the disk is full
     artifacts/ID/  the outputs of a job; valid once the database says that the job has succeeded

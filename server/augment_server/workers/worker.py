@@ -1,4 +1,4 @@
-"""The worker process: runs jobs one after the other, and writes below its own folder alone.
+"""The worker process: runs jobs one after the other, writes below its own folder alone, and reads little else.
 
 It exchanges lines of JSON with the server: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
 for each order either ``{"made": [[file name, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
@@ -60,7 +60,7 @@ def main() -> None:
     _limit_memory(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would have a client's trace, and lie anywhere
     renounce()  # all three before any other thread starts
-    confine(Path(sys.argv[2]))
+    confine(Path(sys.argv[2]), json.loads(sys.argv[3]))
     seclude()
     orders = _orders()
     say(ready=True)

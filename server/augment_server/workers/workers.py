@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+import augment
 from augment_server.base.errors import REASONS
 from augment_server.base.interception import LARGE
 from augment_server.base.limits import Limits
@@ -35,6 +36,13 @@ _MOST_LINES, _MOST_BYTES = 1000, 2 * _LINE_BYTES  #: that a worker says about on
 _STOP_S, _EMPTY_S = 2.0, 2.0  #: how long to wait until an idle process stands still, and until its folder is empty
 MOST_OUTPUTS = 20_000  #: of an order: more than those of a whole job with as many traces as a server takes
 _ROOT = Path(__file__).resolve().parents[2]
+_OURS = (Path(__file__).resolve().parents[1], Path(augment.__file__).resolve().parent)  #: packages
+_LIBRARIES = ("lib", "lib32", "lib64", "share/zoneinfo")  #: below a prefix
+_OF_SYSTEM = (
+    "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/nix/store", "/gnu/store",
+    "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/dev/urandom", "/dev/zero",
+    "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm", "/sys/devices/system/cpu", "/sys/fs/cgroup",
+)  # fmt: skip
 _BEGIN = """
 import json, sys
 sys.path += json.loads(sys.argv.pop())
@@ -101,6 +109,7 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process, memory: int, folder: Path) -> None:
         self._process, self._memory = process, memory
         self.folder = folder
+        self.given = given_beside(folder)  #: the folder in which it finds the inputs of its orders, and writes nothing
         self.client: str | None = None  #: whose jobs it does; none before the first
         self.jobs = 0
         self.stands_still = False  #: between two jobs
@@ -108,7 +117,7 @@ class Worker:
         self.peak_bytes = 0
 
     @classmethod
-    async def start(cls, memory: int, folder: Path) -> Worker:
+    async def start(cls, memory: int, folder: Path, readable: Iterable[str]) -> Worker:
         """Start a process, which gets ready in the background.
 
         It sees no site packages but those of this process, no ``.pth`` file, and little of the environment.
@@ -116,8 +125,10 @@ class Worker:
         Args:
             memory: its limit, bytes.
             folder: made for it: the folders of its orders lie below it, and it writes nowhere else.
+            readable: what else it may read.
         """
-        folder.mkdir(mode=0o700)
+        for each in (folder, given_beside(folder)):
+            each.mkdir(mode=0o700)
         paths = [str(_ROOT), *(path for path in sys.path if os.path.isabs(path))]
         environment = {name: text for name, text in os.environ.items() if _HANDED_ON.fullmatch(name)}
         # one thread for each worker: the number of jobs is chosen for the number of CPUs
@@ -133,6 +144,7 @@ class Worker:
                 _BEGIN,
                 str(memory),
                 str(folder),
+                json.dumps([str(given_beside(folder)), *readable]),
                 json.dumps(paths),
                 stdin=pipe,
                 stdout=pipe,
@@ -285,6 +297,26 @@ class Worker:
         await self._process.wait()
 
 
+def given_beside(folder: Path) -> Path:
+    """The folder of a worker's inputs, beside the one in which it writes."""
+    return folder.with_name(f"{folder.name}.given")
+
+
+def readable_beside(state: Path) -> list[str]:
+    """What a worker needs to read besides its inputs: libraries, and what the system says of itself.
+
+    Of the folders in which Python looks for modules neither the one in which the server was started, nor one around the
+    state directory: ours are named by themselves.
+    """
+    own = os.path.realpath(os.getcwd())
+    paths = [os.path.realpath(path) for path in sys.path if os.path.isabs(path)]
+    modules = [path for path in paths if path != own and not state.resolve().is_relative_to(path)]
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    libraries = [os.path.join(prefix, name) for prefix in sorted(prefixes) for name in _LIBRARIES]
+    more = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(path)]
+    return [*map(str, _OURS), *modules, *libraries, *more, *_OF_SYSTEM]
+
+
 def _pass_on(line: bytes) -> None:
     """Write what a worker has written to stderr. Blocks, so that a flood of it makes the worker wait."""
     os.write(2, line)
@@ -294,8 +326,9 @@ def _pass_on(line: bytes) -> None:
 class Workers:
     """The pool: as many processes as jobs may run at once. None works for two clients: one may take it over."""
 
-    def __init__(self, limits: Limits, storage: Storage, apart: Apart) -> None:
+    def __init__(self, limits: Limits, storage: Storage, apart: Apart, roots: Iterable[str]) -> None:
         self._storage, self._apart = storage, apart
+        self._readable = [*readable_beside(storage.root), *roots]
         self.size = limits.running_jobs()
         self._memory = limits.job_memory_bytes()
         self._idle: list[Worker] = []  # the one that was used last at the end
@@ -336,7 +369,7 @@ class Workers:
         return worker
 
     async def _start(self) -> Worker:
-        worker = await Worker.start(self._memory, self._storage.work(new_id()))
+        worker = await Worker.start(self._memory, self._storage.work(new_id()), self._readable)
         self._all.add(worker)
         return worker
 
@@ -349,6 +382,7 @@ class Workers:
             until, taken = time.monotonic() + _EMPTY_S, await self._apart(worker.memory_bytes)
             is_small = (taken or 0) < KEPT_BYTES
             if is_small and await self._apart(empty, worker.folder, lambda: time.monotonic() >= until):
+                await self._apart(empty, worker.given, lambda: False)
                 self._idle.append(worker)
                 return
         await self._end(worker)
@@ -358,7 +392,8 @@ class Workers:
         """End a process, which may be dead and have left children. Nobody waits until its folder is removed."""
         self._all.discard(worker)
         await worker.end()
-        self._remover.submit(remove, worker.folder, lambda: self._is_closed)
+        for folder in (worker.given, worker.folder):
+            self._remover.submit(remove, folder, lambda: self._is_closed)
 
     async def close(self) -> None:
         """End all processes."""
