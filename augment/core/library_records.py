@@ -81,6 +81,13 @@ class RankConnection(Struct, frozen=True):
     via: str
 
 
+class TreeOfRank(Struct, frozen=True):
+    """The neighbours of a rank in the tree of a channel: towards its root, None at the root, and away from it."""
+
+    up: int | None
+    down: tuple[int, ...]
+
+
 class Communicator(Struct):
     """One rank's side of a communicator; what the log does not tell is None, or empty."""
 
@@ -95,11 +102,14 @@ class Communicator(Struct):
     parent: str = ""
     nodes: int | None = None
     local_ranks: int | None = None
+    is_begun: bool = False  #: its beginning was logged (NCCL ≥ 2.18)
     is_complete: bool = False
     init_seconds: float | None = None
     channels: int | None = None
     nvls_channels: int | None = None
+    max_bandwidth: float | None = None  #: GB/s of the fastest path between its devices, or to the network
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    trees: dict[int, TreeOfRank] = field(default_factory=dict)
     edges: Counter[RankConnection] = field(default_factory=Counter)  #: with the number of channels
 
 
@@ -148,6 +158,7 @@ class NcclLog(Struct):
     long_lines: int = 0  #: whose end was passed over
     glued_lines: int = 0
     unreadable_lines: int = 0  #: with numbers that are none
+    unplaced: int = 0  #: messages about a connection that may be one of several communicators
     left_out: int = 0  #: messages beyond the most that are kept
 
 

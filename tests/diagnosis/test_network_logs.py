@@ -4,6 +4,7 @@ not matter."""
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import re
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import augment
+from augment.core.text import words_of
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import network_setup
 from traces import HOST, step, write_trace
@@ -41,6 +43,9 @@ class Cluster:
     other_path: str
     channels: int
     warns: bool
+    counts: list[int]
+    differs: int | None
+    is_forced: bool
     pids: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,6 +61,12 @@ class Cluster:
             seen.add("host_bridge")
         if types & {"NVL", "NVB"} and self.channels <= 2 and self.generation >= 22:
             seen.add("few_channels")
+        # from then on communicators have ids; of two ranks either may have lost what comes again
+        can_be_told = len(self.pids) > 2 or self.counts.count(self.counts[3]) == 1
+        if self.differs is not None and self.generation > 10 and can_be_told:
+            seen.add("differing")
+        if self.is_forced and self.generation >= 22 and len(self.pids) >= 16:
+            seen.add("rings")
         return seen
 
     def lines(self, rank: int) -> list[str]:
@@ -89,6 +100,13 @@ class Cluster:
             others = "0 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer"
             said.append(f"{channels} coll channels, {others}")
             said.append(f"ncclCommInitRank {of} - Init COMPLETE")
+        for place, count in enumerate(self.counts):
+            kind, number = ("AllGather", 77_777) if rank == self.differs and place == 3 else ("AllReduce", count)
+            where = f"sendbuff 0x1 recvbuff 0x2 count {number} datatype 7 op 0 root 0 comm 0xaa{rank:x}"
+            said.append(f"{kind}: opCount {place:x} {where} [nranks={len(self.pids)}] stream 0x5")
+            if self.generation >= 22 and rank == 0:  # as a communicator's first rank does
+                algorithm = "RING" if self.is_forced else "TREE"
+                said.append(f"{kind}: {4 * number} Bytes -> Algo {algorithm} proto LL channel{{Lo..Hi}}={{0..1}}")
         lines = [head + each for each in said]
         if self.warns and rank == 0:
             lines.insert(
@@ -103,6 +121,8 @@ def cluster_of(chance: random.Random) -> Cluster:
         chance.choice([10, 18, 22]), chance.choice([1, 1, 2, 4]), chance.choice([2, 4]),
         chance.choice(["IB", "Socket", "AWS Libfabric"]), chance.choice(["NVL", "PIX", "PHB", "SYS"]),
         chance.choice(["NVL", "PIX"]), chance.choice([1, 2, 4, 24]), chance.random() < 0.3,
+        chance.choices([250, 1000, 3000], k=chance.choice([9, 20])), chance.choice([None, None, 0, 1]),
+        chance.random() < 0.5,
     )  # fmt: skip
 
 
@@ -143,8 +163,10 @@ def test_simulated_logs(tmp_path: Path, trace: Path, seed: int) -> None:
     assert problems(written(cluster, chance), tmp_path) == cluster.truth(alone=True)
     assert problems(written(cluster, chance), tmp_path, trace) == cluster.truth(alone=False)
     for alone in (True, False):  # what is glued or lost may hide something, and adds nothing
-        text = written(cluster, chance, glued=0.05, lost=0.1)
-        assert problems(text, tmp_path, None if alone else trace) <= cluster.truth(alone=alone)
+        for glued, lost in ((0.05, 0.1), (0.0, 0.1)):
+            text = written(cluster, chance, glued=glued, lost=lost)
+            true = cluster.truth(alone=alone) | ({"differing"} if cluster.differs is not None else set())
+            assert problems(text, tmp_path, None if alone else trace) <= true
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -169,6 +191,8 @@ def test_what_must_not_matter(tmp_path: Path, trace: Path, seed: int) -> None:
 def by_words(text: str) -> dict[str, Any]:
     """What a log shows, word by word and without patterns of NCCL's versions: the rule's reader shares nothing."""
     hosts, networks, types, nodes, channels, warned = set(), [], set(), [0], [], False
+    orders: dict[Any, list[Any]] = {}
+    ids: dict[Any, str] = {}
     for line in text.replace("\r", "\n").split("\n"):
         words = line.split()
         for at, word in enumerate(words):
@@ -183,6 +207,13 @@ def by_words(text: str) -> dict[str, Any]:
                 nodes.append(int(following[0]))
             if word == "coll" and following[:1] == ["channels,"]:
                 channels.append(int(words[at - 1]))
+            if word == "opCount" and "[nranks=" in line and at and words[at - 1] not in ("Send:", "Recv:"):
+                headers = [each for each in words if each.count(":") == 2 and each.split(":")[1].isdecimal()]
+                comm, number = words[words.index("comm", at) + 1], words[words.index("count", at) + 1]
+                orders.setdefault((*headers[:1], comm), []).append((words[at - 1], number))
+            if word == "commId" and "Init" in words[at:]:
+                headers = [each for each in words if each.count(":") == 2 and each.split(":")[1].isdecimal()]
+                ids[(*headers[:1], words[words.index("comm") + 1])] = following[0]
             if word == "Init" and following[:1] in (["COMPLETE"], ["START"]):
                 header = [each for each in words if each.count(":") == 2 and each.split(":")[1].isdecimal()]
                 hosts |= {each.split(":")[0] for each in header}
@@ -193,6 +224,12 @@ def by_words(text: str) -> dict[str, Any]:
         "nodes": max(nodes),
         "channels": channels,
         "warned": warned,
+        "differing": any(
+            first[: len(second)] != second[: len(first)]
+            for key, first in orders.items()
+            for other, second in orders.items()
+            if key in ids and ids[key] == ids.get(other)
+        ),
     }
 
 
@@ -205,6 +242,7 @@ def test_recorded_logs(tmp_path: Path, path: Path) -> None:
     joined = known["types"] & {"NVL", "NVB"}
     expected = {"warnings"} if known["warned"] else set()
     expected |= {"sockets"} if nodes > 1 and "socket" in most.lower() else set()
+    expected |= {"differing"} if known["differing"] else set()
     expected |= {"host_bridge"} if joined and known["types"] & {"PHB", "SYS", "NODE"} else set()
     assert problems(text, tmp_path) == expected
     said = " ".join(network_setup.sentences_alone(augment.read(str(tmp_path / "nccl.txt"))))
@@ -212,3 +250,67 @@ def test_recorded_logs(tmp_path: Path, path: Path) -> None:
     assert most in said
     counted = re.search(r"has (\d+) communicators?", said)
     assert counted is not None
+
+
+def titled(trace: augment.Trace) -> tuple[str, str]:
+    answer = network_setup.check(trace)
+    assert isinstance(answer, Found)
+    return answer.seen.title(words_of("nvidia")), answer.confidence
+
+
+def test_who_differs_is_named(tmp_path: Path, trace: Path) -> None:
+    cluster = Cluster(22, 2, 2, "IB", "NVL", "NVL", 24, False, [250] * 9, 1, False)
+    path = tmp_path / "nccl.txt"
+    path.write_text(written(cluster, random.Random(1)))
+    said = "Rank 1 enqueues AllGather of 311 kB where the others enqueue AllReduce of 1.0 kB, as collective 4 of"
+    assert titled(augment.read(str(path))) == (f"{said} communicator 0xfe", "high")
+    assert titled(augment.with_nccl_log(augment.read(str(trace)), str(path)))[0] == f"{said} communicator 0xfe"
+    two = Cluster(22, 1, 2, "IB", "NVL", "NVL", 24, False, [1, 2, 3, 250, 5], 1, False)
+    path.write_text(written(two, random.Random(1)))
+    said, confidence = titled(augment.read(str(path)))
+    assert said.startswith("Ranks 0 and 1 enqueue different collectives, AllGather of 311 kB and AllReduce of 1.0 kB")
+    assert confidence == "medium"
+
+
+def test_a_rank_that_leaves_out_or_adds_is_not_told_from_lost_lines(tmp_path: Path) -> None:
+    cluster = Cluster(22, 2, 2, "IB", "NVL", "NVL", 24, False, [250, 1000, 3000, 500, 9000, 700, 800], None, False)
+    lines = written(cluster, random.Random(1)).splitlines()
+    without = [line for line in lines if not ("count 3000 " in line and "comm 0xaa2 " in line)]
+    assert len(without) == len(lines) - 1
+    assert problems("\n".join(without) + "\n", tmp_path) == set()
+    at = next(place for place, line in enumerate(lines) if "count 3000 " in line and "comm 0xaa2 " in line)
+    assert problems("\n".join([*lines[:at], lines[at].replace("3000", "4"), *lines[at:]]) + "\n", tmp_path) == set()
+
+
+@pytest.mark.parametrize(("gbps", "slow"), [(20.0, True), (150.0, False)])
+def test_what_is_reached_of_the_topology(tmp_path: Path, gbps: float, slow: bool) -> None:
+    """By the Inspector alone; a size of group with communicators of several nodes, or timed by the host, is not
+    judged."""
+    head = "n0:7:7 [0] NCCL INFO "
+    of = "comm 0xaa rank 0 nranks 4 cudaDev 0 busId 1a000 commId 0xfe"
+    layout = "comm 0xaa rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0"
+    said = [f"ncclCommInitRank {of} - Init START", layout, "=== System : maxBw 240.0 totalBw 240.0 ===",
+            f"ncclCommInitRank {of} - Init COMPLETE"]  # fmt: skip
+    large = 1 << 28
+    micros = int(large * 1.5 / gbps / 1000)
+
+    def reached(source: str, log: str) -> set[str]:
+        record = {
+            "header": {"id": "0xfe", "rank": 0, "n_ranks": 4, "nnodes": 1},
+            "metadata": {"inspector_output_format_version": "v4.2", "hostname": "n0", "pid": 7},
+            "coll_perf": {
+                "coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": large, "coll_exec_time_us": micros,
+                "coll_timing_source": source,
+            },
+        }  # fmt: skip
+        (tmp_path / "i.log").write_text(f"{json.dumps(record)}\n" * 10)
+        (tmp_path / "nccl.txt").write_text(log)
+        read = augment.with_nccl_inspector(augment.read(str(tmp_path / "nccl.txt")), str(tmp_path / "i.log"))
+        answer = network_setup.check(read)
+        assert isinstance(answer, Found) == (slow and source == "kernel_gpu" and "nNodes 1 " in log)
+        return {*answer.seen.figures["problems"]} if isinstance(answer, Found) else set()
+
+    log = "".join(f"{head}{each}\n" for each in said)
+    assert reached("kernel_gpu", log) == ({"low_bandwidth"} if slow else set())
+    assert reached("collective_cpu", log) == set()
+    assert reached("kernel_gpu", log.replace("nNodes 1 ", "nNodes 2 ")) == set()

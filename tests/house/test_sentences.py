@@ -146,8 +146,15 @@ SAMPLES: list[Seen] = [
             1,
             ["socket.cc:12 Connection closed"],
             ["NCCL_IB_DISABLE=1"],
+            ranks,
+            len(ranks) == 1,
+            [("AllReduce", 4000), ("AllGather", 10**6)],
+            "collective 57 of communicator 0xfe",
+            (40, 8, 60.0, 240.0),
+            (120, 8000, 16),
         )
         for problem in PROBLEMS
+        for ranks in ([3], [0, 1])[: 1 + (problem == "differing")]
     ),
     *(
         rules.out_of_memory.OutOfMemory(

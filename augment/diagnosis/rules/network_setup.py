@@ -1,10 +1,17 @@
-"""Does NCCL's log show a path between ranks that is slower than the machine has?
+"""Does NCCL's log show ranks that do not fit each other, or a path between ranks that is slower than the machine has?
 
-From logs of ``NCCL_DEBUG=INFO`` beside the trace (``--nccl-log``), of the trace's communicators: sockets between nodes
-where InfiniBand, RoCE or a vendor's plugin is expected; paths between devices of a node through the host's bridge or
-between sockets (``PHB``, ``SYS``) although others are joined directly; one or two channels between devices that NVLink
-joins; what NCCL warns of. Settings of the environment that force such a choice are its evidence. Nothing is predicted:
-the log does not say what another path would take.
+From logs of ``NCCL_DEBUG=INFO`` beside the trace (``--nccl-log``), of the trace's communicators: ranks that enqueue
+another collective than the others of their communicator (``COLL``); sockets between nodes where InfiniBand, RoCE or a
+vendor's plugin is expected; paths between devices of a node through the host's bridge or between sockets (``PHB``,
+``SYS``) although others are joined directly; one or two channels between devices that NVLink joins; large collectives
+inside a node of which the fastest reaches less than a third of the ``maxBw`` of NCCL's topology (``GRAPH``; durations
+of the trace, or of the Inspector); rings for all-reduces of at most 64 KiB among 16 ranks or more (``TUNING``, or the
+Inspector); what NCCL warns of. Settings of the environment that force such a choice are its evidence. Nothing is
+predicted: the log does not say what another path would take.
+
+That ranks differ is only said where lost lines are unlikely to be the reason: what a rank enqueues the others never do,
+and what follows is equal again; where no majority agrees, this holds for both sides. So a rank that leaves one of many
+equal collectives out is not seen here; dumps of the flight recorder tell that.
 
 **What to do**: the advice names the setting; ``NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET`` shows why NCCL chose so.
 """
@@ -15,12 +22,19 @@ from typing import Literal
 
 from augment import facts
 from augment.core import text
+from augment.core.library_records import NcclLogs
 from augment.core.trace import Trace
 from augment.diagnosis import rule
 
 NAME = "network_setup"
-Problem = Literal["sockets", "host_bridge", "few_channels", "warnings"]
+Problem = Literal["differing", "sockets", "host_bridge", "few_channels", "low_bandwidth", "rings", "warnings"]
+_LEAST_REACHED = 1 / 3  #: of NCCL's maxBw
 _ADVICE: dict[Problem, str] = {
+    "differing": "Let all ranks of the group call the same collectives in the same order: look for a branch that "
+    "depends on the data or the rank; TORCH_DISTRIBUTED_DEBUG=DETAIL names the call",
+    "low_bandwidth": "Measure the links alone with nccl-tests; if they are as slow there, NCCL_DEBUG_SUBSYS=INIT,GRAPH "
+    "shows the paths; if not, ranks that wait for each other, or kernels beside them, take the time",
+    "rings": "Unset NCCL_ALGO, or try NCCL_ALGO=Tree for little data; put small all-reduces together",
     "sockets": "Let NCCL find the network: unset NCCL_IB_DISABLE and NCCL_NET, load the vendor's plugin, mount "
     "/dev/infiniband into the container, name the interface by NCCL_IB_HCA",
     "host_bridge": "Allow peer access: switch ACS off, set NCCL_P2P_LEVEL, place the ranks on devices that are joined",
@@ -40,9 +54,20 @@ class NetworkSetup(rule.Seen, frozen=True):
     channel_count: int
     warnings: list[str]
     settings: list[str]
+    differing_ranks: list[int]
+    has_majority: bool  #: whether most ranks agree on another collective
+    differing: list[tuple[str, int]]  #: kind and bytes, the commonest first
+    at: str  #: which collective of which communicator
+    large: tuple[int, int, float, float]  #: collectives, ranks, the bus bandwidth of the fastest and the topology's
+    rings: tuple[int, int, int]  #: all-reduces, the largest one's bytes, ranks
 
     def title(self, words: text.Words) -> str:
         said: dict[Problem, str] = {
+            "differing": self._differing,
+            "low_bandwidth": "The fastest of {} large collectives of {} ranks inside a node reaches {:.0f} GB/s, and "
+            "NCCL's topology has {:.0f}".format(*self.large),
+            "rings": f"NCCL runs {self.rings[0]} all-reduces of at most {text.size(self.rings[1])} among "
+            f"{self.rings[2]} ranks as rings, of {2 * (self.rings[2] - 1)} steps each",
             "sockets": f"NCCL connects the {self.node_count} nodes over sockets ({self.network})",
             "host_bridge": f"NCCL's path between devices of a node is {self.path}, through the host",
             "few_channels": f"NCCL uses {text.counted(self.channel_count, 'channel')} although NVLink joins devices",
@@ -63,9 +88,21 @@ class NetworkSetup(rule.Seen, frozen=True):
 
     def title_of(self, problem: Problem) -> str:
         """What is said of a problem that is not the first."""
-        return {"sockets": "sockets between nodes", "host_bridge": f"path inside a node: {self.path}",
+        return {"differing": self._differing,
+                "low_bandwidth": "{2:.0f} of {3:.0f} GB/s inside a node".format(*self.large),
+                "rings": f"rings for all-reduces of at most {text.size(self.rings[1])}",
+                "sockets": "sockets between nodes", "host_bridge": f"path inside a node: {self.path}",
                 "few_channels": text.counted(self.channel_count, "channel"),
                 "warnings": text.counted(len(self.warnings), "warning")}[problem]  # fmt: skip
+
+    @property
+    def _differing(self) -> str:
+        ranks = text.listed([str(rank) for rank in self.differing_ranks])
+        calls = [f"{kind} of {text.size(moved)}" for kind, moved in self.differing]
+        if self.has_majority:
+            who = f"Rank {ranks} enqueues" if len(self.differing_ranks) == 1 else f"Ranks {ranks} enqueue"
+            return f"{who} {text.listed(calls[1:])} where the others enqueue {calls[0]}, as {self.at}"
+        return f"Ranks {ranks} enqueue different collectives, {text.listed(calls)}, as {self.at}"
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -73,23 +110,40 @@ def check(trace: Trace) -> rule.Answer:
     setup = facts.collectives.network(trace)
     if setup is None:
         return rule.NotApplicable("no log of NCCL (NCCL_DEBUG=INFO) is given with --nccl-log")
-    problems: list[Problem] = []
-    if setup.node_count > 1 and "socket" in setup.network.lower():
-        problems.append("sockets")
-    if setup.path in ("PHB", "SYS", "NODE") and setup.joins_directly:
-        problems.append("host_bridge")
-    if setup.joins_directly and 0 < setup.channel_count <= 2:
-        problems.append("few_channels")
-    if setup.warnings:
-        problems.append("warnings")
+    slow = [each for each in setup.reached if each.best_gbps < _LEAST_REACHED * each.max_gbps]
+    shown: dict[Problem, bool] = {
+        "differing": setup.differing is not None,
+        "sockets": setup.node_count > 1 and "socket" in setup.network.lower(),
+        "host_bridge": setup.path in ("PHB", "SYS", "NODE") and setup.joins_directly,
+        "few_channels": setup.joins_directly and 0 < setup.channel_count <= 2,
+        "low_bandwidth": bool(slow),
+        "rings": setup.rings is not None,
+        "warnings": bool(setup.warnings),
+    }
+    problems = [problem for problem, is_there in shown.items() if is_there]
+    differing, rings = setup.differing, setup.rings
     seen = NetworkSetup(
-        problems, setup.communicator_count, setup.node_count, setup.network, setup.path, setup.channel_count,
-        list(setup.warnings), list(setup.settings),
-    )  # fmt: skip
+        problems,
+        setup.communicator_count,
+        setup.node_count,
+        setup.network,
+        setup.path,
+        setup.channel_count,
+        list(setup.warnings),
+        list(setup.settings),
+        list(differing.ranks) if differing else [],
+        differing is not None and differing.has_majority,
+        list(differing.collectives) if differing else [],
+        f"collective {differing.place + 1} of communicator {differing.communicator}" if differing else "",
+        (slow[0].count, slow[0].ranks, slow[0].best_gbps, slow[0].max_gbps) if slow else (0, 0, 0.0, 0.0),
+        (rings.count, rings.most_bytes, rings.ranks) if rings else (0, 0, 0),
+    )
     if not problems:
         return rule.Fine(seen)
-    sure: rule.Confidence = "high" if problems[0] == "sockets" else "medium" if problems[0] == "few_channels" else "low"
-    return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if problems[0] == "sockets" else "info")
+    is_sure = problems[0] == "sockets" or (problems[0] == "differing" and seen.has_majority)
+    sure: rule.Confidence = "high" if is_sure else "medium" if problems[0] in ("differing", "few_channels") else "low"
+    is_grave = problems[0] in ("differing", "sockets")
+    return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if is_grave else "info")
 
 
 def sentences_alone(trace: Trace) -> list[str]:
@@ -101,8 +155,9 @@ def sentences_alone(trace: Trace) -> list[str]:
         where = f" on {text.counted(setup.node_count, 'node')}" if setup.node_count > 1 else ""
         network = f"; its network is {setup.network}" if setup.network else ""
         path = f", its slowest path inside a node {setup.path}" if setup.path else ""
-        made = text.counted(setup.communicator_count, "communicator")
-        said.append(f"NCCL's log has {made}{where}{network}{path}")
+        if trace.context.attached(NcclLogs):
+            made = text.counted(setup.communicator_count, "communicator")
+            said.append(f"NCCL's log has {made}{where}{network}{path}")
         answer = check(trace)
         if isinstance(answer, rule.Found):
             words = text.words_of("nvidia")

@@ -6,12 +6,14 @@ from __future__ import annotations
 from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
 from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
-from augment.facts.collectives.recorded_by_library import NetworkOfLog, joined_records, network_of_log
+from augment.facts.collectives.network_of_logs import DifferingRanks, NetworkOfLog, network_of_log
+from augment.facts.collectives.recorded_by_library import joined_records
 
 __all__ = [
     "SMALL_BYTES",
     "UNKNOWN",
     "Collectives",
+    "DifferingRanks",
     "Group",
     "NetworkOfLog",
     "carries_activations",

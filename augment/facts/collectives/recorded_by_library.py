@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from augment.arrays.types import Int64s
 from augment.core.context import derived
-from augment.core.library_records import Communicator, FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
+from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
 from augment.core.trace import Trace
-from augment.facts.collectives.collective_kernels import Group, collectives
+from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import RECV, SEND, element_bytes, kind_of, size_elements
@@ -103,95 +103,6 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
                     )
                 )  # fmt: skip
     return tuple(records)
-
-
-class NetworkOfLog(Struct, frozen=True):
-    """What NCCL's logs say of the communicators of the trace's process."""
-
-    communicator_count: int  #: those that the process takes part in
-    node_count: int  #: of the largest communicator, 1 where no log says
-    network: str  #: ``IB``, ``Socket``, ``AWS Libfabric``; empty where not logged
-    path: str  #: the slowest type of path inside a node: ``NVL``, ``PIX``, ``PHB``, ``SYS``; empty where not logged
-    joins_directly: bool  #: whether NVLink joins some devices
-    channel_count: int  #: the fewest of a communicator inside a node, 0 where not logged
-    warnings: tuple[str, ...]  #: what NCCL warned of
-    settings: tuple[str, ...]  #: of the environment, of those that choose a path, algorithm or channels
-
-
-def transport_of_two(trace: Trace, group: Group) -> str:
-    """By what NCCL joins the trace's rank with the other of a group of two; empty where no log says, or it does so in
-    different ways in its communicators of two ranks, because a log does not say which group each is."""
-    attached = trace.context.attached(NcclLogs)
-    if group.size != 2 or attached is None:
-        return ""
-    pids = {*(track.pid for track in trace.tracks), None}
-    ways = {
-        edge.via
-        for log in attached.logs
-        for each in log.communicators
-        if each.size == 2 and each.pid in pids
-        for edge in each.edges
-    }
-    if len(ways) > 1:
-        ways = {way.partition("/")[0] for way in ways}
-    return ways.pop() if len(ways) == 1 else ""
-
-
-_MOST_HOSTS = 2048  #: whose names are compared
-_SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC")
-_SETTINGS = ("IB_DISABLE", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "IB_HCA", "SOCKET_IFNAME")
-
-
-@derived(until="rules")
-def network_of_log(trace: Trace) -> NetworkOfLog | None:
-    """How NCCL joins the ranks, as it logged; None without a log of the trace's process."""
-    attached = trace.context.attached(NcclLogs)
-    pids = {track.pid for track in trace.tracks} if len(trace.events) else None
-    logs = [
-        log
-        for log in (attached.logs if attached else ())
-        if pids is None or {each.pid for each in log.communicators} & {*pids, None} or not log.communicators
-    ]
-    if not logs:
-        return None
-    communicators = [each for log in logs for each in log.communicators if pids is None or each.pid in {*pids, None}]
-    # a communicator that is not complete may have got lines of the next one
-    inside = [each for each in communicators if each.is_complete and each.nodes == 1 and each.size > 1]
-    types = {kind for log in logs for kind, _ in log.patterns}
-    networks = Counter[str]()
-    for log in logs:
-        networks.update(log.networks)
-    return NetworkOfLog(
-        len(communicators),
-        _nodes(communicators, [each for log in logs for each in log.communicators], alone=pids is None),
-        networks.most_common(1)[0][0] if networks else "",
-        next((kind for kind in _SLOWEST if kind in types), ""),
-        any(kind in types for kind in ("NVL", "NVB")),
-        min((each.channels or 0 for each in inside if each.channels), default=0),
-        tuple(warning for log in logs for warning, _ in log.warnings.most_common()),
-        tuple(
-            f"{name}={value}"
-            for log in logs
-            for name, value in log.environment.items()
-            if any(part in name for part in _SETTINGS)
-        ),
-    )
-
-
-def _nodes(communicators: Sequence[Communicator], every: Sequence[Communicator], *, alone: bool) -> int:
-    """How many nodes the largest of these communicators joins: as logged (NCCL ≥ 2.20), else by the hosts of those of
-    one identity (≥ 2.16). Alone, where neither is logged, the hosts of the log."""
-    hosts = defaultdict[str, set[str]](set)
-    for each in every:
-        if each.host:
-            hosts[each.identity].add(each.host)
-    for names in hosts.values():  # without those to whose name something was glued
-        if len(names) <= _MOST_HOSTS:
-            names -= {name for name in names for other in names if name != other and name.endswith(other)}
-    known = [each.nodes or (len(hosts[each.identity]) if each.identity else 0) for each in communicators]
-    if alone and not any(known):
-        known = [len(names) for names in hosts.values()]
-    return max([*known, 1])
 
 
 def _bytes(size: int) -> int:

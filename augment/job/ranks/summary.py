@@ -20,6 +20,7 @@ from augment.diagnosis.devices import vendor
 from augment.diagnosis.judging import measure
 from augment.errors import InputError
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
+from augment.facts.collectives.network_of_logs import transport_of_two
 from augment.facts.collectives.rank_progress import (
     HostCollectives,
     Spent,
@@ -30,7 +31,6 @@ from augment.facts.collectives.rank_progress import (
     host_gaps,
     spent_before,
 )
-from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps import batches

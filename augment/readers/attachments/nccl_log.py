@@ -10,7 +10,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from augment.core.library_records import Communicator, LoggedCollective, NcclLog, NcclLogs, RankConnection, Tuned
+from augment.core.library_records import (
+    Communicator,
+    LoggedCollective,
+    NcclLog,
+    NcclLogs,
+    RankConnection,
+    TreeOfRank,
+    Tuned,
+)
 from augment.errors import UnknownFormat
 from augment.readers.attachments import files_at
 from augment.readers.containers import bounded_lines
@@ -53,6 +61,8 @@ _EDGE = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<from>\d+)(?:\[\w+\])? -> (?P<to>\d+)(?:\[\w+\])? "
     r"(?:\[\w+\] )?via (?P<via>\S+)"
 )
+_TREES = re.compile(r"Trees((?: \[\d+\] [\d/|>-]+)+)")
+_TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*)->(-?\d+)->(-?\d+(?:/-?\d+)*)")
 _CHANNELS = re.compile(
     r"(\d+) coll channels, (?:\d+ collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) p2p"
 )
@@ -102,6 +112,9 @@ class _LogReading:
             dict
         )  #: with a process and pointer of these
         self.latest: dict[tuple[str, int | None, int], int] = {}
+        #: the communicator of the last collective on a device: NCCL from 2.22 on connects ranks when they first need it
+        self.running: dict[tuple[str, int | None, int], int] = {}
+        self.of_device: dict[tuple[str, int | None, int], int] = defaultdict(int)  #: how many began
         #: lines about a communicator that is not known yet: before NCCL 2.18 its beginning is not logged
         self.early: dict[tuple[str, int | None, int], list[str]] = defaultdict(list)
 
@@ -127,13 +140,16 @@ class _LogReading:
     def message(self, process: tuple[str, int | None], device: int, text: str) -> bool:
         """Keep what a message says; whether it says anything."""
         log, here = self.log, (*process, device)
+        if match := _SYSTEM.search(text):
+            log.max_bandwidth = max(log.max_bandwidth or 0.0, float(match[1]))
         if match := _COLLECTIVE.search(text):
             number = _int(match["type"])
             kind, count = match["kind"], _int(match["count"])
+            self.running[here] = self.communicator_at(process, match["comm"])
             size = count * (TYPE_BYTES[number] if number < len(TYPE_BYTES) else 1)
             log.collectives.append(
                 LoggedCollective(
-                    self.communicator_at(process, match["comm"]),
+                    self.running[here],
                     kind,
                     int(match["op_count"][-15:], 16),
                     count,
@@ -160,8 +176,6 @@ class _LogReading:
             if (place := self.communicator_at(process, match["comm"])) >= 0:
                 log.communicators[place].nodes = _int(match["nodes"])
                 log.communicators[place].local_ranks = _int(match["local"])
-        elif match := _SYSTEM.search(text):
-            log.max_bandwidth = max(log.max_bandwidth or 0.0, float(match[1]))
         elif match := _PATTERN.search(text):
             if int(match["channels"][-9:]):  # without any the pattern is not used
                 log.patterns[match["type"], match["type_between"]] += 1
@@ -171,8 +185,14 @@ class _LogReading:
             log.environment[match[1]] = match[2]
         elif (index := self.latest.get(here)) is not None and not log.communicators[index].is_complete:
             _add(log.communicators[index], text)
-        elif any(pattern.search(text) for pattern in (_EDGE, _RING, _CHANNELS, _TIMINGS)):
-            self.early[here].append(text)
+        elif any(pattern.search(text) for pattern in (_EDGE, _RING, _TREES, _CHANNELS, _TIMINGS, _SYSTEM)):
+            if index is not None and log.communicators[index].is_begun and not _TIMINGS.search(text):
+                index = self.running.get(here, index if self.of_device[here] == 1 else -1)
+                if index >= 0:
+                    _add(log.communicators[index], text)
+                log.unplaced += index < 0
+            else:
+                self.early[here].append(text)
         else:
             return False
         return True
@@ -192,6 +212,7 @@ class _LogReading:
             self.end(here)
         if index < 0 or (match["what"] == "START" and self.log.communicators[index].is_complete):
             index = self.known[key] = len(self.log.communicators)
+            self.of_device[here] += 1
             hosts = self.hosts[process[1], match["comm"]]
             if process[0] in hosts or len(hosts) < MOST_HOSTS:
                 hosts[process[0]] = index
@@ -203,6 +224,7 @@ class _LogReading:
             )  # fmt: skip
         communicator = self.log.communicators[index]
         communicator.is_complete |= match["what"] == "COMPLETE"
+        communicator.is_begun |= match["what"] == "START"
         if identity := _ID.search(text):
             communicator.identity = identity[1]
         if parent := _PARENT.search(text):
@@ -244,6 +266,15 @@ def _add(communicator: Communicator, text: str) -> None:
             communicator.nvls_channels = _int(match[2]) if match[2] else None
     elif match := _TIMINGS.search(text):
         communicator.init_seconds = float(match[3])
+    elif match := _SYSTEM.search(text):
+        communicator.max_bandwidth = float(match[1])
+    elif match := _TREES.search(text):
+        for channel, left, _, right in _TREE.findall(match[1]):
+            # down->rank->up; NCCL 2.4 to 2.6 the other way round, whose down has slashes, too
+            down, up = (right, left) if "/" in right else (left, right)
+            communicator.trees[_int(channel)] = TreeOfRank(
+                None if up == "-1" else _int(up), tuple(_int(each) for each in down.split("/") if each != "-1")
+            )
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:

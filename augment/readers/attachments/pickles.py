@@ -127,7 +127,7 @@ class Pickled:
     def _coded_texts(self) -> dict[bytes, int]:
         """The texts with the numbers that take the place of where they begin."""
         places = np.flatnonzero(self.kinds == scan.TEXT)
-        arena, sizes = memoryview(self._columns.pop("texts")), self._columns.pop("size")
+        arena, sizes = self._columns.pop("texts").data, self._columns.pop("size")
         known: dict[bytes, int] = {}
         for first in range(0, len(places), _ROWS):
             part = places[first : first + _ROWS]
