@@ -17,6 +17,8 @@ from augment.facts.operators.formulas_custom import GROUP, formulas_of, installe
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, Mask, template
 from augment.facts.operators.operator_calls import Call, Unrecorded, Work
+from augment.facts.operators.served_attention import work_of
+from augment.facts.steps import Batch
 from augment.readers import read
 from tables import trace_of
 
@@ -434,3 +436,77 @@ def test_a_wrong_entry_point_is_named(installs: Callable[[str], None], target: s
 def test_a_table_in_a_file_has_no_functions() -> None:
     with pytest.raises(UsageError, match="a formula"):
         formulas_of([{"operator": "x", "flops": len}])
+
+
+BF16, FP8, INT = ("c10::BFloat16", 2), ("c10::Float8_e4m3fn", 1), ("int", 4)
+
+
+@pytest.mark.parametrize(
+    ("operator", "tensors", "multiplications", "moved"),
+    [
+        # 16 tokens of 64 times weights of 4 bits, 8 of them in an int: (64, 96); scales for groups of 32
+        (
+            "_C::gptq_gemm",
+            [([16, 64], BF16), ([8, 96], INT), ([2, 12], INT), ([2, 96], BF16), ([64], INT)],
+            16 * 64 * 96,
+            16 * 64 * 2 + 8 * 96 * 4 + 2 * 12 * 4 + 2 * 96 * 2 + 16 * 96 * 2,
+        ),
+        (
+            "_C::awq_gemm",
+            [([16, 64], BF16), ([64, 12], INT), ([2, 96], BF16), ([2, 12], INT)],
+            16 * 64 * 96,
+            16 * 64 * 2 + 64 * 12 * 4 + 2 * 96 * 2 + 2 * 12 * 4 + 16 * 96 * 2,
+        ),
+        (
+            "_C::gptq_marlin_gemm",  # as it was: the packed weight, then the scales
+            [([16, 64], BF16), ([4, 192], INT), ([2, 96], BF16), ([2, 12], INT)],
+            16 * 64 * 96,
+            16 * 64 * 2 + 4 * 192 * 4 + 2 * 96 * 2 + 16 * 96 * 2,
+        ),
+        (
+            "_C::gptq_marlin_gemm",  # as it is: the result, or none, before
+            [([16, 64], BF16), ([], BF16), ([4, 192], INT), ([], BF16), ([2, 96], BF16)],
+            16 * 64 * 96,
+            16 * 64 * 2 + 4 * 192 * 4 + 2 * 96 * 2 + 16 * 96 * 2,
+        ),
+        (
+            "_C::cutlass_scaled_fp4_mm",
+            [([16, 96], BF16), ([16, 32], ("unsigned char", 1)), ([96, 32], ("unsigned char", 1))],
+            16 * 64 * 96,
+            16 * 96 * 2 + 16 * 32 + 96 * 32,
+        ),
+        ("_C::awq_dequantize", [([64, 12], INT), ([2, 96], BF16), ([2, 12], INT)], None, 64 * 48 + 384 + 96 + 64 * 192),
+        ("sgl_kernel::fused_add_rmsnorm", [([16, 64], BF16), ([16, 64], BF16), ([64], BF16)], None, 4 * 2048 + 128),
+        ("sgl_kernel::gemma_rmsnorm", [([16, 64], BF16), ([16, 64], BF16), ([64], BF16)], None, 2 * 2048 + 128),
+        ("_C::dynamic_scaled_fp8_quant", [([16, 64], FP8), ([16, 64], BF16), ([1], BF16)], None, 1024 + 2048),
+        (
+            "_C::fused_add_rms_norm_static_fp8_quant",
+            [([16, 64], FP8), ([16, 64], BF16), ([16, 64], BF16), ([64], BF16)],
+            None,
+            1024 + 2048 + 2 * 2048 + 128,
+        ),
+    ],
+)
+def test_operators_of_engines(operator: str, tensors: list[Any], multiplications: int | None, moved: int) -> None:
+    call = Call(operator, [dims for dims, _ in tensors], [name for _, (name, _) in tensors])
+    formula = formula_of(trace_of(), operator)
+    assert formula is not None
+    work = formula(call)
+    assert (work.flops, work.bytes) == (None if multiplications is None else 2 * multiplications, moved)
+
+
+def test_latent_attention_of_decodes() -> None:
+    """Each token of 4 sequences attends with 8 heads to a latent of 512 and a part with positions of 64."""
+    operator = "vllm::unified_mla_attention_with_output"
+    dims = [[4, 8, 192], [4, 512], [4, 64], [4, 1024]]
+    formula = formula_of(trace_of(), operator)
+    assert formula is not None
+    heads = formula(Call(operator, dims, ["c10::BFloat16"] * 4)).heads
+    assert heads is not None
+    decode = Batch("decode", "vLLM", 4, 0, 0, 0, 0, 0, 4, 4, 4_000, 4_000)
+    pairs = 4_000
+    work = work_of(heads, decode)
+    assert work.flops == pairs * 8 * (2 * (512 + 64) + 2 * 512)
+    assert work.bytes == 4_000 * (512 + 64) * 2 + 2 * 4 * 8 * 192 * 2
+    mixed = replace(decode, phase="mixed", prefill_requests=1, prefill_tokens=9, prefill_context=9, prefill_squares=81)
+    assert work_of(heads, replace(mixed, prefill_pairs=81)).flops is None

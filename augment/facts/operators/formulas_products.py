@@ -129,7 +129,9 @@ def template(call: Call) -> Work:
 
 MATMUL: dict[str, Formula] = {
     "_C::cutlass_scaled_mm": _mm(1),  # the result is given first
+    "_C::cutlass_scaled_mm_azp": _mm(1),
     "sgl_kernel::fp8_scaled_mm": _mm(0),
+    "sgl_kernel::fp8_blockwise_scaled_mm": _mm(0),
     "sgl_kernel::int8_scaled_mm": _mm(0),
     "aten::mm": _mm(0),
     "aten::_int_mm": _mm(0),

@@ -153,6 +153,7 @@ class Heads(Struct, frozen=True):
     number: str  #: the type of number of the products
     cached_bytes: int  #: of a token's keys and values
     query_bytes: int  #: of the new tokens' queries, as many as the results have
+    decodes_only: bool = False  #: prompts are computed in another way
 
 
 class Work(Struct, frozen=True):

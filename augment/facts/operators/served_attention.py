@@ -3,7 +3,9 @@ name of the engine's step tells the lengths of the sequences.
 
 Each new token attends to all tokens before it and to itself: a prompt of n new tokens in a sequence of length s has n s
 - n (n - 1) / 2 pairs. A pair takes a multiply-add for each element of the heads, twice: with its key, and with its
-value. Keys and values of a sequence are read once. Windows that shorten what a layer attends to are in no shape: work
+value. Keys and values of a sequence are read once. Of latent attention (MLA) decodes alone are counted: a query is a
+latent and a part with positions long, a value is the latent; prompts are computed from keys and values made of it.
+Windows that shorten what a layer attends to are in no shape: work
 that cannot have been done in its time is left out (``Roofs.beyond``).
 """
 
@@ -25,7 +27,9 @@ _PLACES: tuple[tuple[re.Pattern[str], int, int], ...] = (
 )
 
 
-SERVED_ATTENTION = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _, _ in _PLACES))
+#: attention over latent keys, which are the values, too: queries, a token's latent, and its part with positions
+_LATENT = re.compile(r"vllm::unified_mla_attention(?:_with_output)?")
+SERVED_ATTENTION = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in (_LATENT, *(row[0] for row in _PLACES))))
 
 
 def over_cache(call: Call) -> Work:
@@ -39,6 +43,12 @@ def heads_of(call: Call) -> Heads | None:
     Raises:
         Unrecorded: the shapes are not those expected.
     """
+    if _LATENT.fullmatch(call.operator):
+        (*_, heads, _), (*_, latent), (*_, turned) = call.shape(0), call.shape(1), call.shape(2)
+        number, width = call.type_of(0)
+        cached = (latent + turned) * call.type_of(1)[1]
+        size = prod(call.shape(0)) * width
+        return Heads(heads * (2 * latent + turned) // 2, number, cached, size, decodes_only=True)
     for pattern, query, key in _PLACES:
         if not pattern.fullmatch(call.operator):
             continue
@@ -64,6 +74,8 @@ def work_of(heads: Heads, batch: Batch) -> Work:
     prefill, decode = batch.prefill_pairs, batch.decode_pairs
     context = (batch.prefill_context, batch.decode_context)
     if UNKNOWN in (prefill, decode, batch.prefill_tokens, batch.prefill_squares, *context):
+        return Work(heads=heads)
+    if heads.decodes_only and batch.prefill_requests:
         return Work(heads=heads)
     pairs = prefill - (batch.prefill_squares - batch.prefill_tokens) // 2 + decode
     flops = 4 * pairs * heads.query
