@@ -317,6 +317,8 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
     of = "recording" if whole_recordings else "a step"
     _figures("Figures", analyses["diff_figures"], of)
+    if len(analyses.get("diff_phases", ())) > 1:
+        _figures("Steps by phase", analyses["diff_phases"], of)
     if reason := sidecar["analyses"]["diff_figures"].get("reason"):
         emit(reason)
     whole = sum(row["delta_ns"] for row in analyses["diff_steps"])

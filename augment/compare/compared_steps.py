@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,8 @@ from augment.diagnosis.first_calls import cold_operators
 from augment.diagnosis.host_causes import compilations
 from augment.diagnosis.rule import Spans
 from augment.errors import InputError, UsageError
+from augment.facts.steps import batches
+from augment.facts.steps.engine_steps import Batch
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
 
 StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all
@@ -35,7 +38,8 @@ class ChosenSteps(Struct, frozen=True):
 
 
 def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | None = None) -> ChosenSteps:
-    """The steps to compare: by number if ``step`` is given, else by position, as many as both sides have.
+    """The steps to compare: by number if ``step`` is given, else by position, as many as both sides have. Of an engine
+    of inference, equally many of like phase and batch.
 
     If a side has no steps, whole recordings are compared. With a ``region``, the occurrences of the annotation with
     that name, or matching that pattern, are the steps, numbered from 0.
@@ -56,12 +60,58 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
         wholes = [_joined(windows) for windows in sides]
         offered = offer(regions_of(control), regions_of(test))
         return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=_without_steps(have, offered))
+    if region is None and (places := _of_like_batches(control, test, sides)) is not None:
+        return places
     count = min(map(len, sides))
     left_out = max(map(len, sides)) - count
     message = "steps without counterpart: one side recorded more steps, and its last ones are not compared"
     diagnostics = [Diagnostic("steps_without_counterpart", left_out, message)] if left_out else []
     first = np.arange(count)
     return ChosenSteps(sides[0].take(first), sides[1].take(first), whole=False, diagnostics=tuple(diagnostics))
+
+
+LIKE_BATCH = 1.25  #: times as many sequences, or tokens of prompts, at most
+
+
+def _of_like_batches(control: Trace, test: Trace, sides: tuple[StepWindows, StepWindows]) -> ChosenSteps | None:
+    """As many steps of each phase and of about each size as both sides have, in the order of time; by position if they
+    have nothing alike; None if a side has no engine."""
+    keys = []
+    for trace, windows in zip((control, test), sides, strict=True):
+        of_step = batches(trace)
+        if not of_step:
+            return None
+        keys.append([_phase_and_size(of_step[number]) for number in windows.number.tolist()])
+    kept: tuple[list[int], list[int]] = ([], [])
+    for phase in dict.fromkeys(phase for phase, _ in keys[0]):
+        before, after = (
+            deque(sorted((size, place) for place, (of, size) in enumerate(side) if of == phase)) for side in keys
+        )
+        while before and after:
+            (size, place), (other, counterpart) = before[0], after[0]
+            alike = size == other or max(size, other) <= LIKE_BATCH * min(size, other)
+            if alike:
+                kept[0].append(place)
+                kept[1].append(counterpart)
+            if alike or size < other:
+                before.popleft()
+            if alike or other < size:
+                after.popleft()
+    if not kept[0]:
+        first = np.arange(min(map(len, sides)))
+        message = "no phase and batch is on both sides: steps are compared by position, and differ in what they do"
+        unlike = (Diagnostic("no_batches_alike", 1, message),)
+        return ChosenSteps(sides[0].take(first), sides[1].take(first), whole=False, diagnostics=unlike)
+    left_out = sum(map(len, sides)) - 2 * len(kept[0])
+    message = "steps whose phase and batch the other side has not, or not as often; not compared"
+    diagnostics = (Diagnostic("batches_without_counterpart", left_out, message),) if left_out else ()
+    places = [np.sort(np.array(side, np.int64)) for side in kept]
+    return ChosenSteps(sides[0].take(places[0]), sides[1].take(places[1]), whole=False, diagnostics=diagnostics)
+
+
+def _phase_and_size(batch: Batch) -> tuple[str, int]:
+    """The phase of a step, and its tokens of prompts, else its sequences; -1 unknown."""
+    return batch.phase, batch.prefill_tokens if batch.prefill_tokens > 0 else batch.requests
 
 
 def windows_in(trace: Trace, region: str | None = None) -> StepWindows:

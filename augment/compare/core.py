@@ -26,9 +26,11 @@ from augment.compare.totals import (
     CONTROL,
     TEST,
     EfficiencySamples,
+    Figure,
     Samples,
     efficiency_outcome,
     efficiency_samples,
+    figure_rows,
     figures_outcome,
     mean_of_ranks,
     samples_of,
@@ -42,6 +44,7 @@ from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
+from augment.facts.steps import batches
 from augment.readers import read
 
 Input = Trace | str | os.PathLike[str]
@@ -322,6 +325,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures_outcome(*wholes, judged_from),
+        **_by_phase(pairs[0], wholes),
         "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
         "diff_kinds": Findings(by_kind.rows(judged_from)),
         "diff_source_lines": by_line.outcome(judged_from),
@@ -331,6 +335,19 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
         "diff_call_paths": Findings(by_path.rows()),
     }
     return outcomes, late_rank(ranks, count, names), diagnostics
+
+
+def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]:
+    """The lengths of an engine's steps by phase; nothing without an engine."""
+    samples: list[Samples] = []
+    for side, whole in zip((pair.control, pair.test), wholes, strict=True):
+        of_step = batches(side.trace)
+        if not of_step or len(side.steps) != len(whole["wall_ns"]) or (side.steps.number < 0).any():
+            return {}
+        phases = np.array([of_step[number].phase for number in side.steps.number.tolist()])
+        samples.append({f"{phase}_ns": whole["wall_ns"][phases == phase] for phase in dict.fromkeys(phases.tolist())})
+    figures = [Figure(name, "ns", "lower") for name in samples[0]]
+    return {"diff_phases": Findings(figure_rows(samples[0], samples[1], figures=figures))}
 
 
 def _devices(pair: Pair) -> tuple[list[int | None], int]:

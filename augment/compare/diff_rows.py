@@ -171,6 +171,7 @@ class HeldRow(Struct, frozen=True):
 #: the rows of each table
 ROWS: dict[str, type[Any]] = {
     "diff_figures": FigureRow,
+    "diff_phases": FigureRow,
     "diff_waterfall": PartRow,
     "diff_kinds": KindRow,
     "diff_source_lines": LineRow,

@@ -29,6 +29,9 @@ _KINDS = {
 }
 
 
+_PHASES = {"prefill_ns": "A prefill", "decode_ns": "A decode", "mixed_ns": "A step of prompts and decodes"}
+
+
 def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Verdict:
     """The sentences, and the rows of the parts that they name.
 
@@ -51,6 +54,9 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     if parts:
         said = (f"{rough_time(changes[name])} {name}" for name in parts)
         text.append(f"Its largest parts: {', '.join(said)}.")
+    phases = _rows(outcomes, "diff_phases")
+    if len(phases) > 1:
+        text += [_of_step(row, _PHASES.get(row.figure, unit)) for row in phases if row.figure in _PHASES and row.delta]
     if late and not _is_none(step):
         text.append(late)
     rows = (row for name in parts for row in sorted(sums[name], key=lambda row: -abs(row.delta_per_step_ns)))
