@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Int64s, distinct
+from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.device_activity import (
@@ -40,7 +40,6 @@ from augment.facts.memory.memory_events import memory_events
 NAME = "activity_over_time"
 NEEDS = (GPU_WORK,)
 MOST_PARTS = 10_000
-_UNKNOWN = -1  #: memory before its first event
 
 
 class Row(Struct, frozen=True):
@@ -93,7 +92,7 @@ def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
 
 
 def _known(value: int | None) -> int | None:
-    return None if value == _UNKNOWN else value
+    return None if value == NO_VALUE else value
 
 
 def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:
@@ -110,8 +109,8 @@ def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None,
         return None, None
     reserved = memory.reserved
     return (
-        _greatest(memory.ts, memory.allocated, edges, _UNKNOWN),
-        None if reserved is None else _greatest(memory.ts, reserved, edges, _UNKNOWN),
+        _greatest(memory.ts, memory.allocated, edges, NO_VALUE),
+        None if reserved is None else _greatest(memory.ts, reserved, edges, NO_VALUE),
     )
 
 

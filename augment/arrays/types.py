@@ -14,3 +14,4 @@ EventRows = Int64s  #: indexes of events: rows of ``trace.events``
 WorkIndexes = Places  #: indexes of GPU work: of the columns of ``gpu.work``
 StackIndexes = Places  #: indexes of call stacks: of the columns of ``host.stacks``
 NO_INDEX = -1  #: in a column of indexes: there is none
+NO_VALUE = -1  #: in a column of figures: not known; an arg of an annotation is left out

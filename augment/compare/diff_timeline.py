@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from augment.arrays import NO_INDEX, Int32s, Int64s, each
+from augment.arrays import NO_INDEX, NO_VALUE, Int32s, Int64s, each
 from augment.compare.alignment import main_thread
 from augment.compare.core import Pair
 from augment.compare.marks import (
     FASTER,
-    LEFT_OUT,
     NAME,
     SAME,
     SLOWER,
@@ -99,7 +98,7 @@ def _calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     partner = pair.alignment.call_of_test
     alone = partner == NO_INDEX
     control_ns, control_gpu_ns = (
-        np.where(alone, LEFT_OUT, _at(column, partner)) for column in (before.cpu_ns, before.gpu_ns)
+        np.where(alone, NO_VALUE, _at(column, partner)) for column in (before.cpu_ns, before.gpu_ns)
     )
     delta = calls.cpu_ns - np.where(alone, 0, control_ns)
     delta_gpu = calls.gpu_ns - np.where(alone, 0, control_gpu_ns)
@@ -135,11 +134,11 @@ def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     work, before, gpu = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
     partner = pair.alignment.work_of_test
     alone = partner == NO_INDEX
-    control_ns = np.where(alone, LEFT_OUT, _at(before.ns, partner))
+    control_ns = np.where(alone, NO_VALUE, _at(before.ns, partner))
     delta = work.ns - np.where(alone, 0, control_ns)
     chosen = np.flatnonzero((work.step >= 0) & least.work(work.name, delta))
     trace, other = pair.test.trace, pair.control.trace
-    renamed = np.where(pair.alignment.renamed, _at(before.row, partner), LEFT_OUT)[chosen]
+    renamed = np.where(pair.alignment.renamed, _at(before.row, partner), NO_INDEX)[chosen]
     marks = marked(
         gpu.ts[chosen],
         work.ns[chosen],
@@ -175,18 +174,18 @@ def _change(delta: Int64s, alone: Int64s) -> Int64s:
 
 def _streams(gpu: GpuWork) -> Int64s:
     """The number of each piece's stream; absent where it has none."""
-    numbers = [stream.stream if isinstance(stream.stream, int) else LEFT_OUT for stream in gpu.streams]
+    numbers = [stream.stream if isinstance(stream.stream, int) else NO_VALUE for stream in gpu.streams]
     return np.repeat(np.array(numbers, np.int64), [stream.stop - stream.start for stream in gpu.streams])
 
 
 def _caller(pair: Pair) -> Int64s:
     """The row of the call that launched each piece of the test's work, or -1."""
-    return np.append(pair.test.calls.row, LEFT_OUT)[pair.test.work.call]
+    return np.append(pair.test.calls.row, NO_INDEX)[pair.test.work.call]
 
 
 def _at(column: Int64s, places: Int64s) -> Int64s:
     """The values at ``places``; -1 stands for none and yields an arbitrary value."""
-    return np.append(column, LEFT_OUT)[places]
+    return np.append(column, NO_VALUE)[places]
 
 
 # Counters of the cumulative difference within each step; they begin each step at 0.
@@ -346,7 +345,7 @@ def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Ma
         _frequent(trace.names_of(row[start : start + size]))
         for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True)
     ]
-    codes = np.full(len(first), LEFT_OUT, np.int32)
+    codes = np.full(len(first), NO_INDEX, np.int32)
     codes[several] = np.arange(len(several), dtype=np.int32)
     args |= {"count": count.astype(np.int64), "names": Texts(codes, lists)}
     change = np.full(len(first), Change.DELETED, np.int64)
@@ -382,7 +381,7 @@ def _after(group: Int64s, end: Int64s, fallback: Int64s) -> Int64s:
     place = np.arange(len(order))
     ends, groups = end[order], group[order]
     first = np.maximum.accumulate(np.where(np.append(True, groups[1:] != groups[:-1])[: len(order)], place, 0))
-    last = np.maximum.accumulate(np.where(ends != NO_INDEX, place, LEFT_OUT))
+    last = np.maximum.accumulate(np.where(ends != NO_INDEX, place, NO_INDEX))
     moment = np.empty(len(order), np.int64)
     moment[order] = np.where(last >= first, ends[last], fallback[order])
     return moment

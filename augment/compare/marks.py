@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, Places, Values, each
+from augment.arrays import NO_INDEX, NO_VALUE, Bools, Int32s, Int64s, Places, Values, each
 from augment.compare.core import Pair
 from augment.core.annotations import ArgColumn, SliceTrack, Texts
 from augment.core.trace import Identity
@@ -18,7 +18,6 @@ from augment.writers.perfetto.flows import Points, TrackSlices, lanes_and_slices
 NAME = "diff"
 SLOWER, FASTER, SAME = "slower", "faster", "same"  #: a device's rows
 _DELTA = "Δ"
-LEFT_OUT = -1  #: value or code of an absent arg
 
 
 class Change(IntEnum):
@@ -65,7 +64,7 @@ def marked(ts: Int64s, dur: Int64s, change: Int64s, names: Texts, args: Mapping[
 
 def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[str, ArgColumn]:
     """The control's time, the difference, and the ratio of the two; absent where ``control_ns`` is -1."""
-    known = control_ns != LEFT_OUT
+    known = control_ns != NO_VALUE
     share = np.zeros(len(delta_ns), np.int64)
     countable = known & (control_ns > 0)
     np.floor_divide(1000 * delta_ns + control_ns // 2, control_ns, out=share, where=countable)
@@ -73,8 +72,8 @@ def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[s
     texts = [f"{code / 10:+.1f} %" for code in codes.tolist()]
     return {
         f"{prefix}control_ns": control_ns,
-        f"{prefix}delta_ns": np.where(delta_ns == 0, LEFT_OUT, delta_ns),
-        f"{prefix}delta_ratio": Texts(np.where(countable, place.reshape(-1), LEFT_OUT).astype(np.int32), texts),
+        f"{prefix}delta_ns": np.where(delta_ns == 0, NO_VALUE, delta_ns),
+        f"{prefix}delta_ratio": Texts(np.where(countable, place.reshape(-1), NO_INDEX).astype(np.int32), texts),
     }
 
 
@@ -103,9 +102,9 @@ def joined(parts: Sequence[Marks]) -> Marks:
 def _joined_args(parts: Sequence[Marks], name: str) -> ArgColumn:
     columns = [part.args.get(name) for part in parts]
     if any(isinstance(column, Texts) for column in columns):
-        none = [Texts(np.full(len(part), LEFT_OUT, np.int32), ()) for part in parts]
+        none = [Texts(np.full(len(part), NO_INDEX, np.int32), ()) for part in parts]
         return _joined_texts([each if isinstance(each, Texts) else no for each, no in zip(columns, none, strict=True)])
-    absent = [np.full(len(part), LEFT_OUT, np.int64) for part in parts]
+    absent = [np.full(len(part), NO_VALUE, np.int64) for part in parts]
     return np.concatenate([no if column is None else column for column, no in zip(columns, absent, strict=True)])
 
 
@@ -141,7 +140,7 @@ def lanes(ts: Int64s, dur: Int64s) -> Int64s:
 
 def texts_at(rows: Int64s, codes: Values[np.int32], strings: Sequence[str]) -> Texts:
     """The string of each of ``rows`` through the column ``codes``; none where the row is negative."""
-    return Texts(np.where(rows >= 0, codes[rows], np.int32(LEFT_OUT)), strings)
+    return Texts(np.where(rows >= 0, codes[rows], np.int32(NO_INDEX)), strings)
 
 
 # Which differences are worth a slice on the timeline.

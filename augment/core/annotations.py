@@ -44,7 +44,7 @@ class SliceTrack(Struct, frozen=True):
     """Slices on a track of their own: ``ts, dur`` int64 ns, ascending.
 
     Slices may nest but not otherwise overlap; of two slices with equal start the longer comes first.
-    ``args`` maps an arg's name to its column. An int64 value of -1 means no value: the arg is then left out.
+    ``args`` maps an arg's name to its column. An int64 value of ``NO_VALUE`` (-1) is left out.
     ``inner`` names a second slice within each, as long as the first and with its args: the class is above, the name
     below. Where it has no text, there is no second slice; nor within a slice of no duration.
     ``group`` names a track of the device that this one lies in, with all others of that group: the name then says

@@ -18,7 +18,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import numpy as np
 
-from augment.arrays import Int64s
+from augment.arrays import NO_INDEX, Int64s
 from augment.core.trace import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_events import EventGraph, event_graph
@@ -36,7 +36,6 @@ except ImportError as missing:
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_EVENT = -1
 _LOG = logging.getLogger(__name__)
 _MEMBER = "cp_graph.json"
 _TOLD = ("window", "nodes", "edges", "path")  #: its members
@@ -47,7 +46,7 @@ class CPNode:
     """The moment ``ts`` (us) at which event ``ev_idx`` starts or ends (``index`` in the frame; -1: no event)."""
 
     idx: int = -1
-    ev_idx: int = NO_EVENT
+    ev_idx: int = NO_INDEX
     ts: float = 0
     is_start: bool = False
     is_blocking: bool = False
@@ -151,7 +150,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
     def _add(self, index: Int64s, origin_ns: int) -> None:
         """The nodes and edges; events are those of ``index``."""
         (graph, types), trace = _as_htas(event_graph(self.events)), self.events
-        index = np.append(index, NO_EVENT)  # events without a row map to the last entry
+        index = np.append(index, NO_INDEX)  # events without a row map to the last entry
         blocking = strings_where(trace, lambda name: name in self.BLOCKING_SYNC_CALLS)
         is_blocking = (graph.row >= 0) & blocking[trace.events.name[graph.row]]
         nodes = (index[graph.row], (graph.ts - origin_ns) / 1000, graph.is_start, is_blocking)
@@ -165,12 +164,12 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
     def _take(self, node: CPNode) -> None:
         self.node_list.append(node)
-        if node.ev_idx != NO_EVENT:
+        if node.ev_idx != NO_INDEX:
             (self.event_to_start_node_map if node.is_start else self.event_to_end_node_map)[node.ev_idx] = node.idx
 
     def _join(self, edge: CPEdge, bound_by: str, event: int) -> None:
         self.add_edge(edge.begin, edge.end, weight=edge.weight, object=edge, bound_by=bound_by, event=event)
-        if event != NO_EVENT:
+        if event != NO_INDEX:
             self.edge_to_event_map[edge.begin, edge.end] = event
 
     def get_nodes_for_event(self, ev_id: int) -> tuple[CPNode | None, CPNode | None]:
@@ -213,7 +212,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
     def _follow(self, path: list[int]) -> None:
         self.critical_path_nodes = path
-        self.critical_path_events_set = {self.node_list[node].ev_idx for node in path} - {NO_EVENT}
+        self.critical_path_events_set = {self.node_list[node].ev_idx for node in path} - {NO_INDEX}
         self.critical_path_edges_set = {self.edges[pair]["object"] for pair in pairwise(path)}
 
     def bound_by(self, row: Mapping[str, Any]) -> str:
@@ -228,7 +227,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         kinds = [edge["object"].type for edge in edges]
         pieces = pandas().DataFrame(
             {
-                "event_idx": [math.nan if edge["event"] == NO_EVENT else float(edge["event"]) for edge in edges],
+                "event_idx": [math.nan if edge["event"] == NO_INDEX else float(edge["event"]) for edge in edges],
                 "duration": [edge["weight"] for edge in edges],
                 "type": [kind.value for kind in kinds],
                 "bound_by": [
@@ -291,7 +290,7 @@ def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
     sync = np.full(2 * count, BoundBy.SYNC, np.uint8)
     graph = EventGraph(
         ts=np.insert(plain.ts, last, plain.ts[plain.target[waits]] - plain.weight[waits]),
-        row=np.insert(plain.row, last, np.full(count, NO_EVENT)),
+        row=np.insert(plain.row, last, np.full(count, NO_INDEX)),
         is_start=np.insert(plain.is_start, last, np.zeros(count, np.bool_)),
         source=np.concatenate((source, begin, begin)),
         target=np.concatenate((target, over, end)),

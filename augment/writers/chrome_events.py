@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays.ordering import compressed, distinct
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import NO_VALUE, Int64s, Places
 from augment.core.annotations import (
     Annotation,
     ArgColumn,
@@ -29,7 +29,6 @@ from augment.core.annotations import (
 )
 from augment.core.trace import Identity, Trace
 from augment.writers.templates import (
-    MISSING,
     Column,
     Number,
     Piece,
@@ -96,7 +95,7 @@ class ChromeEvents(Struct):
         changed = dur != track.dur
         if changed.any():
             self.shortened += int(changed.sum())
-            args.setdefault("dur_ns", np.where(changed, track.dur, MISSING))
+            args.setdefault("dur_ns", np.where(changed, track.dur, NO_VALUE))
 
         def template(rows: Places, names: Texts) -> Template:
             chosen = {name: arg.take(rows) if isinstance(arg, Texts) else arg[rows] for name, arg in args.items()}
@@ -190,7 +189,7 @@ def _arg(column: ArgColumn) -> Column:
 def _names(texts: Texts) -> TemplateChoice:
     """Names for events, all of which need one: a missing text becomes the empty string."""
     chosen = choice(texts)
-    return TemplateChoice(np.where(chosen.codes == MISSING, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
+    return TemplateChoice(np.where(chosen.codes == NO_VALUE, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
 
 
 def _identity(value: object) -> bytes:

@@ -16,8 +16,6 @@ from augment.core.annotations import Texts
 from augment.kernels.native import address, native
 from augment.kernels.text_rows import CHOICE, LITERAL, NUMBER, TextStep
 
-MISSING = -1  #: a member of :class:`TemplateArgs` with this value or code is left out
-
 
 class Number(Struct, frozen=True):
     """A column of fixed-point numbers: ``values`` int64 are units of ``10 ** -decimals``.
@@ -41,7 +39,7 @@ Column: TypeAlias = Number | TemplateChoice
 
 
 class TemplateArgs(Struct, frozen=True):
-    """Members ``"name":value`` of an object, with commas between; one whose value is :data:`MISSING` is left out."""
+    """Members ``"name":value`` of an object, with commas between; one whose value is ``NO_VALUE`` is left out."""
 
     columns: Mapping[str, Column]
 
@@ -68,7 +66,7 @@ def number(values: Int64s | npt.NDArray[np.float64]) -> Column:
 def choice(texts: Texts) -> TemplateChoice:
     """``texts`` as JSON strings. Only texts that occur are encoded."""
     codes, which = numbered(texts.codes)
-    none = int(np.count_nonzero(codes < 0))  # missing texts come first, and become MISSING
+    none = int(np.count_nonzero(codes < 0))  # missing texts come first, and become NO_VALUE
     return TemplateChoice(which - none, [json_text(texts.values[i]) for i in codes[none:].tolist()])
 
 

@@ -53,15 +53,8 @@ SUFFIX_UNITS = {
     "_gbps": "GB/s",
     "_tflops": "TFLOP/s",
 }
-IDENTIFIERS = (
-    "rank",
-    "device",
-    "stream",
-    "step",
-    "part",
-    "correlation",
-    "node_id",
-)  #: numbers that say which row it is
+#: numbers that say which row it is
+IDENTIFIERS = ("rank", "device", "stream", "step", "part", "correlation", "node_id")
 ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOP/s")  #: a count may be called ``max``, bytes ``bytes``
 analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda item: item.NAME)
 writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda item: item.NAME)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from augment.arrays.types import NO_VALUE
 from augment.core.annotations import SliceTrack, Texts
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import ArgsEncoder, Events, text_args
 from augment.writers.templates import (
-    MISSING,
     Column,
     Number,
     Piece,
@@ -44,14 +44,14 @@ def _texts_of_arg(name: str, column: Column, rows: slice) -> list[bytes]:
     key = b"," + json_text(name) + b":"
     codes = (column.values if isinstance(column, Number) else column.codes)[rows]
     texts = [key + text for text in _texts(column, rows)]
-    for row in np.flatnonzero(codes == MISSING).tolist():
+    for row in np.flatnonzero(codes == NO_VALUE).tolist():
         texts[row] = b""
     return texts
 
 
 def _texts(column: Column, rows: slice) -> list[bytes]:
     if isinstance(column, TemplateChoice):
-        return [column.values[code] if code != MISSING else b"" for code in column.codes[rows].tolist()]
+        return [column.values[code] if code != NO_VALUE else b"" for code in column.codes[rows].tolist()]
     numbers = column.values[rows].tolist()
     if not column.decimals:
         return [b"%d" % value for value in numbers]

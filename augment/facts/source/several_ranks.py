@@ -14,14 +14,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays.ordering import distinct, each
-from augment.arrays.types import Int64s
+from augment.arrays.types import NO_VALUE, Int64s
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.core.attachments import MemoryChanges, MemorySnapshot, RequestSpans
 from augment.core.context import derived
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Identity, Trace
 
-_UNKNOWN = -1
 _LOOKED_AT = 3  #: events of a process that must agree
 _MOST_PROCESSES = 20_000
 _HEADER = ("distributedInfo", "deviceProperties", "schemaVersion")  #: members that Kineto writes for a single rank
@@ -42,11 +41,11 @@ def rank_of_track(trace: Trace) -> Int64s:
     """The rank of each of ``trace.tracks``, -1 unknown, int64; all -1 unless the file tells of at least two ranks."""
     pids: dict[Identity, int] = {}
     process = np.array([pids.setdefault(track.pid, len(pids)) for track in trace.tracks], np.int64)
-    ranks = np.full(len(pids), _UNKNOWN, np.int64)
+    ranks = np.full(len(pids), NO_VALUE, np.int64)
     if 1 < len(pids) <= _MOST_PROCESSES:
         for pid, number in pids.items():
             stated = _IN_PID.match(pid) if isinstance(pid, str) else None
-            ranks[number] = int(stated[1]) if stated else _UNKNOWN
+            ranks[number] = int(stated[1]) if stated else NO_VALUE
         if (ranks < 0).all():
             # by the args of the first events of each process
             of = process[trace.events.track[:]]
@@ -60,7 +59,7 @@ def rank_of_track(trace: Trace) -> Int64s:
                 if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
                     ranks[number] = rank
     if len(distinct(ranks[ranks >= 0])) < 2:
-        return np.full(len(trace.tracks), _UNKNOWN, np.int64)
+        return np.full(len(trace.tracks), NO_VALUE, np.int64)
     return ranks[process] if len(pids) else np.empty(0, np.int64)
 
 

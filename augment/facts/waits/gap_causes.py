@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places, WorkIndexes
+from augment.arrays.types import NO_INDEX, NO_VALUE, Bools, Bytes, Int64s, Places, WorkIndexes
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
@@ -113,7 +113,7 @@ def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePiec
             "correlation": trace.events.correlation[work.row[gaps.next]],
             "previous_kernel": names_of_work(trace, gaps.previous, cause != GapCategory.HOST_WAIT),
             "launch": Texts(np.where(known, np.int32(-1), unknown), LAUNCH),
-            "launch_delay_ns": np.where(_launched_within(trace, gaps), delay, -1),
+            "launch_delay_ns": np.where(_launched_within(trace, gaps), delay, NO_VALUE),
         }
         pieces.append(IdlePieces(gaps.start, gaps.end, cause, evidence | doing, row))
     return pieces

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, expand, touched
 from augment.arrays.ordering import each, ordered, where_in
-from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, NO_VALUE, Bytes, Int32s, Int64s, Places
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Trace
@@ -156,7 +156,7 @@ def _busy_evidence(
     evidence: dict[str, ArgColumn] = {
         "correlation": trace.events.correlation[work.row[gaps.next[gap]]],
         "previous_kernel": names_of_work(trace, gaps.previous[gap], np.ones(count, np.bool_)),
-        "device_idle_ns": np.where(paused > 0, paused, -1),
+        "device_idle_ns": np.where(paused > 0, paused, NO_VALUE),
         "waited_for": names_of_work(trace, place, known),
         "waited_for_stream": Texts(np.where(known, on_stream, np.int32(-1)), waits.streams),
         "known_by": Texts(np.where(known, known_by, np.int32(-1)), KNOWN_BY),
