@@ -53,12 +53,31 @@ class Compilation(Struct):
         return sum(span.end_ns - span.start_ns for span in self.spans) or self.stated_ns
 
 
+class GraphNode(Struct, frozen=True):
+    """An operation of a compiled graph, or an input of it.
+
+    ``operator`` is as the profiler calls it (``aten::mm``), ``getitem``, or empty for an input. ``operands`` are names
+    of nodes, and texts of other values. ``shape`` and ``strides`` are of its result, None where they are not whole
+    numbers; ``type`` is the compiler's, such as ``bf16``.
+    """
+
+    operator: str
+    operands: tuple[str, ...] = ()
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    type: str = ""
+
+
 class GraphOrigins(Struct, frozen=True):
     """Of each kernel of a compiled graph the lines it was made of. Names may end in the number of their call:
-    ``triton_poi_fused_mul_1:2``. ``compile_id`` is empty where it is not known."""
+    ``triton_poi_fused_mul_1:2``. ``compile_id`` is empty where it is not known. If they were recorded: the ``nodes`` of
+    the graph, the names of its ``results``, and the names of those nodes that each kernel is ``made_of``."""
 
     compile_id: str
     lines: Mapping[str, tuple[CodeLine, ...]]
+    nodes: Mapping[str, GraphNode] = {}
+    results: frozenset[str] = frozenset()
+    made_of: Mapping[str, tuple[str, ...]] = {}
 
 
 class CompileLog(Struct):

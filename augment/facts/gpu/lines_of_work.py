@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import combinations
-from augment.arrays.types import NO_INDEX, Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.core.compiler_records import CompileLogs, KernelOrigins
 from augment.core.context import derived
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of, owner
@@ -24,7 +26,10 @@ from augment.facts.names.name_masks import starting, strings_where
 from augment.facts.source.event_args import arg_columns
 
 _HANDLE = re.compile(r":(\d{1,9})$")  #: the number of a kernel's call in its graph
-_ANY = "any"  #: stands for the ids of all graphs
+ANY = "any"  #: stands for the ids of all graphs
+
+
+Site = TypeVar("Site")
 
 
 class SourceLines(Struct, frozen=True):
@@ -84,15 +89,34 @@ def _by_provenance(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...
     known: dict[tuple[str, str], dict[int, tuple[CodeLine, ...]]] = {}
     for graph in graphs:
         for full, lines in graph.lines.items():
-            handle = _HANDLE.search(full)
-            kernel, call = (full[: handle.start()], int(handle[1])) if handle else (full, 0)
-            for key in ((graph.compile_id, kernel), (_ANY, kernel)):
+            kernel, call = kernel_and_call(full)
+            for key in ((graph.compile_id, kernel), (ANY, kernel)):
                 sites = known.setdefault(key, {})
                 sites[call] = tuple(sorted({*sites.get(call, ()), *lines}))
+    for place, of_kernel in sites_of_launches(trace, np.flatnonzero(site < 0), known):
+        lines = tuple(sorted({line for lines in of_kernel for line in lines}))
+        site[place] = numbers.setdefault(lines, len(numbers))
+
+
+def kernel_and_call(full: str) -> tuple[str, int]:
+    """The name of a compiled kernel, and the number of its call in its graph, 0 if none is in ``full``."""
+    handle = _HANDLE.search(full)
+    return (full[: handle.start()], int(handle[1])) if handle else (full, 0)
+
+
+def sites_of_launches(
+    trace: Trace, places: Places, known: Mapping[tuple[str, str], Mapping[Any, Site]]
+) -> Iterator[tuple[int, list[Site]]]:
+    """Each of ``places`` of GPU work that a kernel of compiled graphs ran at, and its call site; all sites of the
+    kernel where it is not known which.
+
+    ``known`` are the sites by the graph's compile id (:data:`ANY`: any, or empty) and the kernel's name, by the number
+    of the call.
+    """
     work, events = gpu_work(trace), trace.events
     calls = {number: rows for number, rows in regions(trace).items() if number}
     region_of_row = {row: number for number, rows in calls.items() for row in rows.tolist()}
-    asked = np.flatnonzero((site < 0) & (work.launch != NO_INDEX))
+    asked = places[work.launch[places] != NO_INDEX]
     asked = asked[np.argsort(events.ts[work.launch[asked]], kind="stable")]
     around = innermost(trace, work.launch[asked], (Category.CPU_OP, Category.USER_ANNOTATION), starting(trace, REGION))
     operator = work_operators(trace)[asked]
@@ -100,19 +124,17 @@ def _by_provenance(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...
     operators = [trace.strings[events.name[row]] if row >= 0 else "" for row in operator.tolist()]
     met: dict[tuple[int, str], list[int]] = {}
     for place, region, name, by in zip(asked.tolist(), around.tolist(), names, operators, strict=True):
-        number = region_of_row.get(region, _ANY)
+        number = region_of_row.get(region, ANY)
         for wanted in (name, by.replace("aten::", "extern_kernels.") if region >= 0 else name):
             if (number, wanted) in known or ("", wanted) in known:
                 met.setdefault((region, wanted), []).append(place)
                 break
-    for (region, wanted), places in met.items():
-        sites = known.get((region_of_row.get(region, _ANY), wanted)) or known["", wanted]
-        in_turn = [lines for _, lines in sorted(sites.items())]
-        every = tuple(sorted({line for lines in in_turn for line in lines}))
-        alike = region >= 0 and len(in_turn) == len(places)
-        for turn, place in enumerate(places):
-            lines = in_turn[turn] if alike else every
-            site[place] = numbers.setdefault(lines, len(numbers))
+    for (region, wanted), of_region in met.items():
+        sites_of_kernel = known.get((region_of_row.get(region, ANY), wanted)) or known["", wanted]
+        in_turn = [each for _, each in sorted(sites_of_kernel.items(), key=itemgetter(0))]
+        alike = region >= 0 and len(in_turn) == len(of_region)
+        for turn, place in enumerate(of_region):
+            yield place, [in_turn[turn]] if alike else in_turn
 
 
 def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...], int]) -> None:

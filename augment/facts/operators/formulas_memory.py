@@ -54,7 +54,7 @@ _THREE_PASSES = _names(
 )
 #: Triton kernels of the compiler, whose args are all operands and results; kernels with these parts access some partly
 _TRITON = re.compile(r"triton_(poi|red|per)_fused_")
-_PARTLY = re.compile(
+PARTLY = re.compile(
     r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad"
 )
 
@@ -67,7 +67,7 @@ def memory_formula(operator: str) -> Formula | None:
     """The formula of an operator of that name."""
     name = operator.removeprefix("aten::")
     if name == operator:
-        compiled = _TRITON.match(operator) and not _PARTLY.search(operator)
+        compiled = _TRITON.match(operator) and not PARTLY.search(operator)
         return _compiled if compiled else None
     if name.startswith("_foreach_") or name in ("cat", "_cat"):
         return _lists

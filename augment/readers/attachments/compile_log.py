@@ -21,12 +21,14 @@ from augment.core.compiler_records import (
     CompileLogs,
     CompileSpan,
     GraphBreak,
+    GraphNode,
     GraphOrigins,
     KernelOrigins,
 )
 from augment.core.source_code import CodeLine, innermost_line, lines_of
 from augment.errors import UnknownFormat
 from augment.readers.attachments import files_at
+from augment.readers.attachments.compiled_graph import graph_nodes
 from augment.readers.containers import at_least, bounded_lines, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -35,6 +37,8 @@ LONGEST_PAYLOAD = 1 << 26
 MOST_FILES = 10_000  #: of a folder
 LONGEST_TEXT = 500  #: of a reason
 STACKS = "inductor_provenance_tracking_kernel_stack_traces"
+_GRAPH = "after_post_grad_graph"
+_MADE_OF = ("inductor_provenance_tracking_node_mappings", "inductor_triton_kernel_to_post_grad_nodes")
 _HEAD = re.compile(
     rb"(?:\[[^\]]{1,40}\]: ?)?[VDIWEC]\d{4} \d\d:\d\d:\d\d\.\d{6} (?:\d{1,20} )?\S{1,4096}?:\d{1,9}\] (\{.*)"
 )
@@ -97,6 +101,7 @@ class _CompileReading:
     def __init__(self, log: CompileLog) -> None:
         self.log, self.files = log, dict[int, str]()
         self.latest: dict[str, Compilation] = {}
+        self.nodes: dict[str, tuple[dict[str, GraphNode], frozenset[str]]] = {}  #: of the last graph of each id
         self.open: dict[tuple[str, Any], list[CompileSpan]] = {}  #: spans that have begun, by id and thread
         self.stated: list[tuple[Compilation, CompileSpan]] = []  #: by metrics, where there are no events
 
@@ -169,6 +174,14 @@ class _CompileReading:
     def artifact(self, number: str, name: str, payload: bytes) -> None:
         if name == STACKS:
             self.log.graphs.append(GraphOrigins(number, _lines(msgspec.json.decode(payload))))
+        if name == _GRAPH:
+            self.nodes[number] = graph_nodes(payload.decode("utf-8", "replace"))
+        elif name in _MADE_OF and number in self.nodes:
+            mapping = msgspec.json.decode(payload)
+            mapping = mapping.get("cppCodeToPost", {}) if name == _MADE_OF[0] else mapping
+            made_of = {str(kernel): tuple(map(str, nodes)) for kernel, nodes in mapping.items()}
+            nodes, results = self.nodes.pop(number)
+            self.log.graphs.append(GraphOrigins(number, {}, nodes, results, made_of))
         text = payload.decode("utf-8", "replace") if name in ("dynamo_graph_break_reason", "recompile_reasons") else ""
         if name == "dynamo_graph_break_reason":
             reason = graph_break(text)
