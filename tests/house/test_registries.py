@@ -25,7 +25,15 @@ from augment.core.attachments import RequestSpans, Tables
 from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.gpu_samples import Samples, Telemetry
-from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, RankDump
+from augment.core.library_records import (
+    Communicator,
+    DumpedGroup,
+    DumpedOperation,
+    FlightDumps,
+    NcclLog,
+    NcclLogs,
+    RankDump,
+)
 from augment.core.source_code import CodeLine
 from augment.core.trace import COMPLETE, LAUNCHES, NO_CORRELATION, Category, Trace, Track
 from augment.errors import UnknownFormat
@@ -81,7 +89,9 @@ def trace(job: Path) -> Trace:
     dump = RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
     moments = np.linspace(int(recorded.events.ts[0]), int(recorded.events.end.max()), 6).astype(np.int64)
     spans = RequestSpans("spans", ["a"], ["vllm"], moments[None], np.array([7]), np.array([3]))
-    return watched(recorded.changed(decodes, spans, CompileLogs((log,)), FlightDumps((dump,))))
+    made = Communicator("n0", None, "0xaa", 0, 2, 0, identity="0xfe", is_complete=True)
+    nccl = NcclLog("nccl.log", communicators=[made])
+    return watched(recorded.changed(decodes, spans, CompileLogs((log,)), FlightDumps((dump,)), NcclLogs((nccl,))))
 
 
 def with_counters(job: Path) -> Path:

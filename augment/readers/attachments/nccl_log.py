@@ -59,7 +59,7 @@ _LAYOUT = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P
 _RING = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)\s*$")
 _EDGE = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<from>\d+)(?:\[\w+\])? -> (?P<to>\d+)(?:\[\w+\])? "
-    r"(?:\[\w+\] )?via (?P<via>\S+)"
+    r"(?:\[\w+\] )?via (?P<via>(?:NET/AWS Libfabric|P2P/direct pointer|\S)\S*)"
 )
 _TREES = re.compile(r"Trees((?: \[\d+\] [\d/|>-]+)+)")
 _TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*)->(-?\d+)->(-?\d+(?:/-?\d+)*)")
