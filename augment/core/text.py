@@ -107,9 +107,11 @@ def rough_time(ns: float) -> str:
 
 
 def rough_interval(low_ns: float, high_ns: float) -> str:
-    """``-1.2 to +0.0939 ms``: an interval of times in one unit, three digits."""
-    scale, sign = scale_of(max(abs(low_ns), abs(high_ns)), TIMES)
-    return f"{low_ns / scale:+.3g} to {high_ns / scale:+.3g} {sign}"
+    """``-1.20 to +0.09 ms``: an interval of times in one unit, three digits of the greater."""
+    greatest = max(abs(low_ns), abs(high_ns))
+    scale, sign = scale_of(greatest, TIMES)
+    digits = next((digits for digits, most in ((2, 10), (1, 100)) if greatest < most * scale), 0)
+    return f"{low_ns / scale:+.{digits}f} to {high_ns / scale:+.{digits}f} {sign}"
 
 
 def percent(ratio: float) -> str:

@@ -123,7 +123,7 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
         ns[starting(trace, STEP)] = 0
     shares = _shares(trace, ns, total(outside))
     if shares:
-        return f"{text}; of this time the main thread is {listed(shares)}"
+        return f"{text}; the main thread then spends {listed(shares)}"
     unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
     return f"{text}, and {unknown} ({words(trace).stacks} shows it)"
 

@@ -195,7 +195,7 @@ def test_two_faults_are_both_found() -> None:
 def test_a_slow_step_is_an_outlier_with_its_cause() -> None:
     job = changed(steps=8, run_ahead=None, host_stall_us=60_000.0, host_stall_step=4, collectives="none")
     (outlier,) = (each for each in diagnosis_of(job).findings if each.rule == "step_outliers")
-    assert "Step 4 takes longer" in title_of(outlier.found)
+    assert "Step 4 takes " in title_of(outlier.found)
     assert "waiting for the host" in title_of(outlier.found)
     assert outlier.saved_ratio == pytest.approx(60_000 / (8 * 14_000 + 60_000), abs=0.05)
     assert "step_outliers" not in severities(changed(steps=8, run_ahead=None, step_jitter=0.03))

@@ -40,14 +40,14 @@ class StepOutliers(rule.Seen, frozen=True):
     part_ratio: float  #: of the growth
 
     def title(self, words: text.Words) -> str:
-        takes = "Step {} takes" if len(self.steps) == 1 else "Steps {} take"
+        takes = "Step {} takes" if len(self.steps) == 1 else "Steps {} take up to"
         steps = takes.format(text.listed([str(number) for number in self.steps]))
         times = f"{self.longest_ns / max(self.median_ns, 1):.1f} times the median of {text.time(self.median_ns)}"
-        grown = f", {text.percent(self.part_ratio)} of that is {self.part}" if self.part else ""
-        return f"{steps} longer, up to {times}{grown}"
+        grown = f", {text.percent(self.part_ratio)} of the excess {self.part}" if self.part else ""
+        return f"{steps} {times}{grown}"
 
     def cure(self, words: text.Words) -> str:
-        return "making them like the others"
+        return f"making {'it' if len(self.steps) == 1 else 'them'} like the others"
 
     def advice(self, words: text.Words) -> str:
         return (

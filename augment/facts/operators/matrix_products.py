@@ -86,7 +86,7 @@ class TileFit(Struct, frozen=True):
         if self.multiple_ratio is None or self.tile_ratio is None:
             return "no shapes of these products were recorded"
         fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)
-        of = f"{fits} of the time of those with known sizes has multiples of {MULTIPLE}, {fills} of {TILE}"
+        of = f"sizes, where known, are multiples of {MULTIPLE} for {fits} of the time, and of {TILE} for {fills}"
         return of if self.all_fit else f"{of}; pad the others"
 
 

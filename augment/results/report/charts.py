@@ -331,7 +331,9 @@ _AREA_LABEL: Spec = {
     },
 }
 _AREAS = {"range": [30, 900]}
-_LEGEND = {"orient": "top", "labelLimit": 260, "columns": {"expr": "max(1, floor(width / 170))"}}
+#: of the page's width, not the plot's, which the legend itself changes
+_COLUMNS = "max(1, floor((containerSize()[0] || width) / 200))"
+_LEGEND = {"orient": "top", "labelLimit": 260, "columns": {"expr": _COLUMNS}}
 
 
 def _domain(colours: Mapping[str, str]) -> Spec:

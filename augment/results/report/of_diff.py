@@ -68,7 +68,7 @@ def figures(sidecar: Sidecar) -> Section:
                 "colour": _colour(row["delta"], row["verdict"]),
                 "exact": f"{row['delta']:+,.0f} ns"
                 + ("" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"),
-                "shown": rough_time(row["delta"]) + (", within noise:" if row["verdict"] == "within_noise" else ":"),
+                "shown": rough_time(row["delta"]) + (" (noise)" if row["verdict"] == "within_noise" else ""),
             }
         )
     lead = "Changes of a step's figures, with the interval that holds the true change with 95 %; grey: within noise."

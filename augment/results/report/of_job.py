@@ -85,9 +85,10 @@ def stragglers(sidecar: Sidecar) -> Section:
     worst = charged[0]
     whole = sum(row["charged_ns"] for row in charged)
     because = _CAUSES.get(worst["cause"], "")
+    most = sum(row["charged_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
-        f"Collectives wait {time(worst['charged_ns'])} for {_rank(worst)} alone, summed over all (several may wait at "
-        f"once): {percent(worst['charged_ns'] / whole)} of such waits{because}."
+        f"Collectives wait {time(most)} for {_rank(worst)} alone, summed over all (several may wait at "
+        f"once): {percent(most / whole)} of such waits{because}."
     )
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
@@ -97,7 +98,7 @@ def stragglers(sidecar: Sidecar) -> Section:
         if row.get(name)
     ]
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
-    x_title = "charged to it, by what it did meanwhile (ms)"
+    x_title = "time that others waited for it, by what it did meanwhile (ms)"
     chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
     return Section("Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="charged_ns")])
 

@@ -100,7 +100,9 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         yield "rank", ", ".join(map(str, source["ranks"]))
     yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
     if source["steps"]:
-        yield "steps", f"{len(source['steps'])}: {', '.join(map(str, source['steps'][:12]))}"
+        numbers = source["steps"]
+        several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
+        yield ("steps", several) if len(numbers) > 1 else ("step", str(numbers[0]))
     if source["partial"]:
         yield "incomplete", source["partial"]
     yield from not_possible(sidecar)
@@ -139,7 +141,8 @@ def efficiency(sidecar: Sidecar) -> Section:
         bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
         start += ns
     mfu = mean(rows, "mfu_ratio")
-    lead = f"A step takes {time(wall)} on average" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
+    lead = "The recording takes" if rows[0]["step"] is None else "A step takes on average"
+    lead += f" {time(wall)}" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
     if mfu is None:
         lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
     chart = charts.waterfall("step_efficiency", lead, bars, x_title="time of the mean step (ms)")
@@ -147,10 +150,10 @@ def efficiency(sidecar: Sidecar) -> Section:
 
 
 _STEP_PARTS = {
-    "compute_ns": ("computation", charts.BLUE),
+    "compute_ns": ("computing", charts.BLUE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
-    "host_wait_ns": ("idle: waits for the host", charts.ORANGE),
+    "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
     "other_wait_ns": ("idle: other", charts.GREY),
 }
@@ -226,7 +229,7 @@ def over_time(sidecar: Sidecar) -> Section:
     if not shown:
         return Section("Over time")
     parts = len({row["part"] for row in shown})
-    lead = f"The recording in {parts} parts of equal length; of queues and memory the greatest value in each part."
+    lead = f"The recording in {parts} equal parts; for queues and memory, the greatest value of each part."
     if len(busy) > len(chosen):
         lead += f" Shown are the {len(chosen)} of {len(busy)} devices with most work."
     folded = table(sidecar, "activity_over_time", "Each part", folded=True)

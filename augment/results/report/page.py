@@ -23,7 +23,7 @@ from augment.results.report.sections import Document, ReportTable, Section, head
 from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
-_SUMMED = ("GPU", "rank", "ranks", "recorded", "steps")
+_SUMMED = ("GPU", "rank", "ranks", "recorded", "step", "steps")
 _BRIEF = 80  #: characters of a fact below the title
 
 
@@ -62,6 +62,7 @@ def page(document: Document) -> str:
     return Template(_resource("page.html")).substitute(
         scripts=" ".join(map(_hash_source, (charts, script))),
         title=html.escape(document.title),
+        heading=re.sub(r"(?<=[_.-])(?=\w)", "<wbr>", html.escape(document.title)),
         style=_resource("page.css"),
         summary=html.escape(" · ".join(summary)),
         parts=_parts(document),
