@@ -25,6 +25,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.queued_tasks import operators_around, queued_tasks
 from augment.facts.names.name_masks import starting
+from augment.facts.waits.dependencies import full_queues
 from augment.facts.waits.sync_dependencies import sync_calls, synchronizations, task_queues
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
@@ -419,3 +420,68 @@ def test_not_compared_with_each_other(make: Callable[[], Trace], ask: Callable[[
     Counted.compared = 0
     assert ask(trace) == COUNT
     assert Counted.compared < 20 * COUNT  # pairs would be COUNT / 2 times COUNT
+
+
+DEPTH = 1022  #: pieces of work that wait, of a queue of CUDA
+
+
+def queued_run(kernels: int, kernel_us: int, others: int) -> list[Event]:
+    """Launches of 5 µs onto a queue with room for ``DEPTH - others`` kernels, which run one after the other."""
+    events, starts, ready = [], list[int](), 0
+    for number in range(kernels):
+        returned = ready + 5 * US
+        if number >= DEPTH - others:
+            returned = max(returned, starts[number - (DEPTH - others)] + 4 * US)
+        starts.append(max(returned, starts[-1] + kernel_us * US if starts else 0))
+        events.append(call("cudaLaunchKernel", ready, returned, correlation=number + 1))
+        events.append(kernel("gemm", starts[-1], starts[-1] + kernel_us * US, correlation=number + 1))
+        ready = returned + 5 * US
+    return events
+
+
+@pytest.mark.parametrize("others", [0, 400])  # event records and the like, which are in no trace
+def test_a_launch_onto_a_full_queue_waits_for_room(others: int) -> None:
+    kernels = 2500
+    slow, fast = (queued_run(kernels, kernel_us, others) for kernel_us in (100, 50))
+    trace = trace_of(*slow)
+    waiting = sum(event.end - event.ts >= 50 * US for event in slow[::2])
+    assert waiting > 1000
+    assert len(full_queues(trace).dependencies) == pytest.approx(waiting, abs=2)
+    faster = without_work(trace, np.arange(kernels), np.full(kernels, 50 * US))
+    saved = max(event.end for event in slow) - max(event.end for event in fast)
+    assert saved_ns(trace, faster) == pytest.approx(saved, rel=0.01)
+
+
+def test_a_long_launch_onto_a_short_queue_is_the_hosts() -> None:
+    events = queued_run(400, 100, 0)
+    last = max(event.end for event in events[::2])
+    trace = trace_of(*events, call("cudaLaunchKernel", last, last + 500 * US, correlation=9000),
+                     kernel("gemm", 60_000 * US, 60_100 * US, correlation=9000))  # fmt: skip
+    assert not len(full_queues(trace).dependencies)
+
+
+FULL = (
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+    "h100_rank0_pair_modded_nanogpt/control_current_rank0.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_recorded_launches_onto_a_full_queue(name: str) -> None:
+    """Plain counting: nearly all long launches with over a thousand pieces of work before them are such waits."""
+    rows = [row for row in load(real_trace(Path(name)))["traceEvents"] if row.get("ph") == "X"]
+    calls = {row["args"].get("correlation"): row for row in rows if row.get("cat") in CALLS}
+    by_stream: dict[object, list[tuple[float, float, float]]] = {}
+    for row in rows:
+        if row.get("cat") in GPU_WORK and (launch := calls.get(row["args"].get("correlation"))):
+            launched = float(launch["ts"]), float(launch["dur"]), float(row["ts"])
+            by_stream.setdefault(row["args"]["stream"], []).append(launched)
+    long = 0
+    for work in by_stream.values():
+        starts = np.sort([start for _, _, start in work])
+        for number, (begun, dur, _) in enumerate(sorted(work)):
+            long += dur > 100 and number - np.searchsorted(starts, begun) > 1000
+    waits = full_queues(read(str(real_trace(Path(name)))))
+    lasting = int((waits.end - waits.start > 100 * US).sum())
+    assert long > 20
+    assert lasting >= 0.95 * long

@@ -49,6 +49,34 @@ def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
     assert sentences[1].startswith("Cause: ")
 
 
+def idle_below(path: Path, name: str) -> float:
+    """How long the device idles while a thread is in operators or annotations of this name, us."""
+    rows = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if e.get("ph") == "X"]
+    busy = sorted((e["ts"], e["ts"] + e["dur"]) for e in rows if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    gaps, until = [], busy[0][0]
+    for start, end in busy:
+        if start > until:
+            gaps.append((until, start))
+        until = max(until, end)
+    return sum(
+        max(min(end, e["ts"] + e["dur"]) - max(start, e["ts"]), 0)
+        for e in rows if e["name"] == name and e.get("cat") in ("cpu_op", "user_annotation")
+        for start, end in gaps
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["control", "test", "sst_sleep_pl_dense_after_backward_2"])
+def test_what_is_named_is_no_habit_of_all(folder: str, shared_traces: Path) -> None:
+    """All ranks wait 100 ms for a product in the first step, which explains no rank's delay."""
+    paths = job_at(shared_traces / "v100_4rank_pair_torchrec" / folder)
+    (row,) = answered(paths).verdict.rows
+    (name,) = re.findall(r"`(.*?)`", row.evidence)
+    ranks = {json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]["rank"]: path for path in paths}
+    late = idle_below(ranks.pop(row.rank), name)
+    others = [idle_below(path, name) for path in ranks.values()]
+    assert late - statistics.median(others) > 0.5 * row.charged_ns / 1000
+
+
 def test_a_rank_that_is_late_without_gain() -> None:
     text = late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071)
     assert text == (

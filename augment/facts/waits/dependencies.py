@@ -22,6 +22,7 @@ from augment.facts.host.occupancy import host_segments
 
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
 CANDIDATES = 16  #: so many works that ended before a late start are examined
+ROOM_NS = 10_000  #: so soon after work has started, a launch returns that waited for its place
 FUZZ_NS = 5_000  #: clock error: work may appear to start so much before the end of what it waits for
 
 
@@ -193,11 +194,15 @@ def last_to_end(trace: Trace) -> Places:
 
 
 def full_queues(trace: Trace, full_queue: int = 1024) -> CallWaits:
-    """A launch onto a full queue returns after work that waited there has started."""
+    """A launch onto a full queue returns when work that waited there has started.
+
+    What waits there is known at least: event records and the like, which also take places, are in no trace. So a queue
+    of half the length is full where a call lasts long and returns as soon as work starts.
+    """
     work, events = gpu_work(trace), trace.events
     parts: list[tuple[Places, Places]] = []
     for stream in work.streams:
-        if stream.stop - stream.start <= full_queue:
+        if stream.stop - stream.start <= full_queue // 2:
             continue
         places = np.arange(stream.start, stream.stop)
         places = places[work.launch[places] != NO_INDEX]
@@ -205,8 +210,9 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> CallWaits:
         begun, returned = events.ts[call], events.ts[call] + events.dur[call]
         waiting = places - stream.start - where_in(work.ts[stream.places], begun, side="right")
         started = stream.start + where_in(work.ts[stream.places], returned, side="right") - 1
-        blocked = (waiting >= full_queue - 1) & (started >= stream.start) & (started < places)
-        blocked &= work.ts[started] > begun
+        at_once = (returned - begun >= UNEXPLAINED_NS) & (returned - work.ts[started] <= ROOM_NS)
+        blocked = (waiting >= full_queue - 1) | ((waiting >= full_queue // 2) & at_once)
+        blocked &= (started >= stream.start) & (started < places) & (work.ts[started] > begun)
         parts.append((places[blocked], started[blocked]))
     if not parts:
         return no_waits(joined([]))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s
+from augment.arrays import Int64s, combinations
 from augment.core.attachments import Cause, Reason
 from augment.core.findings import column
 from augment.core.text import spelled, three_digits
@@ -26,7 +26,8 @@ LEAST_MORE = 0.03  #: of operations, to say that a rank has more work
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
 _EXPERTS = re.compile(r"moe|expert|group(?:ed)?_?gemm", re.IGNORECASE)  #: names of kernels that compute experts
 _HOT, _COLD = 0.05, 0.2  #: of their usual time, to be called longer; of that, by how much other kernels may be
-_MAIN_SHARE = 0.5  #: of what the host did, to name it
+_MAIN_SHARE = 0.5  #: of what the host did longer than its peers', to name it
+MOST_PEERS = 64  #: whose hosts are compared, evenly chosen
 _NOUNS: dict[Cause, str] = {
     "host": "host time",
     "compute": "compute time",
@@ -165,21 +166,40 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
         kernels = [each for each in _kernels(member, summaries) if not hot or _EXPERTS.search(each[0])]
         return Reason(cause, kernels=tuple(kernels), more_work=more, hot_experts=hot)
     if cause == "host":
-        # What the host did while the device waited, in the stretches with more waiting than usual
-        stretches = excess.stretches
-        chosen = np.flatnonzero((stretches.member == member) & (excess.by_stretch > 0))
-        end = stretches.ts[chosen]
-        length = stretches.own_ns[chosen] + stretches.parts.communication[chosen]
-        doing = summaries[member].states.doing(end - length, end)
-        if not doing:
+        longer = _host_beyond_peers(member, excess, summaries)
+        if not longer:
             return Reason("host")
-        name, is_operator, ns = doing[0]
-        if ns < _MAIN_SHARE * sum(time for _, _, time in doing):
+        (name, is_operator), ns = longer[0]
+        if ns < _MAIN_SHARE * sum(time for _, time in longer):
             return Reason("host", "many_operators")
         if not name:
             return Reason("host", "no_operator")
         return Reason("host", "operator" if is_operator else "annotation", name)
     return Reason(cause)
+
+
+def _host_beyond_peers(
+    member: int, excess: Excess, summaries: Sequence[RankSummary]
+) -> list[tuple[tuple[str, bool], int]]:
+    """What a member's host did while its device waited, in the stretches that are longer than those of its peers, by
+    how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing."""
+    stretches = excess.stretches
+    between = np.stack((excess.matched.instance[stretches.row], stretches.before))  # the same of peers
+    own = (stretches.member == member) & (excess.by_stretch > 0)
+    (_, _), which = combinations(*between)
+    compared = np.isin(which, which[own])
+    length = stretches.own_ns + stretches.parts.communication
+    members = np.unique(stretches.member[compared])
+    members = np.append(members[members != member][:: -(-len(members) // MOST_PEERS)], member)
+    spent: dict[tuple[str, bool], Int64s] = {}
+    for place, each in enumerate(members.tolist()):
+        chosen = np.flatnonzero(compared & (stretches.member == each))
+        end = stretches.ts[chosen]
+        for name, is_operator, ns in summaries[each].states.doing(end - length[chosen], end):
+            spent.setdefault((name, is_operator), np.zeros(len(members), np.int64))[place] = ns
+    usual = {doing: int(np.median(ns[:-1])) if len(ns) > 1 else 0 for doing, ns in spent.items()}
+    longer = [(doing, int(ns[-1]) - usual[doing]) for doing, ns in spent.items() if ns[-1] > usual[doing]]
+    return sorted(longer, key=lambda each: -each[1])
 
 
 def _more_work(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> float:
