@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.compare.run_series import STEP, Key, RunFigures, compare, figures_of
+from augment.compare.run_series import STEP, RunFigures, SeriesKey, compare, figures_of
 from augment.readers import read
 from simulator import JobOptions, simulate
 
@@ -61,7 +61,9 @@ def test_runs_alike_and_runs_that_vary(tmp_path: Path) -> None:
 
 
 def of_steps(label: str, level: float, count: int = 8, spread: float = 1e5) -> RunFigures:
-    return RunFigures(label, 1, {Key(STEP): level + spread * np.random.default_rng(len(label)).normal(size=count)})
+    return RunFigures(
+        label, 1, {SeriesKey(STEP): level + spread * np.random.default_rng(len(label)).normal(size=count)}
+    )
 
 
 def test_changes_there_and_back_and_twice() -> None:
@@ -89,8 +91,8 @@ def test_noise_alone_is_no_change() -> None:
                 str(number),
                 2,
                 {
-                    Key(STEP): random.lognormal(0.0, 0.05, 8) * 1e7,
-                    Key("compute", 0): random.lognormal(0.0, 0.05, 8) * 1e7,
+                    SeriesKey(STEP): random.lognormal(0.0, 0.05, 8) * 1e7,
+                    SeriesKey("compute", 0): random.lognormal(0.0, 0.05, 8) * 1e7,
                 },
             )
             for number in range(5)
