@@ -104,3 +104,29 @@ def test_bytes_of_a_whole_step() -> None:
     assert weights + cache < row.moved_bytes < 1.05 * (weights + cache)
     assert row.mbu_ratio == pytest.approx(row.moved_bytes / row.wall_ns / 5_300, rel=0.01)
     assert row.covered_ratio > 0.99
+
+
+def test_products_and_attention_of_a_diffusion_model() -> None:
+    """FLUX, a warm-up and a replayed graph: 57 blocks attend, each 24 heads of 128 over 768 tokens."""
+    name = "xdit_flux_mi300_tracelens/capture_trace_rank_0.json.gz"
+    events = events_of(name)
+    attends = [each for each in events if each["name"] == "aiter::fmha_v3_fwd"]
+    assert {str(each["args"]["Input Dims"][:3]) for each in attends} == {str([[1, 768, 24, 128]] * 3)}
+    outcome = augment.augment(augment.read(str(SHARED / name)), only=["roofline"]).outcomes["roofline"]
+    assert isinstance(outcome, Findings)
+    (row,) = (row for row in outcome.rows if row.operator == "aiter::fmha_v3_fwd")
+    assert row.count == len(attends) == 57
+    assert row.flops == 57 * 4 * 24 * 768 * 768 * 128
+    kernels = [each for each in events if each.get("cat") == "kernel" and each["name"].startswith("aiter::fmha")]
+    assert row.time_ns == pytest.approx(sum(each["dur"] for each in kernels) * 1e3, rel=1e-6)
+    products: dict[tuple[int, int, int], int] = {}
+    for each in events:
+        if each["name"] == "aten::mm":
+            (m, k), (_, n) = each["args"]["Input Dims"][:2]
+            products[m, n, k] = products.get((m, n, k), 0) + 2 * m * n * k
+    counted: dict[tuple[int, int, int], int] = {}
+    for row in outcome.rows:
+        if row.operator == "aten::mm":
+            (m, k), (_, n) = json.loads(row.shapes)[:2]
+            counted[m, n, k] = counted.get((m, n, k), 0) + row.flops
+    assert counted == products
