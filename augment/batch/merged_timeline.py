@@ -299,7 +299,7 @@ class _Timeline:
         self._ranks, self._plan, self._chosen, self._roles = ranks, plan, chosen, roles
         instance, member, row = [], [], []
         self._matched = first_rank = 0
-        for answers in roles.answers if roles else [ranks[0].answer]:
+        for answers in {id(rank.answer): rank.answer for rank in ranks}.values():
             links = answers.links()
             instance.append(links[0] + self._matched)
             member.append(links[1] + first_rank)
@@ -374,11 +374,14 @@ class _Timeline:
         pins = [re.escape(track.name).replace(r"\ ", " ") for tracks in (whole, *of_each) for track in tracks]
         target = Several(file, FirstView(pins, None))
         target.add_tracks(TraceGroup(ROLES, " ".join(roles.verdict.text)), whole, self._shift_ns)
+        tracks_of = {role.name: tracks for role, tracks in zip(roles.roles, of_each, strict=True)}
         parents = {}
-        for role, tracks in zip(roles.roles, of_each, strict=True):
-            of_jobs = [track for each in role.answers for track in each.of_job(EVER)] if self._plan.align else []
-            said = " ".join(sentence for each in role.answers for sentence in each.verdict.text)
-            parents[role.name] = target.add_tracks(TraceGroup(role.name, said), [*tracks, *of_jobs], self._shift_ns)
+        for name in dict.fromkeys(rank.role for rank in self._ranks):
+            answers = {id(rank.answer): rank.answer for rank in self._ranks if rank.role == name}.values()
+            of_jobs = [track for each in answers for track in each.of_job(EVER)] if self._plan.align else []
+            said = " ".join(sentence for each in answers for sentence in each.verdict.text)
+            tracks = [*tracks_of.get(name, ()), *of_jobs]
+            parents[name] = target.add_tracks(TraceGroup(name, said), tracks, self._shift_ns)
         return target, parents
 
     def _parts(self, folder: str, parents: Mapping[str, int], groups: int, *, archived: bool) -> Iterator[RankPart]:

@@ -123,20 +123,20 @@ def _in_folder(folder: str) -> dict[str, Any]:
         InputError: there are several and no job's, or no trace.
     """
     from augment.errors import InputError
-    from augment.results.report.health import metrics_among
+    from augment.results.report.health import OF_JOBS, metrics_among
     from augment.results.sidecars import read_sidecar
 
     metrics = metrics_among(os.listdir(folder))
     if not metrics:
         return analysed_folder(folder)
-    if len(metrics) > 1 and not metrics[0].startswith("job."):
+    if len(metrics) > 1 and not metrics[0].startswith(OF_JOBS):
         first = shlex.quote(os.path.join(folder, metrics[0]))
         raise InputError(folder, f"holds the metrics of {len(metrics)} traces; name one: augment show {first}")
     return read_sidecar(os.path.join(folder, metrics[0]))
 
 
 def analysed_folder(folder: str) -> dict[str, Any]:
-    """The metrics of the job in a folder of traces, or of its only trace.
+    """The metrics of the roles in a folder of traces, of its job, or of its only trace.
 
     Raises:
         InputError: there is none, or several that are no job.
@@ -155,10 +155,11 @@ def analysed_folder(folder: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "augment", "run", folder, "-o", scratch, "--quiet"]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-        made = [*Path(scratch).rglob(JOB_METRICS), *Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
+        made = [*Path(scratch).rglob(f"roles.{JOB_METRICS}"), *Path(scratch).rglob(JOB_METRICS)]
+        made += [*Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
         if done.returncode and not made:
             raise AugmentError(f"augment run {folder} failed: see above")
-        if len(made) > 1 and made[0].name != JOB_METRICS:
+        if len(made) > 1 and not made[0].name.endswith(JOB_METRICS):
             all_of_them = f"look at all: augment diagnose {shlex.quote(folder)}"
             raise InputError(folder, f"holds {len(made)} traces that are no job; name one, or {all_of_them}")
         return read_sidecar(str(made[0]))

@@ -85,6 +85,11 @@ class Role(Struct, frozen=True):
                 yield summary, answer, place
 
     @property
+    def works(self) -> bool:
+        """Whether any trace has GPU work."""
+        return any(summary.states.span() is not None for summary, _, _ in self.traces)
+
+    @property
     def recorded(self) -> tuple[int, int] | None:
         """From the first event to the last, on the common clock; None without events."""
         spans = [
@@ -96,15 +101,19 @@ class Role(Struct, frozen=True):
 
 
 def together(of_role: Mapping[str, Sequence[Answer]]) -> Together:
-    """The answers of jobs by role, in the order of roles."""
+    """The answers of jobs by role, in the order of roles. Roles that never use a GPU are left to their own verdict, if
+    two others are there."""
     names = sorted(of_role, key=lambda name: (place_of_role(name), name))
-    return Together(tuple(Role(name, tuple(of_role[name])) for name in names))
+    roles = tuple(Role(name, tuple(of_role[name])) for name in names)
+    working = tuple(role for role in roles if role.works)
+    return Together(working if len(working) > 1 else roles, tuple(role.name for role in roles if not role.works))
 
 
 class Together(Struct, frozen=True, dict=True):
     """The roles of a pipeline, sorted as they are given: at least two."""
 
     roles: tuple[Role, ...]
+    on_hosts: tuple[str, ...] = ()  #: roles without GPU work
 
     @property
     def answers(self) -> list[Answer]:
@@ -128,6 +137,8 @@ class Together(Struct, frozen=True, dict=True):
         spans = {role.name: role.recorded for role in self.roles}
         if without := next((name for name, span in spans.items() if span is None), None):
             return f"the traces of {without} have no events"
+        if idle := next((role.name for role in self.roles if not role.works), None):
+            return f"the traces of {idle} have no GPU work, and what its host does is not followed"
         times = {name: span for name, span in spans.items() if span is not None}
         if odd := next((name for name, span in times.items() if span[0] < SINCE_2001_NS), None):
             return f"the times of {odd} do not count from 1970, so that roles cannot be joined by time"
@@ -328,6 +339,8 @@ class Together(Struct, frozen=True, dict=True):
                 ratio = percent(row.communication_ns / length)
                 yield f"{row.role.capitalize()} only communicates for {ratio}: transfers, or waits for others in them."
         yield from self._of_longest(length)
+        if self.on_hosts:
+            yield f"{listed(self.on_hosts, 10).capitalize()} without GPU work may be what others wait for: not judged."
 
     def idle_sentence(self, role: str) -> str:
         """For how much of the time a role idles, and which others are at work meanwhile; empty if that is little."""

@@ -10,6 +10,7 @@ from running import Augment
 
 from perfetto_engine import PerfettoEngine
 from pipelines import Pipeline, simulate_pipeline
+from traces import write_trace
 
 
 def test_commands_tell_roles(tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
@@ -58,6 +59,23 @@ def test_commands_tell_roles(tmp_path: Path, augment: Augment, perfetto: Perfett
             ),
         )
     ]
+
+
+def test_a_role_on_hosts_is_on_the_timeline(tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
+    run = tmp_path / "run"
+    simulate_pipeline(Pipeline(), run)
+    reward = run / "reward" / "rank0.json.gz"
+    events = json.loads(gzip.decompress(reward.read_bytes()))["traceEvents"]
+    kept = [event for event in events if event["cat"] != "kernel"]
+    write_trace(reward, *kept, distributedInfo={"rank": 0})
+    assert augment("run", run, "--merge", "-o", tmp_path / "all.pftrace").code == 0
+    perfetto.load_clean(tmp_path / "all.pftrace")
+    groups = perfetto.rows("select name from track where parent_id is null and name is not null order by 1")
+    assert groups == [("Roles",), ("actor",), ("reference",), ("reward",), ("rollout",)]
+    calls = perfetto.rows("select count(*) from slice where category = 'cuda_runtime'")
+    paths = run.glob("*/*.json.gz")
+    everything = (json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] for path in paths)
+    assert calls == [(sum(event["cat"] == "cuda_runtime" for events in everything for event in events),)]
 
 
 def test_users_tables_tell_roles(tmp_path: Path, augment: Augment) -> None:

@@ -102,6 +102,20 @@ def test_roles_recorded_at_different_times_are_not_judged(tmp_path: Path) -> Non
     assert roles.tracks() == [[]] * 5
 
 
+def test_a_role_without_gpu_work_is_not_called_idle(tmp_path: Path) -> None:
+    """It may compute on its host: no figure tells."""
+    simulate_pipeline(Pipeline(), tmp_path)
+    reward = tmp_path / "reward" / "rank0.json.gz"
+    write_trace(reward, *[event for event in _events(reward) if event["cat"] != "kernel"], distributedInfo={"rank": 0})
+    names = sorted({path.parent.name for path in tmp_path.glob("*/*.json.gz")})
+    roles = together({name: [answered(sorted((tmp_path / name).glob("*.json.gz")))] for name in names})
+    assert {row.role for row in rows(roles)} == {"rollout", "actor", "reference"}
+    assert roles.verdict.text[-1].startswith("Reward without GPU work may be what others wait for")
+    assert not any("Reward idles" in sentence for sentence in roles.verdict.text)
+    alone = together({name: [answered(sorted((tmp_path / name).glob("*.json.gz")))] for name in ("reward", "actor")})
+    assert "reward have no GPU work" in alone.lacking
+
+
 def _events(path: Path) -> list[dict[str, Any]]:
     import gzip
 

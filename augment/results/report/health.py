@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
+OF_JOBS = ("roles.job.", "job.")  #: names of metrics of several traces begin so
 _ANALYSIS = "diagnosis"
 
 
@@ -242,9 +243,9 @@ def _stage_row(rule: str, ratio: float, title: str, advice: str, stages: Sequenc
 
 
 def metrics_among(names: Iterable[str]) -> list[str]:
-    """The names of metrics to report on, those of a job first; not of comparisons."""
+    """The names of metrics to report on, those of roles and of a job first; not of comparisons."""
     chosen = [name for name in names if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
-    return sorted(chosen, key=lambda name: (not os.path.basename(name).startswith("job."), name))
+    return sorted(chosen, key=lambda name: (not os.path.basename(name).startswith(OF_JOBS), name))
 
 
 def json_of(report: Report) -> str:
