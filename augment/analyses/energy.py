@@ -9,7 +9,13 @@ Power is sampled every 15 ms at best, often every 100 ms. ``resolution`` says wh
 its stretches of time have two samples or more in the mean; ``by_time`` if they are shorter: then samples do not tell
 them apart, and the row has the power around it, times its time.
 
-**What to do**: compare joules a step between runs and limits of power; idle time uses energy, too.
+``joules_per_token`` divides by the tokens that a step computes: what an inference engine's steps tell of their batch,
+or what is given. The row ``steps`` has all steps and tokens together.
+
+**What to do**: compare joules a step and a token between runs and limits of power; idle time uses energy, too.
+
+Options:
+    tokens_per_step_count: tokens of one step, of this rank, for joules a token where steps do not tell them.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from augment.facts.gpu.watched_gpus import EnergyMeter, energy_meter, watched_gp
 from augment.facts.host.call_stacks import call_stacks
 from augment.facts.host.training_phases import TrainingPhase, training_phases
 from augment.facts.operators.operator_work import work_families
+from augment.facts.steps import batches, recorded
 from augment.facts.steps.step_windows import step_windows
 
 NAME = "energy"
@@ -39,18 +46,21 @@ class Row(Struct, frozen=True):
 
     rank: Annotated[int | None, column("The rank of the process, if known.")]
     device: Annotated[Identity, column("The device.")]
-    part: Annotated[str, column("recording, step, busy, idle, family or phase.")]
+    part: Annotated[str, column("recording, steps, step, busy, idle, family or phase.")]
     name: Annotated[str | None, column("The number of the step, the family or the phase.")]
     resolution: Annotated[str, column("measured, or by_time where samples are too far apart to tell it.")]
     time_ns: Annotated[int, column("How long it took, as far as power is known.", "ns")]
     energy_joules: Annotated[float, column("The energy used meanwhile, joules.", key=False)]
     power_watts: Annotated[float, column("The mean power, watts.", key=False)]
+    joules_per_token: Annotated[
+        float | None, column("The energy for each token that was computed; none without their number.", key=False)
+    ]
 
 
 ROW = Row
 
 
-def analyze(trace: Trace) -> Findings | Skipped:
+def analyze(trace: Trace, *, tokens_per_step_count: int = 0) -> Findings | Skipped:
     """Integrate power over the time of each part."""
     watched = watched_gpus(trace)
     if watched is None or isinstance(watched, str):
@@ -58,11 +68,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rows = []
     for place, samples in watched.devices.items():
         if (meter := energy_meter(samples)) is not None:
-            rows += [row for row in _rows(trace, place, meter) if row.time_ns]
+            rows += [row for row in _rows(trace, place, meter, tokens_per_step_count) if row.time_ns]
     return Findings(rows) if rows else Skipped("the telemetry has no power during the trace")
 
 
-def _rows(trace: Trace, place: int, meter: EnergyMeter) -> Iterator[Row]:
+def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> Iterator[Row]:
     work, windows = gpu_work(trace), step_windows(trace)
     device = work.devices[place]
     begin, end = trace.events.ts[:1], np.array([int(trace.events.end.max())], np.int64)
@@ -73,21 +83,35 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter) -> Iterator[Row]:
         ("recording", None, Intervals(begin, end)), ("busy", None, busy),
         ("idle", None, Intervals(*(side[idle.end > idle.start] for side in idle))),
     ]  # fmt: skip
-    for number, start, stop in zip(windows.number.tolist(), windows.start, windows.end, strict=True):
-        if number >= 0:
-            parts.append(("step", str(number), Intervals(np.array([start]), np.array([stop]))))
+    counted = np.flatnonzero(windows.number >= 0)
+    tokens = _tokens(trace, windows.number[counted], tokens_a_step)
+    if len(counted):
+        parts.append(("steps", None, Intervals(windows.start[counted], windows.end[counted])))
+    for step in counted.tolist():
+        limits = Intervals(windows.start[step : step + 1], windows.end[step : step + 1])
+        parts.append(("step", str(windows.number[step]), limits))
     families = work_families(trace)
     kinds = families.family[device.places]
     named = [(families.names[kind], kinds == kind) for kind in np.unique(kinds).tolist()]
     parts += [("family", name, union(ts[chosen], until[chosen])) for name, chosen in named]
     of_phases = _phases(trace, work.launch[device.places])
     parts += [("phase", name, union(ts[chosen], until[chosen])) for name, chosen in of_phases]
+    of_steps = iter([sum(tokens) if all(tokens) else 0, *tokens])
     for part, name, times in parts:
+        done = next(of_steps) if part in ("steps", "step") else 0
         joules, known_ns = meter.used(times.start, times.end)
         stretch = float((times.end - times.start).mean()) if len(times.start) else 0.0
         resolution = "measured" if stretch >= 2 * meter.period_ns else "by_time"
         watts = joules / known_ns * 1e9 if known_ns else 0.0
-        yield Row(trace.rank, device.device, part, name, resolution, known_ns, joules, watts)
+        is_whole = known_ns == int((times.end - times.start).sum())
+        of_token = joules / done if done and is_whole else None
+        yield Row(trace.rank, device.device, part, name, resolution, known_ns, joules, watts, of_token)
+
+
+def _tokens(trace: Trace, number: Int64s, tokens_a_step: int) -> list[int]:
+    """The tokens that each step computes, 0 where that is not known."""
+    batch_of = dict(zip(recorded(trace).number.tolist(), batches(trace), strict=False))  # of an engine's steps alone
+    return [max(batch_of[each].new_tokens, 0) if each in batch_of else tokens_a_step for each in number.tolist()]
 
 
 def _phases(trace: Trace, launch: Int64s) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:

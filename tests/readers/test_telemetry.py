@@ -179,6 +179,26 @@ def test_beside_a_trace(tmp_path: Path) -> None:
     assert joules["busy", None][0] + joules["idle", None][0] == pytest.approx(joules["recording", None][0])
 
 
+def test_joules_a_token(tmp_path: Path) -> None:
+    """Of training by the tokens that are given; of an engine by the batches of its steps; else, and in gaps, none."""
+    trace = recorded(written(tmp_path / "smi.csv", SMI))
+    columns = ("part", "name", "energy_joules", "joules_per_token")
+    rows = {row[:2]: row[2:] for row in rows_of(energy.analyze(trace, tokens_per_step_count=64), *columns)}
+    for part, count in ((("step", "0"), 64), (("step", "1"), 64), (("steps", None), 128)):
+        assert rows[part][1] == pytest.approx(rows[part][0] / count)
+    assert rows["steps", None][0] == pytest.approx(rows["step", "0"][0] + rows["step", "1"][0])
+    assert {row[1] for part, row in rows.items() if part[0] not in ("step", "steps")} == {None}
+    assert {row[3] for row in rows_of(energy.analyze(trace), *columns)} == {None}
+    names = {
+        "ProfilerStep#0": "execute_context_2(30)_generation_1(1)",
+        "ProfilerStep#1": "execute_context_0(0)_generation_4(4)",
+    }
+    served = trace.changed(strings=[names.get(text, text) for text in trace.strings])
+    rows = {row[:2]: row[2:] for row in rows_of(energy.analyze(served), *columns)}
+    counts = [round(row[0] / row[1]) for part, row in rows.items() if part[0] in ("steps", "step") and row[1]]
+    assert counts == [35, 31, 4]
+
+
 def test_what_cannot_be_joined_says_why(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", DMON)
     assert "no times" in str(watched_gpus(recorded(path)))

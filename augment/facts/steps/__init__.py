@@ -26,7 +26,7 @@ def windows(trace: Trace) -> StepWindows:
     return step_windows(trace)
 
 
-@derived(until="operations")
+@derived(until="summary")
 def batches(trace: Trace) -> tuple[Batch, ...]:
     """What the names of an engine's steps say of their batches, in the order of :func:`recorded`; empty of others."""
     if not is_served(trace):
