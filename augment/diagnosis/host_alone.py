@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.intervals import Intervals, clip, subtract, total, union
-from augment.arrays.ordering import is_among
+from augment.arrays.ordering import group_bounds, is_among, numbered
+from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.context import derived
 from augment.core.text import Words, counted, listed, percent, short, time
@@ -22,6 +23,8 @@ from augment.facts.steps.step_windows import steps
 
 MOST_NAMED = 3  #: operators
 TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
+STILL_NS, USUAL_NS, LEAST_USUAL = 4_000_000, 100_000, 8  #: Python hands its lock on after 5 ms; frames mostly take less
+LEAST_EVENTS = 3  #: of other threads, over half of the time in which the main thread stands still
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
 _QUERY = "augment query answers questions about this one in SQL, and augment open shows it"
 
@@ -112,20 +115,69 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
     whole, lane = measure(trace), main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
     text = f". For {percent(ratio)} of {length} no thread runs an operator"
-    ns = np.zeros(len(trace.strings))
-    if lane != NO_INDEX:
-        segments, part = host_segments(trace), host_segments(trace).of(lane)
-        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        _, which, pieces = clip(outside, Intervals(ts[:-1], ts[1:]))
-        inside = row[which] >= 0
-        names = trace.events.name[row[which[inside]]]
-        ns = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings)).astype(float)
-        ns[starting(trace, STEP)] = 0
+    ns = np.zeros(len(trace.strings)) if lane == NO_INDEX else _spent(trace, lane, outside)
+    ns[starting(trace, STEP)] = 0
     shares = _shares(trace, ns, total(outside))
     if shares:
-        return f"{text}; the main thread then spends {listed(shares)}"
+        return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"
     unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
     return f"{text}, and {unknown} ({words(trace).stacks} shows it)"
+
+
+def _spent(trace: Trace, lane: int, times: Intervals) -> npt.NDArray[np.float64]:
+    """The time that a thread is innermost in slices of each name within ``times``, ns, by the code of the name."""
+    segments, part = host_segments(trace), host_segments(trace).of(lane)
+    ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+    _, which, pieces = clip(times, Intervals(ts[:-1], ts[1:]))
+    inside = row[which] >= 0
+    names = trace.events.name[row[which[inside]]]
+    return np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings)).astype(float)
+
+
+def _standing_still(trace: Trace, lane: int) -> str:
+    """How long the main thread makes no progress in Python code that usually takes microseconds, and whether other
+    threads of the process run Python meanwhile: then it cannot, as one at a time holds the interpreter's lock."""
+    events, whole, names = trace.events, measure(trace), trace.strings
+    segments, part = host_segments(trace), host_segments(trace).of(lane)
+    ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+    known = np.maximum(row, 0)
+    interpreted = ~starting(trace, "<built-in")
+    frames = np.flatnonzero(
+        (row >= 0) & (events.category[known] == Category.PYTHON_FUNCTION) & interpreted[events.name[known]]
+    )
+    took = np.diff(ts)[frames]
+    kinds, which = numbered(events.name[row[frames]])
+    bounds = group_bounds(which, len(kinds))
+    usual = (np.diff(bounds) >= LEAST_USUAL) & (grouped_medians(took, which, bounds) < USUAL_NS)
+    still = frames[(took >= STILL_NS) & usual[which]]
+    start, end = ts[:-1][still], ts[1:][still]
+    process = [place for place, each in enumerate(trace.tracks) if each.pid == trace.tracks[lane].pid and place != lane]
+    others = events.slices_of(Category.PYTHON_FUNCTION)
+    others = others[np.isin(events.track[others], process)]
+    moments = np.sort(np.concatenate((events.ts[others], events.end[others])))
+    first, stop = np.searchsorted(moments, start, side="right"), np.searchsorted(moments, end, side="left")
+    some = stop - first >= LEAST_EVENTS
+    spread = np.zeros(len(start), np.int64)
+    spread[some] = moments[stop[some] - 1] - moments[first[some]]
+    held = 2 * spread >= end - start
+    within = union(whole.windows.start, whole.windows.end)
+    contended, alone = (
+        total(clip(Intervals(start[chosen], end[chosen]), within)[2]) / max(total(within), 1)
+        for chosen in (held, ~some)
+    )
+    text = (
+        f"of {'a step' if whole.unit == 'step' else 'the recording'} it stands still in Python code that usually takes"
+    )
+    if contended >= TOLD_OUTSIDE:
+        times = union(start[held], end[held])
+        ns = np.sum([_spent(trace, place, times) for place in process], axis=0) * interpreted
+        most = listed([short(names[name]) for name in np.argsort(-ns, kind="stable")[:2].tolist() if ns[name]])
+        running = f"other threads run Python{f' ({most})' if most else ''}: the GIL lets one run at a time"
+        return f". For {percent(contended)} {text} microseconds, while {running}"
+    if alone >= TOLD_OUTSIDE:
+        reasons = "whether it gets no CPU, or waits for a lock or for native code, was not recorded"
+        return f". For {percent(alone)} {text} microseconds, while no other thread runs Python: {reasons}"
+    return ""
 
 
 def _shares(trace: Trace, ns: npt.NDArray[np.float64], whole: float) -> list[str]:

@@ -333,6 +333,35 @@ def test_time_outside_of_operators_counts() -> None:
     assert healthy.endswith("It spends 100 % in aten::mm of 95 ms in operators.")
 
 
+def python_of(thread: int, name: str, start: int, end: int, process: int = 100) -> Event:
+    return Event(Category.PYTHON_FUNCTION, name, start, end, Track(0, process, thread))
+
+
+def standing(usual: int, others: list[Event]) -> str:
+    """The verdict of a step of 100 ms. The main thread calls a function 24 times, which takes ``usual``, but 8 times
+    10 ms."""
+    events, at = [LONG_STEP, op("aten::mm", 0, MS)], MS
+    for number in range(24):
+        length = 10 * MS if number % 3 == 2 else usual
+        events.append(frame("data.py(7): parse", at, at + length))
+        at += length + 1_000
+    return verdict(trace_of(*sorted([*events, *others], key=lambda each: (each.ts, -each.end))))[0]
+
+
+def test_threads_that_contend_for_the_interpreter_are_told_or_that_it_cannot_be_told() -> None:
+    busy = [python_of(2, "tok.py(3): split", 20_000 + at, 1_010_000 + at) for at in range(0, 98 * MS, MS)]
+    contended = standing(2_000, busy)
+    assert "For 80 % of a step it stands still in Python code that usually takes microseconds, while other" in contended
+    assert "threads run Python (tok.py(3): split): the GIL lets one run at a time" in contended
+    elsewhere = [Event(each.category, each.name, each.ts, each.end, Track(0, 200, 2)) for each in busy]
+    blocked = [python_of(2, "queue.py(1): get", 0, 99 * MS), python_of(2, "<built-in acquire>", 1_000, 98 * MS)]
+    for others in ([], elsewhere, blocked):
+        unknown = standing(2_000, others)
+        assert "while no other thread runs Python: whether it gets no CPU, or waits for a lock" in unknown
+        assert "GIL" not in unknown
+    assert "stands still" not in standing(2 * MS, busy), "a function that usually takes long may do its own work"
+
+
 @pytest.mark.parametrize(
     "name", ["hta_cpu_only/rank-34_of_300_cpu_only.pt.trace.json.gz", "hta_rank_missing/rank_non_gpu.json.gz"]
 )
