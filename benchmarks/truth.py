@@ -51,6 +51,12 @@ ALONE: dict[str, dict[str, Any]] = {
     "launch_bound": {"hz": 0.02},
     "exposed_communication": {"cf": 1e-6},
 }
+#: and of these in runs without a fault
+ALONE_IN_HEALTHY: dict[str, dict[str, Any]] = {
+    "long_calls": {"launches_at_once": True},
+    "late_gathers": {"gathers_early": True},
+}
+GATHERS = 21  #: the generator's stream of FSDP's gathers
 GRAPH_LAUNCH_US = 250  #: of the generator's host; nothing else takes it as long
 OF_RANK = ("synchronizing_calls", "launch_bound", "long_calls")  #: in a job they are about the host of one rank
 Fault = dict[str, Any]
@@ -91,11 +97,26 @@ class Workload(Struct, frozen=True):
             world_of_rank.n, world_of_rank.colls = world.n, world.colls
         for name, value in settings.items():
             setattr(world if of is None else world.ranks[of].W, name, value)
+        if settings.get("gathers_early"):
+            for rank in world.ranks:
+                rank.waitev = _without_waits(rank, GATHERS)
         return world.run(_PROGRAMS[self.family](self, fault, ranks))
 
     def config(self) -> Any:
         """The generator's model."""
         return generator().Cfg(L=self.layers, scale=self.scale, hostf=self.host, lossitem=self.reads_loss)
+
+
+def _without_waits(rank: Any, of: int) -> Callable[[int, int], None]:
+    """A rank's calls that let a stream wait for another: stream ``of`` does not."""
+    waits = rank.waitev
+
+    def wait(stream: int, on: int) -> None:
+        waits(stream, on)
+        if stream == of:
+            rank.pend.pop(stream, None)
+
+    return wait
 
 
 def _train(mode: str) -> Callable[[Workload, Fault, Sequence[int] | None], Any]:
@@ -469,7 +490,7 @@ def healthy(family: str, seed: int) -> Outcome:
     stray, errors = [f"rank {rank}: {cause}" for rank, cause, *_ in run.rows], []
     for each in run.findings:
         true = 0.0
-        settings = {**ALONE, "long_calls": {"launches_at_once": True}}.get(each.rule)
+        settings = (ALONE | ALONE_IN_HEALTHY).get(each.rule)
         if settings and each.saved is not None:
             rank = each.rank if each.rule in OF_RANK else None
             true = kept(each.saved, 1 - length(work.world({}, None, rank, **settings), run) / recorded, each.bound)

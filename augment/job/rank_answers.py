@@ -22,6 +22,7 @@ from augment.core.attachments import LateRank, RankInJob
 from augment.core.findings import AugmentedTrace
 from augment.core.text import Words, words_of
 from augment.core.trace import Trace
+from augment.diagnosis.drawing import TRACK as OWN_TRACK
 from augment.diagnosis.late_ranks import MOST_OF_IT
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
@@ -200,7 +201,11 @@ def track(answer: Answer, member: int) -> ReportedTrack:
     times = np.concatenate(edges)
     start, end = int(times.min()), int(times.max())
     job = " ".join(answer.verdict.text)
-    reported = said.reported(job)
+    reported, alone = said.reported(job), summary.own_diagnosis
+    # The rank's own track was drawn before the job was known
+    drawn = {row["rule"] for row in alone.rows if row["status"] == "found"} if alone else set()
+    changed = [f"of {row['rule'].replace('_', ' ')}: {row['title']}" for row in said.rows if row["rule"] in drawn]
+    instead = [f"In place of what the track {OWN_TRACK} says {'; '.join(changed)}."] if changed else []
 
     def text(value: str) -> Texts:
         return Texts(np.array([0 if value else -1], np.int32), [value])
@@ -214,7 +219,7 @@ def track(answer: Answer, member: int) -> ReportedTrack:
         under=summary.main_track if summary.main_track >= 0 else summary.streams[0].device_track,
         ts=np.array([start], np.int64),
         dur=np.array([max(end - start, 1)], np.int64),
-        names=text(" ".join(said.text) or job),
+        names=text(" ".join([*said.text, *instead]) or job),
         args={
             "verdict": text(" ".join(said.verdict)),
             "job": text(job),
