@@ -95,21 +95,24 @@ def _next(path: str) -> Iterator[str]:
 def _reports(
     names: Sequence[tuple[str, bool]], region: str = "", graph_capture: str | None = None
 ) -> tuple[list[Report], list[AugmentError]]:
-    """The reports on all readable files, and the errors of unreadable files that the user named."""
+    """The reports on all readable files, and the errors of unreadable files that the user named, and of all dumps of
+    the flight recorder: a rank whose dump is not read would count as one that left none."""
     from augment.cli.terminal import bar
     from augment.errors import AugmentError
-    from augment.results.report.health import dump_in, on_dumps, report_on
+    from augment.results.report.health import dump_in, is_dump, on_dumps, report_on
 
     reports, failures, dumps = [], [], []
     for name, is_named in names:
+        judged_together = False
         try:
+            judged_together = is_dump(name)
             if (dump := dump_in(name)) is not None:
                 dumps.append(dump)
                 continue
             with bar(1, quiet=False) as shown:
                 reports.append(report_on(name, shown.stage, region=region, graph_capture=graph_capture))
         except AugmentError as error:
-            failures += [error] if is_named else []
+            failures += [error] if is_named or judged_together else []
     return [*on_dumps(dumps), *reports], failures
 
 

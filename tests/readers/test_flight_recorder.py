@@ -6,11 +6,13 @@ import gzip
 import json
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from augment import cli
 from augment.core.attachment_kinds import kind_of
 from augment.errors import AugmentError, InputError, LimitExceeded, UnknownFormat
 from augment.readers.attachments.flight_recorder import read_dump
@@ -74,7 +76,7 @@ def test_messages_have_a_peer(tmp_path: Path, name: str, kind: str, peer: int) -
     config = {"5": {"name": "5", "desc": "pp", "ranks": "[2, 3]"}}
     entry = {**ENTRY, "process_group": ("5", "pp"), "profiling_name": name, "is_p2p": True, "p2p_seq_id": 7}
     data = pickle.dumps({**DOCUMENT, "pg_config": config, "entries": [entry]}, 2)
-    (operation,) = read_dump(written(tmp_path, data)).operations
+    (operation,) = read_dump(written(tmp_path, data, f"dump_{5 - peer}")).operations
     assert (operation.kind, operation.peer, operation.sequence) == (kind, peer, 7)
 
 
@@ -141,3 +143,24 @@ def test_a_name_without_rank(tmp_path: Path) -> None:
         read_dump(written(tmp_path, pickle.dumps(DOCUMENT, 2), "dump"))
     with pytest.raises(UnknownFormat):
         read_dump(written(tmp_path, b"", "dump_0"))
+
+
+def test_a_dump_with_the_name_of_another_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where two files are swapped. Without operations a writer may list groups of others, so most groups decide."""
+    config = {"7": {"name": "7", "desc": "dp", "ranks": "[0, 1]"}}
+    document = {**DOCUMENT, "pg_config": config}
+    (tmp_path / "jobs").mkdir()
+    for rank in (0, 2):
+        written(tmp_path / "jobs", pickle.dumps(document, 2), f"dump_{rank}")
+    monkeypatch.setattr(sys, "argv", ["augment", "diagnose", str(tmp_path / "jobs")])
+    assert cli.main() == 1
+    said = capsys.readouterr().err.splitlines()[0]
+    expected = "a dump of a group of ranks 0-1, and not of rank 2, which its name ends with: is it another's?"
+    assert said == f"augment: {tmp_path}/jobs/dump_2: {expected}"
+    empty = {**document, "entries": []}
+    with pytest.raises(InputError, match="another's"):
+        read_dump(written(tmp_path, pickle.dumps(empty, 2), "dump_2"))
+    config |= {name: {"name": name, "desc": "tp", "ranks": "[2, 3]"} for name in "89"}
+    assert read_dump(written(tmp_path, pickle.dumps({**empty, "pg_config": config}, 2), "dump_2")).rank == 2

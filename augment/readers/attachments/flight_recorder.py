@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 
 from augment.core.jsontext import lenient_json
 from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, PythonLine, RankDump
+from augment.core.text import ranges_text
 from augment.errors import InputError, LimitExceeded, UnknownFormat
 from augment.readers.attachments import files_at
 from augment.readers.containers import CHUNK, open_text
@@ -55,7 +56,7 @@ def dump_of(document: Any, path: str) -> RankDump:
     """The dump in ``document``, as pickle or JSON have it.
 
     Raises:
-        InputError: the file's name has no rank.
+        InputError: the file's name has no rank, or its groups lack that rank.
         UnknownFormat: it is not a dump of the flight recorder.
     """
     if not isinstance(document, dict) or not ("entries" in document or "pg_status" in document):
@@ -80,8 +81,15 @@ def dump_of(document: Any, path: str) -> RankDump:
     }
     operations = [_operation(entry, groups, progress) for entry in written.entries]
     operations.sort(key=lambda operation: operation.created_ns)
+    rank = int(match[1])
+    listed = [groups[each.group].ranks for each in operations] or [group.ranks for group in groups.values()]
+    listed = [ranks for ranks in listed if ranks]
+    lacking = [ranks for ranks in listed if rank not in ranks]
+    if lacking and (operations or 2 * len(lacking) > len(listed)):  # a writer may list groups of other ranks, too
+        whose = f"a group of ranks {ranges_text(sorted({*max(lacking, key=len)}))}"
+        raise InputError(path, f"a dump of {whose}, and not of rank {rank}, which its name ends with: is it another's?")
     library = written.nccl_version or written.comm_lib_version or ""
-    return RankDump(path, int(match[1]), str(written.version), library, groups, progress, operations)
+    return RankDump(path, rank, str(written.version), library, groups, progress, operations)
 
 
 Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  #: as columns hold it

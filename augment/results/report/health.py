@@ -76,15 +76,20 @@ def report_on(
     return report
 
 
-def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
-    """The dump of the flight recorder at ``path``, None for any other file: the dumps of a job are judged together.
+def is_dump(path: str) -> bool:
+    """Whether the file at ``path`` is a dump of the flight recorder: those of a job are judged together.
 
     Raises:
         InputError: it cannot be read.
     """
     from augment.readers.attachments import begins_as
 
-    if not os.path.isfile(path) or (kind := begins_as(path)) is None or kind.name != "flight_recorder":
+    return os.path.isfile(path) and (kind := begins_as(path)) is not None and kind.name == "flight_recorder"
+
+
+def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
+    """The dump of the flight recorder at ``path``, None for any other file; the errors are those of its reader."""
+    if not is_dump(path):
         return None
     from augment.readers.attachments.flight_recorder import read_dump
     from augment.readers.limits import UNLIMITED
