@@ -365,13 +365,19 @@ def _about(label: str, source: dict[str, Any]) -> str:
     return f"{label}{devices}"
 
 
+def _which(steps: Sequence[int]) -> str:
+    """``0 to 39``; each, where some between are missing."""
+    whole = len(steps) > 2 and list(steps) == list(range(steps[0], steps[-1] + 1))
+    return f"{steps[0]} to {steps[-1]}" if whole else ", ".join(map(str, steps))
+
+
 def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     steps = [pairs[0][side]["steps"] for side in ("control", "test")]
     ranks = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
     if not steps[0]:
         instead = "--region NAME uses an annotation as steps"
         return f"compared: {ranks}whole recordings, because there are no steps ({instead})"
-    numbers = [", ".join(map(str, step)) for step in steps]
+    numbers = [_which(step) for step in steps]
     which = numbers[0] if numbers[0] == numbers[1] else f"{numbers[0]} with {numbers[1]}"
     return f"compared: {ranks}{counted(len(steps[0]), 'step')}: {which}"
 

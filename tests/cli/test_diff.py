@@ -47,7 +47,7 @@ def rank0(folder: Path) -> Path:
 def test_diff_of_two_traces(jobs: Path, tmp_path: Path) -> None:
     result = ran("diff", rank0(jobs / "control"), rank0(jobs / "test"), "-o", tmp_path)
     assert result.exception is None
-    assert "compared: 4 steps: 0, 1, 2, 3" in result.stdout
+    assert "compared: 4 steps: 0 to 3" in result.stdout
     for title in ("Figures", "Where the difference comes from", "By operator", "Slower, time per step"):
         assert title in result.stdout
     assert "nvjet" in result.stdout

@@ -35,6 +35,7 @@ NOT_HERE = (
     "0,8,16-23",
     "DECODE",
 )
+TOLD = [f"docs/why-slow{what}.md" for what in ("", "-job", "-server")]  #: what they print is compared
 CODES = {"check": {0, 1, 4}, "diagnose": {0, 1}}  #: exit codes that are answers
 PAGES = [
     "README.md",
@@ -103,7 +104,7 @@ def test_the_commands_of_a_page_run_in_order(page: str, folder: Path, augment: A
 
 def test_every_page_with_commands_is_run_or_needs_what_is_not_here() -> None:
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    assert {page for page in pages if any(commands(page))} <= {*PAGES, "docs/cli.md", "docs/why-slow.md"}
+    assert {page for page in pages if any(commands(page))} <= {*PAGES, "docs/cli.md", *TOLD}
 
 
 def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
@@ -117,9 +118,12 @@ def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
             subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_page_on_a_slow_run_is_true(augment: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are run in their order, and each line that it shows is printed by the one before."""
-    page, printed = (ROOT / "docs/why-slow.md").read_text(), ""
+@pytest.mark.parametrize("name", TOLD)
+def test_the_pages_on_slow_runs_are_true(
+    name: str, augment: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their commands are run in their order, and each line that they show is printed by the one before."""
+    page, printed = (ROOT / name).read_text(), ""
     monkeypatch.chdir(tmp_path)
     for kind, block in re.findall(r"^```(sh|text)\n(.*?)^```", page, FLAGS):
         for line in block.splitlines():

@@ -48,7 +48,7 @@ STATE = """() => {
 VERDICT = """async () => {
   const trace = self.app.trace;
   const rows = await trace.engine.query(`select slice.id as id from slice join track on track.id = track_id
-    where track.name = 'Diagnosis' and depth = 0 order by dur desc limit 1`);
+    where track.name in ('Diagnosis', 'Job diagnosis') and depth = 0 order by dur desc limit 1`);
   trace.selection.selectSqlEvent('slice', rows.iter({id: 0}).id, {switchToCurrentSelectionTab: true});
   await self.waitForPerfettoIdle();
   return document.body.innerText;
@@ -311,3 +311,22 @@ def test_a_clicked_verdict_says_what_to_do(context: Any, pictures: Path, tmp_pat
     seen = see(context, raw, pictures / "why_slow.png", VERDICT)
     assert "beyond that computing is the limit" in seen.text
     assert "→ The main process loads the data itself" in seen.text
+
+
+def test_the_verdict_of_a_job_is_over_the_ranks_that_wait(context: Any, pictures: Path, tmp_path: Path) -> None:
+    """The picture of docs/why-slow-job.md."""
+    options = JobOptions(ranks=4, steps=8, layers=6, stacks=True, run_ahead=2)
+    simulate(dataclasses.replace(options, host_stall_rank=1, host_stall_us=30_000.0), tmp_path / "job")
+    seen = see(context, tmp_path / "job", pictures / "why_slow_job.png", VERDICT)
+    assert {"Job diagnosis", "Job critical path", "Late rank"} <= set(seen.pinned)
+    assert "Rank 1 delays the other three" in seen.text
+    assert seen.overview_rows == 4
+
+
+def test_a_server_shows_its_steps(context: Any, pictures: Path, tmp_path: Path) -> None:
+    """The picture of docs/why-slow-server.md."""
+    raw = tmp_path / "server.json.gz"
+    subprocess.run([sys.executable, ROOT / "examples" / "serve.py", "-o", raw], check=True)
+    seen = see(context, raw, pictures / "why_slow_server.png", VERDICT)
+    assert {"Diagnosis", "Inference steps", "GPU state"} <= set(seen.pinned)
+    assert "between two steps" in seen.text
