@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print (or with -o write) the short form instead, as Markdown for a pull request or ticket.",
 )
+@click.option(
+    "--region", default="", metavar="NAME", help="Of a trace: use each occurrence of this annotation as a step."
+)
 @click.option("--static", metavar="DIR", help="Also write each chart into DIR as SVG and PNG (vl-convert-python).")
 @server_options
 @debug
@@ -41,6 +44,7 @@ def command(
     labels: dict[str, str],
     out: str | None,
     markdown: bool,
+    region: str,
     static: str | None,
     **server: Any,
 ) -> int:
@@ -56,11 +60,13 @@ def command(
     from augment.errors import UsageError
     from augment.results.sidecars import readable
 
+    if region and (test or trend or server["server"] or os.path.isdir(source)):
+        raise UsageError("--region: supported for one trace that is analysed here")
     if bool(test) != comparing:
         raise UsageError("name one INPUT, or with --diff a control and a test")
     with readable(source):
         with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
-            made = _document(source, test, trend, labels, scratch, client)
+            made = _document(source, test, trend, labels, scratch, client, region)
         if static:
             from augment.results.report.page import write_charts
 
@@ -97,7 +103,13 @@ def _write(text: str, path: Path) -> None:
 
 
 def _document(
-    source: str, test: str | None, trend: bool, labels: dict[str, str], scratch: str, client: Client | None
+    source: str,
+    test: str | None,
+    trend: bool,
+    labels: dict[str, str],
+    scratch: str,
+    client: Client | None,
+    region: str,
 ) -> Document:
     from augment.cli.show import analysed, analysed_folder
     from augment.pipeline.request import Request
@@ -136,7 +148,7 @@ def _document(
                     return outcome.metrics
             raise next(outcome for outcome in job.traces.values() if isinstance(outcome, AugmentError))
         if not os.path.isdir(path):
-            return analysed(path, Request())
+            return analysed(path, Request(region=region))
         return analysed_folder(path)
 
     return document_of(source, analyse)

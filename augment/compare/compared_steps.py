@@ -13,9 +13,8 @@ from augment.arrays import OUTLIER, Bools, Int64s, Intervals, clip, robust_z, su
 from augment.compare.totals import Samples
 from augment.core.text import value_text
 from augment.core.trace import Category, Diagnostic, Trace
-from augment.diagnosis.captures import captures
+from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.first_calls import cold_operators
-from augment.diagnosis.host_causes import compilations
 from augment.diagnosis.rule import Spans
 from augment.errors import InputError, UsageError
 from augment.facts.steps import batches

@@ -1,4 +1,5 @@
-"""When graphs are captured and instantiated: launches are written down, and the device runs nothing of them."""
+"""What happens once at best: graphs are captured and instantiated, while the device runs nothing of them; code is
+compiled."""
 
 from __future__ import annotations
 
@@ -7,11 +8,17 @@ import re
 import numpy as np
 
 from augment.arrays.ordering import distinct
+from augment.arrays.types import Bools, Int64s
 from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Trace
+from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import Spans
 from augment.facts.names.name_masks import matching
 
+_COMPILING = re.compile(
+    r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"
+    r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
+)
+_RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 
 
@@ -32,3 +39,15 @@ def captures(trace: Trace) -> Spans:
     start, stop, row = (np.concatenate(column) for column in columns)
     order = np.argsort(start, kind="stable")
     return Spans(start[order], stop[order], row[order])
+
+
+@derived
+def compiles(trace: Trace) -> Bools:
+    """For each string of the trace whether it names work of the compiler."""
+    return matching(trace, _COMPILING) & ~matching(trace, _RUNS)
+
+
+def compilations(trace: Trace) -> Int64s:
+    """The rows of the compiler's work."""
+    rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
+    return rows[compiles(trace)[trace.events.name[rows]]]

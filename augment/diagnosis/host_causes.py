@@ -17,7 +17,7 @@ from augment.arrays.types import Bools, Int32s, Int64s
 from augment.core.attachments import WORKERS
 from augment.core.context import derived
 from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
-from augment.diagnosis.captures import captures
+from augment.diagnosis.captures import captures, compilations, compiles
 from augment.diagnosis.first_calls import cold_times
 from augment.diagnosis.judging import (
     fetches_in_steps,
@@ -52,11 +52,6 @@ MEMORY = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
 )
 _OTHER_RULES = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
-_COMPILING = re.compile(
-    r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"
-    r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
-)
-_RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
 _COLLECTING = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
@@ -229,18 +224,6 @@ def single_calls(trace: Trace) -> Int64s:
         idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
     ]
     return chosen
-
-
-@derived
-def compiles(trace: Trace) -> Bools:
-    """For each string of the trace whether it names work of the compiler."""
-    return matching(trace, _COMPILING) & ~matching(trace, _RUNS)
-
-
-def compilations(trace: Trace) -> Int64s:
-    """The rows of the compiler's work."""
-    rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
-    return rows[compiles(trace)[trace.events.name[rows]]]
 
 
 @derived

@@ -20,7 +20,7 @@ from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
-from augment.diagnosis.captures import captures
+from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, saved_ns, taken_work_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
@@ -42,6 +42,7 @@ AGAIN = 1.25  #: and so many times as long as each later one but the second, els
 DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels of which the second is queued
 HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
 _GRAPHS = re.compile(r"GraphLaunch")
+ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
@@ -61,6 +62,7 @@ class Measure(Struct, frozen=True):
     lead_in_ns: int = 0  #: of a recording without steps, or of an engine, before its first GPU work
     host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
     capture_count: int = 0  #: steps of an engine that are left out because graphs are captured in them
+    compilation_count: int = 0  #: of the others, those left out because code is compiled in them
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +106,7 @@ def measure(trace: Trace) -> Measure:
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
+    compiled = np.empty(0, np.int64)  # steps in which it compiles, if these are very few
     at_once = np.empty(0, np.int64)  # steps in which an engine captures graphs, if most do not
     if is_served(trace):
         inside = windows.of_host(captures(trace).start)
@@ -113,9 +116,16 @@ def measure(trace: Trace) -> Measure:
             length = windows.end - windows.start
         else:
             at_once = at_once[:0]
+        inside = windows.of_host(trace.events.ts[compilations(trace)])
+        compiled = distinct(inside[inside >= 0])
+        if len(compiled) and len(compiled) <= max(ONE_OFF * len(windows), 1) and len(compiled) < len(windows):
+            windows = windows.take(np.delete(np.arange(len(windows)), compiled))
+            length = windows.end - windows.start
+        else:
+            compiled = compiled[:0]
     mean = int(length.mean()) if len(length) else 0
     unit: Literal["step", "recording"] = "step" if real else "recording"
-    return Measure(windows, unit, mean, warm_up, hidden, lead_in, host_from, len(at_once))
+    return Measure(windows, unit, mean, warm_up, hidden, lead_in, host_from, len(at_once), len(compiled))
 
 
 def _is_hidden(windows: StepWindows) -> bool:

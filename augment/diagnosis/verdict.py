@@ -301,6 +301,8 @@ def _notes(trace: Trace) -> str:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
     if whole.capture_count:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
+    if whole.compilation_count:
+        notes.append(f"without {counted(whole.compilation_count, 'step')} in which code is compiled")
     if abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
         notes.append(f"{time(host_ns)} on the host")
     return f" ({'; '.join(notes)})" if notes else ""

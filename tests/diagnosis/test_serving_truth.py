@@ -119,6 +119,18 @@ def test_steps_that_capture_graphs_are_apart_from_the_steady_state() -> None:
     assert "graph_capture" in {each.rule for each in diagnose(always).findings}
 
 
+def test_steps_that_compile_once_are_apart_from_the_steady_state() -> None:
+    server = Serving(is_async=True, steps=30)
+    compiling = serve(replace(server, compiles=(11,)))
+    assert (measure(compiling).count, measure(compiling).compilation_count) == (29, 1)
+    assert abs(measure(compiling).length_ns / measure(serve(server)).length_ns - 1) < 0.03
+    assert "without 1 step in which code is compiled" in " ".join(verdict(compiling))
+    assert not {each.rule for each in diagnose(compiling).findings} & {"recompilation", "step_outliers"}
+    often = serve(replace(server, compiles=tuple(range(3, 30, 4))))
+    assert measure(often).compilation_count == 0
+    assert "recompilation" in {each.rule for each in diagnose(often).findings}
+
+
 def test_communication_that_decodes_do_not_hide() -> None:
     """Small messages of tensor parallelism: after each layer, on the same stream."""
     findings = diagnose(serve(Serving(is_async=True, all_reduce_ns=120 * US))).findings

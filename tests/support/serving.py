@@ -44,6 +44,7 @@ class Serving:
     noise: float = 0.05
     pauses: tuple[int, ...] = ()  #: steps before which the server has no request for two seconds
     hiccups: tuple[int, ...] = ()  #: steps in which the host does something else for ten milliseconds
+    compiles: tuple[int, ...] = ()  #: steps that compile code for thirty milliseconds
     captures: tuple[int, ...] = ()  #: steps that capture a graph for thirty milliseconds
     has_stacks: bool = True
     drafts: int = 0  #: tokens that a draft proposes for each sequence; all steps are decodes with sums in their names
@@ -87,6 +88,9 @@ def serve(how: Serving) -> Trace:
             host += 30 * MS
             events.append(call("cudaStreamEndCapture", host, host + 5 * US, correlation=-10_000 - number))
             host += 6 * US
+        if number in how.compiles:
+            events.append(op("backend_compile (dynamo_timed)", host, host + 30 * MS))
+            host += 30 * MS + 6 * US
         context += how.requests * (not how.drafts)
         requests = how.requests - chance.randrange(3) if how.graph_requests == 0 else how.requests
         if how.graph_requests:

@@ -20,7 +20,7 @@ from augment.core import text
 from augment.core.compiler_records import CompileSpan
 from augment.core.source_code import label
 from augment.core.trace import Trace
-from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis import captures, host_causes, judging, rule
 
 NAME = "recompilation"
 _MOST_NAMED = 3
@@ -52,7 +52,7 @@ class Compilations(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps in which nothing is compiled."""
     logged = _logged_in_steps(trace)
-    if not len(host_causes.compilations(trace)):
+    if not len(captures.compilations(trace)):
         if not logged:
             return rule.NotApplicable("nothing was compiled while recording")
         start, end = np.array([(span.start_ns, span.end_ns) for span, _ in logged], np.int64).T
