@@ -74,6 +74,26 @@ def halves(document: Document, number: int) -> list[Document]:
     return [document | {"traceEvents": part} for part in parts]
 
 
+def test_an_idle_process_beside_the_ranks_changes_nothing(tmp_path: Path) -> None:
+    """A file of a process that belongs to no rank, such as a loader's, and does next to nothing."""
+    paths = [path for path, _ in simulate(JOB, tmp_path)]
+    document = load(paths[0])
+    events = [each for each in document["traceEvents"] if each.get("ph") == "X"]
+    begin, end = min(each["ts"] for each in events), max(each["ts"] + each["dur"] for each in events)
+    idle: Event = {"ph": "X", "pid": 9, "tid": 9, "cat": "cpu_op", "name": "aten::empty", "ts": begin, "args": {}}
+    rows = [
+        idle | {"dur": 3},
+        idle | {"ts": begin + 5, "dur": end - begin - 5, "cat": "user_annotation", "name": "idle"},
+    ]
+    alone = {key: value for key, value in document.items() if key != "distributedInfo"} | {"traceEvents": rows}
+    beside = save(alone, tmp_path / "worker.json")
+    before, after = answered(paths).verdict, answered([*paths, beside]).verdict
+    assert after.text[: len(before.text)] == before.text
+    assert [(row.rank, row.cause, row.gain_ns) for row in after.rows] == [
+        (row.rank, row.cause, row.gain_ns) for row in before.rows
+    ]
+
+
 @pytest.mark.parametrize("fault", [{"straggler": 2}, {"host_stall_us": 5_000.0, "host_stall_rank": 2}])
 def test_a_recording_that_is_split_into_files(fault: dict[str, Any], tmp_path: Path) -> None:
     """The steps of each half, and both halves beside each other, tell the same of the same rank."""
