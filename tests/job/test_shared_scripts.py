@@ -1,4 +1,4 @@
-"""What strangers found wrong with jobs: their scripts, where they are at hand, exit with 0."""
+"""What strangers found wrong with verdicts, causes and jobs: their scripts, where they are at hand, exit with 0."""
 
 from __future__ import annotations
 
@@ -17,18 +17,35 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "name",
     [
-        "batch-same-local-rank-slow",
-        "causes-ddp_gain",
-        "causes-early_recorder",
-        "causes-gc_on_one_rank",
-        "causes-imbalance_each_step",
-        "causes-waiting_rank_transfers",
-        "first-cause-host-or-unknown",
-        "verdicts-merged-ranks",
+        "batch-same-local-rank-slow.py",
+        "causes-ddp_gain.py",
+        "causes-early_recorder.py",
+        "causes-gc_on_one_rank.py",
+        "causes-handover_gap.py",
+        "causes-imbalance_each_step.py",
+        "causes-launch_bound_alone.py",
+        "causes-merge_nesting.py",
+        "causes-mig_peak.py",
+        "causes-pageable_unnamed.py",
+        "causes-pipeline_transfers.py",
+        "causes-sync_beside_slow_workers.py",
+        "causes-waiting_rank_transfers.py",
+        "first-augmented-trace-not-known.sh",
+        "first-cause-host-or-unknown.py",
+        "first-one-screen-one-number.py",
+        "first-tensor-cores-fine.py",
+        "house-same_column_two_meanings.py",
+        "verdicts-device-held-up.py",
+        "verdicts-eager-attention.py",
+        "verdicts-lead-in.py",
+        "verdicts-merged-ranks.py",
+        "verdicts-msprof-hccl.py",
+        "verdicts-starved-host.py",
+        "verdicts-tf32-geforce.py",
     ],
 )
 def test_a_script_of_strangers(name: str, shared_traces: Path) -> None:
-    script = shared_traces.parent / "repro" / "strangers" / f"{name}.py"
+    script = shared_traces.parent / "repro" / "strangers" / name
     if not script.exists():
         pytest.skip("the script is not at hand")
     environment = {
@@ -39,5 +56,11 @@ def test_a_script_of_strangers(name: str, shared_traces: Path) -> None:
         "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable if name.endswith(".py") else "bash", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
