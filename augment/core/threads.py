@@ -152,6 +152,13 @@ def keep_freed_memory() -> None:
     _settings["keeps"] = True
 
 
+def share_freed_memory() -> None:
+    """Make malloc of all threads share what any of them freed, but for large arrays; with glibc only. For programs with
+    many threads that live long: each would keep the most that it ever needed.
+    """
+    _mallopt(_ARENA_MAX, 2)
+
+
 @contextlib.contextmanager
 def arrays_that_grow() -> Iterator[None]:
     """While the block runs, large new arrays get pages of their own even after :func:`keep_freed_memory`: a longer

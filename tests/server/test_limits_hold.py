@@ -216,6 +216,24 @@ def test_a_message_that_inflates(tmp_path: Path) -> None:
         assert peak_bytes(server.process.pid) - before < 30 << 20
 
 
+def test_ended_calls_do_not_stay(tmp_path: Path) -> None:
+    """Of each upload, gRPC kept its last message until Python collected what refers to itself."""
+    with serving_apart(tmp_path / "state") as server, grpc.insecure_channel(server.address) as channel:
+        stub = AugmentServiceStub(channel)
+
+        def send(count: int) -> int:
+            for number in range(count):
+                data = number.to_bytes(4, "big") * (1 << 18)
+                start = calls.StartUploadRequest(file_name="a.json", size_bytes=len(data))
+                parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=data)]
+                upload = stub.UploadTrace(iter(parts), timeout=PATIENCE_S).upload.name
+                stub.DeleteUpload(calls.DeleteUploadRequest(name=upload), timeout=PATIENCE_S)
+            return peak_bytes(server.process.pid)
+
+        before = send(40)
+        assert send(160) - before < 60 << 20
+
+
 def peak_bytes(pid: int) -> int:
     """The most memory that a process has had."""
     try:

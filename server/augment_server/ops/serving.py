@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import gc
 import logging
 import resource
 import signal
@@ -21,6 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from augment import __version__
 from augment.cli.terminal import emit
+from augment.core.threads import share_freed_memory
 from augment.errors import AugmentError, UsageError
 from augment.v1 import service_pb2, service_pb2_grpc
 from augment_server.api.admission import Admission, Arriving
@@ -74,6 +76,7 @@ def serve(settings: Settings) -> int:
         AugmentError: a port or the state directory is taken, or a file cannot be used; or another server has taken over
             the state directory.
     """
+    share_freed_memory()
     try:
         return asyncio.run(_serve(settings))
     finally:
@@ -208,6 +211,8 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             _add_services(http.chain, core, probes)
             await http.start()
             stack.push_async_callback(http.close)
+        gc.collect()
+        gc.freeze()  # what stays is not looked through again, whenever calls are collected
         logs.log(logging.INFO, "serving", address=str(bound), version=__version__, tls=bool(settings.tls))
         if lower := _lowered(wished, settings.limits):
             level = logging.WARNING if "max_calls" in lower else logging.INFO
