@@ -167,8 +167,8 @@ def test_the_ranks_steps_and_collectives_are_spanned() -> None:
         assert drawn.ts[0] + drawn.dur[0] >= summary.column("end").max()
         assert drawn.under == summary.main_track >= 0
         (name,) = drawn.names.values
-        own = {row["rule"] for row in summary.own_diagnosis.rows if row["status"] == "found"}  # drawn without the job
-        changed = [row for row in rank_answer(job, rank).rows if row["rule"] in own]
+        alone = {row["rule"] for row in summary.own_diagnosis.rows if row["status"] == "found"}  # drawn without the job
+        changed = [row for row in rank_answer(job, rank).rows if row["rule"] in alone]
         assert changed or rank == LATE
         assert ("In place of what the track Diagnosis says of" in name) == bool(changed)
         assert all(f"{row['rule'].replace('_', ' ')}: {row['title']}" in name for row in changed)

@@ -185,9 +185,9 @@ def _host_beyond_peers(
     how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing."""
     stretches = excess.stretches
     between = np.stack((excess.matched.instance[stretches.row], stretches.before))  # the same of peers
-    own = (stretches.member == member) & (excess.by_stretch > 0)
+    late = (stretches.member == member) & (excess.by_stretch > 0)
     (_, _), which = combinations(*between)
-    compared = np.isin(which, which[own])
+    compared = np.isin(which, which[late])
     length = stretches.own_ns + stretches.parts.communication
     members = np.unique(stretches.member[compared])
     members = np.append(members[members != member][:: -(-len(members) // MOST_PEERS)], member)
