@@ -22,7 +22,16 @@ from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.facts.critical.what_if import Cut, Decided, decided, lasting_ns, saved_ns, taken_work_ns, without_host_time
+from augment.facts.critical.what_if import (
+    Cut,
+    Decided,
+    decided,
+    host_saved_ns,
+    lasting_ns,
+    saved_ns,
+    taken_work_ns,
+    without_host_time,
+)
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
@@ -35,6 +44,7 @@ from augment.facts.steps.step_windows import (
     steps,
 )
 from augment.facts.waits.gap_causes import GapCategory
+from augment.facts.waits.sync_dependencies import sync_calls
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
@@ -45,6 +55,8 @@ _GRAPHS = re.compile(r"GraphLaunch")
 ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
+
+MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
 
 
 class Measure(Struct, frozen=True):
@@ -186,12 +198,22 @@ def fetches_in_steps(trace: Trace) -> Int64s:
 
 def saved_a_step(trace: Trace, cut: Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns. Time in which a server has no request
-    saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle."""
-    saved = saved_ns(trace, cut)
+    saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle. A host
+    that is ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no
+    shorter than what the host takes for them."""
+    saved, whole = saved_ns(trace, cut), measure(trace)
     if has_pauses(trace):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + taken_work_ns(trace, cut))
-    return saved // measure(trace).count
+    elif whole.unit == "step":
+        finish, start = int(whole.windows.finish[-1]), int(whole.windows.start[0])
+        calls = sync_calls(trace).row
+        ts, end = trace.events.ts[calls], trace.events.ts[calls] + trace.events.dur[calls]
+        held = ((ts < start) & (end > start - HELD_NS)).any()  # it waited for work before the steps
+        host, devices = finish - (start if held else int(whole.windows.begin[0])), whole.length_ns * whole.count
+        if devices - saved < host <= MOST_BEHIND * devices:  # one that takes longer waited for what is not recorded
+            saved = min(saved, max(devices - host, 0) + host_saved_ns(trace, cut, finish))
+    return saved // whole.count
 
 
 def has_pauses(trace: Trace) -> bool:

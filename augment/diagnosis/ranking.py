@@ -27,7 +27,7 @@ from augment.diagnosis.rule import (
     severity_of,
 )
 from augment.diagnosis.rules import RULES, Rule, partial_recording
-from augment.facts.critical.what_if import Cut, joined
+from augment.facts.critical.what_if import Cut, joined, saved_ns
 from augment.facts.gpu.device_activity import type_coverage
 from augment.facts.source.cut_mark import is_period
 
@@ -135,6 +135,8 @@ def _limit(trace: Trace, problem: Found) -> Limit | None:
         return None
     if abs(saved_a_step(trace, cut) - saved) > (1 - NEARLY) * saved:
         return None
+    if saved_ns(trace, cut) // measure(trace).count > saved / NEARLY:
+        return "host"
     left, then = decided_in_steps(trace, cut)
     rest = (then.ns - left.ns) // measure(trace).count
     if rest < max(LEAST_RATIO * measure(trace).length_ns, LEAST_REST * saved):

@@ -31,7 +31,7 @@ KNOWN = {
     "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz": "data_loading",
     "old_2020_21_kineto/resnet50_num_workers_0_jan2021.pt.trace.json.gz": "data_loading",
     "mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz": "exposed_communication",
-    "h100_8rank_modded_nanogpt/rank4.json.gz": "exposed_communication",
+    "h100_8rank_modded_nanogpt/rank6.json.gz": "exposed_communication",
     f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz": "host_gaps",
     f"{TORCHREC}/sst_long_a2a_optimizer/pid21147.pt.trace.json.gz": "exposed_communication",
     f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz": "host_gaps",

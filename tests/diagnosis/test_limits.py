@@ -17,7 +17,7 @@ from augment.readers import read
 from tables import Event, annotation, call, kernel, op
 from tables import trace_of as made_of
 
-MS = 1_000_000
+US, MS = 1_000, 1_000_000
 SLOW_LOADER = changed(host_stall_us=20_000.0)
 LAUNCHING = changed(host_stall_us=5_000.0, run_ahead=None)
 
@@ -46,7 +46,7 @@ def test_a_saving_says_what_is_the_limit() -> None:
     """A loader takes 20 ms beside kernels of 13 ms: without it a step takes these 13 ms, as a simulation shows."""
     (finding,) = (each for each in diagnosis_of(SLOW_LOADER).findings if each.rule == "data_loading")
     assert finding.limit == "computing"
-    assert " this fix alone); beyond that computing is the limit." in verdict(trace_of(SLOW_LOADER))[1]
+    assert "); beyond that computing is the limit." in verdict(trace_of(SLOW_LOADER))[1]
     assert "95 % computing" in busy(trace_of(HEALTHY))
 
 
@@ -99,3 +99,36 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
 def test_a_sum_greater_than_its_parts_says_why(shared_traces: Path) -> None:
     said = verdict(read(str(shared_traces / "hta_trace_diff_pair/control.json.gz")))
     assert said[3].endswith("(29 %), more than their sum: once one is fixed, the others save more.")
+
+
+def run_ahead(host_us: int, communication_us: int, steps: range) -> tuple[list[Event], int]:
+    """Those ``steps`` of a run whose host never waits, 8 ms of products and an all-reduce after them in each, recorded
+    from the first on; and how long the devices take for the last of them, us."""
+    events, free, ends = [], 0, list[int]()
+    for step in range(steps.stop):
+        begin = step * host_us
+        launches = (
+            (begin + 1_000, 8_000, "gemm"),
+            (begin + host_us - 1_000, communication_us, "ncclKernel_AllReduce_RING"),
+        )
+        for number, (launched, length, name) in enumerate(launches):
+            start = max(free, launched + 10)
+            free = start + length
+            if step in steps:
+                correlation = 2 * step + number + 1
+                events.append(call("cudaLaunchKernel", launched * US, (launched + 5) * US, correlation=correlation))
+                events.append(kernel(name, start * US, free * US, correlation=correlation))
+        ends.append(free)
+        if step in steps:
+            events.append(annotation(f"ProfilerStep#{step}", begin * US, (begin + host_us - 20) * US))
+    return events, ends[-1] - ends[-2]
+
+
+@pytest.mark.parametrize("host_us", [4_000, 9_000, 16_000, 18_500])
+def test_a_host_that_is_ahead_for_a_while_limits_a_saving(host_us: int) -> None:
+    """Truth: the same run a thousand steps later without communication."""
+    recorded, before = run_ahead(host_us, 11_000, range(10, 14))
+    _, after = run_ahead(host_us, 0, range(1000, 1001))
+    (answer,) = [each for each in diagnose(made_of(*recorded)).findings if each.rule == "exposed_communication"]
+    assert answer.found.saved_ns / US == pytest.approx(before - after, abs=300)
+    assert (answer.limit == "host") == (host_us > 10_000)

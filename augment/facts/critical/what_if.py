@@ -153,6 +153,18 @@ def saved_ns(trace: Trace, cut: Cut) -> int:
     return max(_gain(graph, cut, np.flatnonzero(graph.target == len(graph) - 1)), 0)
 
 
+def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
+    """How much earlier the main thread would be where it is at ``until`` (ns), ns; never below 0."""
+    return max(_gain(critical_graph(trace), cut, _going_on(trace, until)), 0)
+
+
+def _going_on(trace: Trace, until: int) -> Int64s:
+    """The edges by which the main thread goes on from its last moment before ``until``."""
+    graph = critical_graph(trace)
+    nodes = np.flatnonzero((graph.lane == main_track(trace)) & (graph.ts <= until))
+    return np.flatnonzero(is_any(graph.kind, _GOING_ON) & np.isin(graph.source, nodes[-1:]))
+
+
 def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int:
     """How long the recording would be each time if it came again and again, ns: with ``cut``, or an empty one.
 
@@ -162,8 +174,7 @@ def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int
     the devices may begin then.
     """
     graph, work = critical_graph(trace), gpu_work(trace)
-    nodes = np.flatnonzero((graph.lane == main_track(trace)) & (graph.ts <= host[1]))
-    going_on = np.flatnonzero(is_any(graph.kind, _GOING_ON) & np.isin(graph.source, nodes[-1:]))
+    going_on = _going_on(trace, host[1])
     ending = np.flatnonzero((graph.target == len(graph) - 1) & (graph.source >= graph.first_work))
     first = graph.first_work + np.array([stream.start for stream in work.streams])
     begins = np.flatnonzero(is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
