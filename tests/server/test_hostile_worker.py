@@ -246,9 +246,9 @@ open(order["folder"] + "/../file", "w").write("uncounted")
 return {outcome}""")
     hostile.augment()
     (pid,) = hostile.server.workers
-    own, given = sorted((hostile.state / "work").iterdir())
-    assert given.name == own.name + ".given"
-    assert not [*own.iterdir(), *given.iterdir()]
+    writable, given = sorted((hostile.state / "work").iterdir())
+    assert given.name == writable.name + ".given"
+    assert not [*writable.iterdir(), *given.iterdir()]
     hostile.expect_honest_work()
     assert [pid] == hostile.server.workers
 

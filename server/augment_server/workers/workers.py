@@ -308,9 +308,9 @@ def readable_beside(state: Path) -> list[str]:
     Of the folders in which Python looks for modules neither the one in which the server was started, nor one around the
     state directory: ours are named by themselves.
     """
-    own = os.path.realpath(os.getcwd())
+    here = os.path.realpath(os.getcwd())
     paths = [os.path.realpath(path) for path in sys.path if os.path.isabs(path)]
-    modules = [path for path in paths if path != own and not state.resolve().is_relative_to(path)]
+    modules = [path for path in paths if path != here and not state.resolve().is_relative_to(path)]
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     libraries = [os.path.join(prefix, name) for prefix in sorted(prefixes) for name in _LIBRARIES]
     more = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(path)]
