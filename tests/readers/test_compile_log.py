@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import augment
-from augment.analyses import compilations, source_lines
+from augment.analyses import compilations, roofline, source_lines
 from augment.core.annotations import SliceTrack
 from augment.core.attachment_kinds import kind_of
 from augment.core.compiler_records import CompileLog, GraphOrigins, KernelOrigins
@@ -183,6 +183,31 @@ def test_a_log_beside_its_trace(tmp_path: Path) -> None:
     again = recompilation.check(trace)
     assert isinstance(again, rule.Found)
     assert again.seen.evidence(words()) == ["guard `n == 0` failed (model.py:10)"]
+
+
+def test_kernels_have_the_work_of_their_graph(tmp_path: Path) -> None:
+    """From the text of the log to the table: 64 x 32 floats read and written, and a product of (64, 32) by (32, 16)."""
+    graph = """class <lambda>(torch.nn.Module):
+    def forward(self, x: "f32[64, 32][32, 1]cuda:0", w: "f32[32, 16][16, 1]cuda:0"):
+        relu: "f32[64, 32][32, 1]cuda:0" = torch.ops.aten.relu.default(x);  x = None
+        neg: "f32[64, 32][32, 1]cuda:0" = torch.ops.aten.neg.default(relu);  relu = None
+        mm: "f32[64, 16][16, 1]cuda:0" = torch.ops.aten.mm.default(neg, w);  w = None
+        return (mm,)
+"""
+    made_of = {"triton_poi_0:1": ["relu"], "triton_poi_0:2": ["neg"], "extern_kernels.mm:3": ["mm"]}
+    log = write_log(
+        tmp_path / "trace.log",
+        compiled("0/0", DAY_US, 1000),
+        artifact("0/0", "after_post_grad_graph", graph),
+        artifact("0/0", "inductor_provenance_tracking_node_mappings", {"cppCodeToPost": made_of}),
+    )
+    outcome = roofline.analyze(recording(tmp_path / "a.json", log))
+    assert sorted(rows_of(outcome, "operator", "flops", "size_bytes", "count")) == [
+        ("extern_kernels.mm", 3 * 2 * 64 * 32 * 16, 3 * 4 * (64 * 32 + 32 * 16 + 64 * 16), 3),
+        ("triton_poi_0", None, 6 * 4 * 2 * 64 * 32, 6),
+    ]  # fmt: skip
+    alone = recording(tmp_path / "a.json", write_log(tmp_path / "b.log", compiled("0/0", DAY_US, 1000)))
+    assert isinstance(roofline.analyze(alone), Skipped)
 
 
 def words() -> Any:
