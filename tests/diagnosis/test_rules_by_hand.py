@@ -662,7 +662,7 @@ def test_a_step_is_no_name_for_what_the_host_does() -> None:
         for event in launched("a", place * 40_000_000 + start, place * 40_000_000 + start + 2_000_000, place + start)
     ]
     answer = problem_of(host_gaps.check(trace_of(*steps, *work)))
-    assert "in no recorded operator" in title_of(answer)
+    assert "outside recorded operators" in title_of(answer)
     assert answer.confidence == "medium"
 
 

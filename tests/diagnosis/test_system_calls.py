@@ -58,7 +58,7 @@ def reports(folder: Path, name: str, share: float, elsewhere: bool = False) -> t
     [
         ("read", 0.8, "in read without", "Record with torch.profiler's with_stack=True"),
         ("pthread_cond_timedwait", 0.8, "in pthread_cond_timedwait without", "The host waits here"),
-        ("read", 0.3, "in no recorded operator without", "Record with torch.profiler's with_stack=True"),
+        ("read", 0.3, "outside recorded operators without", "Record with torch.profiler's with_stack=True"),
     ],
 )
 def test_planted_calls_are_told(tmp_path: Path, name: str, share: float, title: str, advice: str) -> None:

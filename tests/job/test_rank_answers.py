@@ -105,7 +105,7 @@ def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_pat
             assert said.figures.itself is not None
             assert said.figures.itself.charged_ns == job.verdict.rows[0].charged_ns // JOB.steps
             continue
-        assert "mostly (100 %) rank 2 (" in said.text[0]
+        assert "100 % of it for rank 2 (" in said.text[0]
         assert said.figures.waits_for == f"rank {LATE}"
         assert row["advice"].startswith(f"Fix rank {LATE} rather than communication on this rank: ")
         # what computation hides is in the plain sum, too
@@ -332,7 +332,7 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
         rows = job.matched.rows_of(member)
         assert job.parted.wait_ns[rows][-LAST:].sum() == pytest.approx(waited, rel=0.05)
         assert said.figures.waits_for == "rank 2"
-        assert "mostly (100 %) rank 2 (its host, outside operators in `# running sparse arch`" in said.text[0]
+        assert "100 % of it for rank 2 (its host, outside operators in `# running sparse arch`" in said.text[0]
 
 
 def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:

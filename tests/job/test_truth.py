@@ -176,7 +176,7 @@ def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: st
     report = report_on(str(merged(options, tmp_path)), lambda _: None)
     row = next(row for row in report["rows"] if row["rule"] == "straggling_rank")
     assert row["status"] == "found"
-    assert f"mostly (100 %) rank 2 ({reason}" in row["title"]
+    assert f"100 % of it for rank 2 ({reason}" in row["title"]
     assert any("rank 2" in sentence for sentence in report["verdict"])
     communication = next(row for row in report["rows"] if row["rule"] == "exposed_communication")
     assert (communication["saved_ns"] or 0) < row["saved_ns"] / 2

@@ -57,8 +57,10 @@ class HostGaps(rule.Seen, frozen=True):
     calls: Sequence[str] = ()  #: of the operating system that the time is in, if they were recorded, with their share
 
     def title(self, words: text.Words) -> str:
-        where = text.listed([name or "no recorded operator" for name in self.slices])
-        return f"The host stalls for up to {text.time(self.longest_ns)} at a time in {where} without launching work"
+        named = text.listed([name for name in self.slices if name])
+        outside = "" if all(self.slices) else "outside recorded operators"
+        where = " and ".join(filter(None, (named and f"in {named}", outside)))
+        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {where} without launching work"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         longest = text.time(self.longest_ns)
