@@ -77,6 +77,24 @@ def test_what_is_named_is_no_habit_of_all(folder: str, shared_traces: Path) -> N
     assert late - statistics.median(others) > 0.5 * row.charged_ns / 1000
 
 
+def test_ranks_that_gain_nothing_are_not_named_where_all_wait_alike(shared_traces: Path) -> None:
+    """One step of eight ranks, each of whose devices idles most of the time: none is the reason."""
+    paths = job_at(shared_traces / "dlrm_8rank_v100_param" / "kineto")
+    assert min(idle_ratio(path) for path in paths) > 0.3
+    (row,) = answered(paths).verdict.rows
+    assert (row.rank, row.cause) == (None, "shared")
+
+
+def idle_ratio(path: Path) -> float:
+    """The share of a recording in which its device idles, from its first kernel on."""
+    rows = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if e.get("ph") == "X"]
+    work = sorted((e["ts"], e["ts"] + e["dur"]) for e in rows if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    idle, until = 0.0, work[0][0]
+    for start, end in work:
+        idle, until = idle + max(start - until, 0), max(until, end)
+    return idle / (until - work[0][0])
+
+
 def test_a_rank_that_is_late_without_gain() -> None:
     text = late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071)
     assert text == (

@@ -397,7 +397,7 @@ class Judgement:
     @cached_property
     def _joint_rows(self) -> list[Row]:
         """The rows of the verdict. Ranks that are late alike, so that none gains alone, are one row with what all gain
-        together; a rank that gains nothing, neither alone nor so, has none where others have."""
+        together; a rank that gains nothing, neither alone nor so, has none where others have, or all wait alike."""
         least = LEAST * self._time
         if self._gain_unknown or self._uneven_rows or any(gain >= least for gain in self._gains.values()):
             return self._rank_rows
@@ -413,7 +413,8 @@ class Judgement:
                 alike.append((cause, [member]))
         gains = [self._gain(np.array(members)) for _, members in alike]
         rows = [self._joint_row(of, gain) for (_, of), gain in zip(alike, gains, strict=True) if gain >= least]
-        return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED] or self._rank_rows
+        rows = sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
+        return rows or ([] if self._shared else self._rank_rows)
 
     def _joint_row(self, members: Sequence[int], gain: int) -> Row:
         """The row of several ranks that are late alike."""
