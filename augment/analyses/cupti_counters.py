@@ -76,10 +76,6 @@ def _summed(operators: list[Operators], counters: list[dict[str, float]]) -> Ite
             yield *who, name, statistic, _OF[statistic](several), len(several)
 
 
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 _OF: dict[str, Callable[[list[float]], float]] = {
     "sum": sum,
     "min": min,
