@@ -152,7 +152,8 @@ def snapshot_sentences(trace: Trace) -> list[str]:
 def _at_peak(held: Held, moment: Moment) -> list[str]:
     what = "At the peak" if moment.what == "peak" else "At the end"
     before = next(int(each.allocated[0]) for each in held.devices if each.device == moment.device)
-    lost = f", of which {size(before)} were there before its history begins" if before and moment.what == "peak" else ""
+    is_cut = before > 0 and moment.what == "peak"
+    lost = f", of which {size(before)} were there before its history begins" if is_cut else ""
     unused = sum(pool.free for pool in moment.pools)
     scattered = f"; {size(unused)} are unused, in pieces of at most {size(moment.largest)}" if unused else ""
     amounts = f"{size(moment.allocated)} are allocated{lost}, and {size(moment.reserved)} reserved{scattered}"
