@@ -68,7 +68,10 @@ def test_every_query_of_the_page_answers(outputs: list[Path], perfetto: Perfetto
     for path, of_path in zip(outputs, counts, strict=True):
         missing = [name for name, count in of_path.items() if not count]
         assert not missing, path
-    differing = {name for name in QUERIES if len({of_path[name] for of_path in counts}) > 1}
+    alike = [
+        of_path for path, of_path in zip(outputs, counts, strict=True) if ".flame." not in path.name
+    ]  # more tracks
+    differing = {name for name in QUERIES if len({of_path[name] for of_path in alike}) > 1}
     # in Chrome JSON the arrow to a kernel ends on the annotation of the same time and length
     assert differing <= {"How long do kernels wait after their launch?"}
 

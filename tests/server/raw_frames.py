@@ -24,9 +24,10 @@ class Connection:
     def __init__(self, port: int, patience_s: float) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._patience_s, self._changed = patience_s, threading.Condition()
-        self._windows, self._initial, self._calls, self._pongs = {0: 65535}, 65535, 0, 0
+        self._windows, self._initial, self._calls = {0: 65535}, 65535, 0
+        self._settings, self._acknowledged = 0, 0
         self.ended: set[int] = set()
-        self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
+        self._socket.sendall(_PREFACE)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.settle()
@@ -54,11 +55,12 @@ class Connection:
         return at
 
     def settle(self) -> None:
-        """Wait until the server has read all that was sent, and its answer is here."""
+        """Wait until the server has read all that was sent, and its answer is here. It ends those that ping often;
+        settings are acknowledged as well, also where there are none."""
         with self._changed:
-            wanted = self._pongs + 1
-            self._send(_PING, 0, 0, bytes(8))
-            assert self._changed.wait_for(lambda: self._pongs >= wanted, self._patience_s)
+            self._settings = wanted = self._settings + 1
+            self._send(_SETTINGS, 0, 0, b"")
+            assert self._changed.wait_for(lambda: self._acknowledged >= wanted, self._patience_s)
 
     def close(self) -> None:
         """End the connection with all of its calls."""
@@ -82,15 +84,15 @@ class Connection:
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == _WINDOW:
             self._windows[stream] = self._windows.get(stream, self._initial) + int.from_bytes(payload, "big")
-        elif kind == _SETTINGS and not flags & _ACK:
+        elif kind == _SETTINGS and flags & _ACK:
+            self._acknowledged += 1
+        elif kind == _SETTINGS:
             for name, value in struct.iter_unpack(">HI", payload):
                 if name == _INITIAL_WINDOW:
                     more, self._initial = value - self._initial, value
                     self._windows = {call: room + bool(call) * more for call, room in self._windows.items()}
             self._send(_SETTINGS, _ACK, 0, b"")
-        elif kind == _PING and flags & _ACK:
-            self._pongs += 1
-        elif kind == _PING:
+        elif kind == _PING and not flags & _ACK:
             self._send(_PING, _ACK, 0, payload)
         elif kind == _RESET or (kind == _HEADERS and flags & _END_STREAM):
             self.ended.add(stream)
