@@ -144,7 +144,8 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
     decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))
     if decides in {each.limit for each in fixed} or 2 * getattr(then, decides) < then.ns or not type_coverage(trace):
         return []
-    return [Sentence(f"After that, {_DECIDES[decides]} {percent(getattr(then, decides) / then.ns)} of {say.a_step}.")]
+    share = percent(getattr(then, decides) / then.ns)
+    return [Sentence(f"After that, {_DECIDES[decides]} {share} of what remains of {say.a_step}.")]
 
 
 _DECIDES = {
@@ -304,7 +305,7 @@ def _notes(trace: Trace) -> str:
     if whole.compilation_count:
         notes.append(f"without {counted(whole.compilation_count, 'step')} in which code is compiled")
     if abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
-        notes.append(f"{time(host_ns)} on the host")
+        notes.append(f"the host takes {time(host_ns)}")
     return f" ({'; '.join(notes)})" if notes else ""
 
 

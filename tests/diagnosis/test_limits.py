@@ -57,7 +57,7 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-1]
-    assert said == "After that, computing limits 96 % of a step."
+    assert said == "After that, computing limits 96 % of what remains of a step."
 
 
 def alternating() -> Trace:

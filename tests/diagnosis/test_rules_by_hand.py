@@ -426,7 +426,7 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
     text = verdict(trace_of(*events))[0]
     assert text.startswith("The GPU is busy 50 % of a step of 999 µs: ")
-    assert text.endswith(" (mean of 3 steps, without the slow first; 600 µs on the host).")
+    assert text.endswith(" (mean of 3 steps, without the slow first; the host takes 600 µs).")
 
 
 def test_a_capture_is_not_called_slow_launching() -> None:

@@ -35,7 +35,7 @@ from augment.job.rank_answers import RankAnswer, rank_answer, rank_in_job, track
 from augment.job.ranks.summary import summarize
 from augment.pipeline import augment
 from augment.readers import read
-from augment.results.report.health import of_jobs, report_on
+from augment.results.report.health import lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
 from augment.writers import perfetto as native
 from simulator import JobOptions, simulate
@@ -304,6 +304,24 @@ def test_a_recorded_rank_has_one_answer_by_every_way(shared_traces: Path, tmp_pa
     assert "largest minor" not in str(waiting["told_by_job"]["verdict"])
 
 
+def test_a_job_says_what_to_do(tmp_path: Path) -> None:
+    """The late rank's own gravest finding and its cure, under the verdict; of a healthy job nothing."""
+    for faults, rank in ((FAULTS["host"], LATE), ({}, None)):
+        folder = tmp_path / f"of{rank}"
+        folder.mkdir()
+        simulate(replace(JOB, **faults), folder)
+        reports = [report_on(str(path), lambda _: None) for path in sorted(folder.glob("*.json.gz"))]
+        (job,) = of_jobs(reports)
+        if rank is None:
+            assert job["cures"] == []
+            continue
+        grave = [row for row in reports[rank]["rows"] if row["status"] == "found" and row["rule"] != "straggling_rank"]
+        assert job["cures"] == [f"Rank {rank}: {grave[0]['title']}", grave[0]["advice"]]
+        text = "\n".join(lines_of([job], markdown=False, brief=True))
+        assert f"  → {grave[0]['advice']}" in text
+        assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
+
+
 @cache
 def recorded(folder: Path) -> Answer | None:
     paths = sorted(folder.glob("*.json.gz"))
@@ -345,7 +363,8 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     if job is None:
         pytest.skip("the job is not at hand")
     row = rows_of(rank_answer(job, 0))["straggling_rank"]
-    assert row["advice"].startswith("Fix rank 7 (most of the wait would remain): ")
+    assert (row["advice"], row["saved_ns"]) == ("Fixing rank 7 alone would gain the job little", None)
+    assert "rank 7 (" not in row["title"]
 
 
 # What a job draws on a rank's timeline, judged by Perfetto's engine.

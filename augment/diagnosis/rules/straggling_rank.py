@@ -94,6 +94,7 @@ def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
         return rule.Fine(StragglingRank(job.wait_ns))
     named = job.waits_for
     late = next((each for each in job.late_ranks if each.name == named), next(iter(job.late_ranks), None))
+    late = None if late is not None and late.gain_ns is not None and late.gain_ns <= 0 else late  # fixing it is no cure
     saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns + job.transfer_ns), 0)
     seen = StragglingRank(job.wait_ns, named, job.most_ratio, late)
     return rule.Found(seen, rule.NOWHERE, "medium" if late is None else late.confidence, saved)

@@ -165,7 +165,8 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 }
                 known = in_job(alone)
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
-        yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result)}
+        cures = _cures(result, ranks)
+        yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result), "cures": cures}
     for home, of_role in pipelines.items():
         roles_of_home = together(of_role)
         for (_, role, at), ranks in folders.items():
@@ -175,6 +176,22 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         names = ", ".join(role.name for role in roles_of_home.roles)
         name = f"roles of {os.path.basename(os.path.abspath(home))}: {names}"
         yield {"input": name, "verdict": list(roles_of_home.verdict.text), "rows": []}
+
+
+def _cures(answer: Answer, ranks: Sequence[Report]) -> list[str]:
+    """What to do about what the job's verdict names first: the gravest finding of the rank's own, or of the first of
+    ranks that wait alike. Findings about other ranks, and about the recording, are none."""
+    row = next(iter(answer.verdict.rows), None)
+    for summary, rank in zip(answer.summaries, ranks, strict=True):
+        if row is None or row.rank not in (None, summary.rank):
+            continue
+        for each in rank["rows"]:
+            if each["rule"] not in _OTHERS and is_grave(each, "warning"):
+                return [f"Rank {summary.rank}: {each['title']}", each["advice"]]
+    return []
+
+
+_OTHERS = ("straggling_rank", "exposed_communication", "partial_recording")
 
 
 def job_findings(answer: Answer) -> list[Report]:
@@ -257,7 +274,7 @@ def json_of(report: Report) -> str:
     """A report as a line of JSON."""
     from augment.core.jsontext import json_line
 
-    return json_line({name: report[name] for name in ("input", "verdict", "rows")})
+    return json_line({name: report[name] for name in ("input", "verdict", "rows", "cures") if name in report})
 
 
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
@@ -277,6 +294,10 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     yield ""
     yield (
         plain(" ".join(report["verdict"])) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
+    )
+    cures = report.get("cures", [])
+    yield from (
+        ("", *(f"- {plain(cure)}" for cure in cures)) if markdown and cures else (f"  → {cure}" for cure in cures)
     )
     order = list(_SIGNS)
     shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
