@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, union
 from augment.arrays.ordering import distinct, group_bounds, is_among, numbered, sums
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core.trace import LAUNCHES, Category, Trace
+from augment.diagnosis.judging import idle_ns, measure, within_steps
+from augment.diagnosis.rule import Spans
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost
 from augment.facts.host.queued_tasks import operators_around
+from augment.facts.names.name_masks import matching
 
+CONTEXT_NS = 100_000_000  #: no call before the first launch takes so long but to create the device's context,
+CONTEXT_BY_MEMORY_NS = 1_000_000_000  #: or so long where it gives back, or asks for, memory
+MOST_CHANCE = 1e-3  #: that slow operators are first launches by chance
+FEW_PIECES = 16  #: of GPU work: fewer repeat nothing
+_WORKS = re.compile(r"Graph|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime|Module|Library")
+_MEMORY = re.compile(r"Malloc|Free|Alloc|Mem(?:Create|Map|Host)|Host(?:Register|Unregister)")
 FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
 LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
 LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
@@ -38,15 +51,22 @@ def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
     return again
 
 
-@derived(until="diagnosis")
-def cold_operators(trace: Trace) -> Int64s:
-    """The operators, ascending rows, that launch a kernel for the first time in the recording, and therefore take long:
-    more than :data:`FAR_LONGER` times the median of those of their name that launch only kernels launched before.
+class LaunchingOperators(Struct, frozen=True):
+    """The innermost operators that launch kernels, if it is known how long those of their name usually take: the median
+    of at least :data:`LEAST_USUAL` of them that launch only kernels launched before. Equal-length columns.
 
-    The driver loads a kernel when it is first launched, and libraries choose an algorithm for each new shape. Where no
-    operator of the name launches only what was launched before, nothing is usual, and none is far longer. Waiting for
-    the device does not count.
+    ``row``, ascending, into the event table; ``first``: it launches a kernel for the first time in the recording;
+    ``slow``: it takes far longer than usual, without waits for the device.
     """
+
+    row: Int64s
+    first: Bools
+    slow: Bools
+
+
+@derived(until="diagnosis")
+def launching_operators(trace: Trace) -> LaunchingOperators:
+    """The operators, beside what is usual."""
     work, events = gpu_work(trace), trace.events
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
@@ -55,16 +75,83 @@ def cold_operators(trace: Trace) -> Int64s:
     kernel = events.name[work.row[place]]
     first = np.full(len(trace.strings), -1, np.int64)
     first[kernel[::-1]] = np.arange(len(kernel))[::-1]
-    new, launching = distinct(operator[first[first >= 0]]), distinct(operator)
-    is_new, worked = is_among(launching, new), _time_without_waits(trace, launching)
-    names, which = numbered(events.name[launching[~is_new]])
+    new, row = distinct(operator[first[first >= 0]]), distinct(operator)
+    is_new, worked = is_among(row, new), _time_without_waits(trace, row)
+    names, which = numbered(events.name[row[~is_new]])
     bounds = group_bounds(which, len(names))
     enough = np.diff(bounds) >= LEAST_USUAL
-    usual_of_name = np.full(len(trace.strings), np.inf)  # none takes longer
+    usual_of_name = np.full(len(trace.strings), NO_INDEX, np.int64)
     usual_of_name[names[enough]] = np.floor(grouped_medians(worked[~is_new], which, bounds)[enough])
-    took, usual = worked[is_new], usual_of_name[events.name[new]]
-    cold: Int64s = new[(took > FAR_LONGER * usual) & (took - usual >= LEAST_NS)]
-    return cold
+    usual = usual_of_name[events.name[row]]
+    known, slow = usual != NO_INDEX, (worked > FAR_LONGER * usual) & (worked - usual >= LEAST_NS)
+    return LaunchingOperators(row[known], is_new[known], slow[known])
+
+
+@derived(until="diagnosis")
+def cold_operators(trace: Trace) -> Int64s:
+    """The operators, ascending rows, that launch a kernel for the first time in the recording, and therefore take long:
+    more than :data:`FAR_LONGER` times as long as usual.
+
+    The driver loads a kernel when it is first launched, and libraries choose an algorithm for each new shape.
+    """
+    operators = launching_operators(trace)
+    rows: Int64s = operators.row[operators.first & operators.slow]
+    return rows
+
+
+class ColdStart(Struct, frozen=True):
+    """That a recording shows the start of a process rather than its run. ``spans``: the time of :func:`cold_operators`
+    in the steps that are judged; ``context``: the row of the call that created the device's context, or -1."""
+
+    spans: Spans
+    context: int
+
+
+@derived(until="diagnosis")
+def cold_start(trace: Trace) -> ColdStart | None:
+    """Whether most of the judged time passes, with idle devices, in operators that load kernels; or a context is
+    created, and there is too little work for anything to be usual.
+
+    It takes evidence that these operators are slow because they are the first: a context that is created in the
+    recording, or that chance would hardly make first launches of so many of the slow ones.
+    """
+    context, rows, events = _context_creation(trace), cold_operators(trace), trace.events
+    which, parts = within_steps(trace, events.ts[rows], events.ts[rows] + events.dur[rows])
+    spans, whole = Spans(parts.start, parts.end, rows[which]), union(parts.start, parts.end)
+    pause = Spans(whole.start, whole.end, np.full(len(whole.start), NO_INDEX, np.int64))
+    most = 2 * int(idle_ns(trace, pause).sum()) > measure(trace).length_ns * measure(trace).count
+    if most and (context != NO_INDEX or _chance(launching_operators(trace)) < MOST_CHANCE):
+        return ColdStart(spans, context)
+    few = 0 < len(gpu_work(trace)) < FEW_PIECES
+    return ColdStart(spans, context) if context != NO_INDEX and few else None
+
+
+def _chance(operators: LaunchingOperators) -> float:
+    """How likely as many slow operators launch something for the first time as do, or more, if what makes them slow
+    struck any alike."""
+    slow, hits = int(operators.slow.sum()), int((operators.slow & operators.first).sum())
+    share = float(operators.first.mean()) if len(operators.row) else 1.0
+    if share in (0.0, 1.0):
+        return 1.0
+    ways = (math.lgamma(slow + 1) - math.lgamma(n + 1) - math.lgamma(slow - n + 1) for n in range(hits, slow + 1))
+    terms = zip(ways, range(hits, slow + 1), strict=True)
+    return sum(math.exp(way + n * math.log(share) + (slow - n) * math.log1p(-share)) for way, n in terms)
+
+
+def _context_creation(trace: Trace) -> int:
+    """The row of the longest call of the runtime that returns before anything is launched or runs on a device, and
+    takes as long as only the device's context does; -1 if there is none."""
+    work, events = gpu_work(trace), trace.events
+    launch = work.launch[work.launch != NO_INDEX]
+    if not len(launch):
+        return NO_INDEX
+    first = min(int(events.ts[launch].min()), int(work.ts.min()))
+    calls = events.slices_of(*LAUNCHES)
+    calls = calls[(events.ts[calls] + events.dur[calls] <= first) & (events.dur[calls] >= CONTEXT_NS)]
+    calls = calls[~matching(trace, _WORKS)[events.name[calls]]]
+    memory = matching(trace, _MEMORY)[events.name[calls]]
+    calls = calls[~memory | (events.dur[calls] >= CONTEXT_BY_MEMORY_NS)]
+    return int(calls[events.dur[calls].argmax()]) if len(calls) else NO_INDEX
 
 
 def _time_without_waits(trace: Trace, rows: Int64s) -> Int64s:

@@ -18,7 +18,7 @@ from augment.core.attachments import WORKERS
 from augment.core.context import derived
 from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
 from augment.diagnosis.captures import captures, compilations, compiles
-from augment.diagnosis.first_calls import cold_times
+from augment.diagnosis.first_calls import cold_start, cold_times
 from augment.diagnosis.judging import (
     fetches_in_steps,
     host_cut,
@@ -93,7 +93,7 @@ def allocating(trace: Trace) -> Cause | None:
     """Calls that ask the driver for memory, and wait while they do."""
     calls = trace.events.slices_of(*LAUNCHES)
     rows = rows_in_steps(trace, calls[matching(trace, MEMORY)[trace.events.name[calls]]])
-    rows = rows[~is_among(rows, single_calls(trace))]  # those create the context
+    rows = _of_no_cold_start(trace, rows[~is_among(rows, single_calls(trace))])  # those create the context
     if not len(rows):
         return None
     spans = Spans.of(trace, rows)
@@ -161,7 +161,16 @@ def capturing(trace: Trace) -> Cause | None:
     return _of_spans(trace, spans, trace.events.track[spans.row])
 
 
-CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compiling, capturing)
+@derived
+def loading(trace: Trace) -> Cause | None:
+    """The operators that load kernels, in a recording that is a cold start."""
+    start = cold_start(trace)
+    if start is None or not len(start.spans):
+        return None
+    return _of_spans(trace, start.spans, trace.events.track[start.spans.row])
+
+
+CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compiling, capturing, loading)
 
 
 @derived
@@ -220,10 +229,17 @@ def single_calls(trace: Trace) -> Int64s:
     memory = matching(trace, MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
+    rows = _of_no_cold_start(trace, rows)
     chosen: Int64s = rows[
         idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
     ]
     return chosen
+
+
+def _of_no_cold_start(trace: Trace, rows: Int64s) -> Int64s:
+    """Those of ``rows``, calls, that do not belong to the loading of a cold start."""
+    start, ts = cold_start(trace), trace.events.ts[rows]
+    return rows if start is None else rows[~inside_of(union(start.spans.start, start.spans.end), ts, ts + 1)]
 
 
 @derived
@@ -250,7 +266,8 @@ def inside_of(times: Intervals, start: Int64s, end: Int64s) -> Bools:
 
 def _stretches(trace: Trace) -> Spans:
     """The long stretches of the launching threads, and all within operators that launch a kernel for the first time
-    and take long for it; of other threads than the main one only those in a slice."""
+    and take long for it, which in a cold start have a rule of their own; of other threads than the main one only those
+    in a slice."""
     segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
     spans = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace)))
     others = union(spans.start, spans.end)
@@ -258,7 +275,8 @@ def _stretches(trace: Trace) -> Spans:
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        long = (np.diff(ts) >= LONG_NS) | inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
+        cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
+        long = (np.diff(ts) >= LONG_NS) & ~cold if cold_start(trace) else (np.diff(ts) >= LONG_NS) | cold
         chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
         chosen &= ~is_among(ts[:-1], standstills(trace).start)
         chosen[chosen] = ~_mostly(others, ts[:-1][chosen], ts[1:][chosen])

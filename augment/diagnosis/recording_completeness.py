@@ -12,6 +12,7 @@ from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.diagnosis.captures import captures
+from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording
@@ -28,9 +29,10 @@ _KERNEL = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel
 
 
 def is_doubtful(trace: Trace) -> bool:
-    """Whether so much is missing that no cause is more than possible."""
+    """Whether so much is missing, or of the start of the process, that no cause is more than possible."""
     lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace) or held_up(trace) is not None
-    return lost or trace.partial is not None or lacks_causes(trace.source.metadata)
+    cold = cold_start(trace) is not None
+    return lost or cold or trace.partial is not None or lacks_causes(trace.source.metadata)
 
 
 @derived

@@ -15,6 +15,7 @@ from augment.core.context import derived
 from augment.core.text import Words, counted, percent, short, time
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import words
+from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.judging import (
     decided_in_steps,
@@ -97,10 +98,16 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         made.append(Sentence(text, (likeliest.rule,)))
     elif trace.partial is not None and measure(trace).is_empty:
         return tuple(made)
+    elif cold_start(trace) is not None:
+        return tuple(made)  # what the run does is not in the recording
     elif not grave:
         made += _nothing(trace, result)
     elif unexplained := _unexplained(trace, result):
         made.append(Sentence(unexplained))
+    else:
+        most = max(each.found.saved_ns or 0 for each in grave)
+        more = [each for each in _possible(result) if not each.is_grave and (each.found.saved_ns or 0) > most]
+        made += [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
     made += _together(trace, result, chosen)
     return tuple(made[:6])
 

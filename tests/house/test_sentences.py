@@ -49,6 +49,9 @@ SAMPLES: list[Seen] = [
         for problem in get_args(rules.partial_recording.Problem)
     ),
     rules.partial_recording.PartialRecording("truncated", "10 to 20 ms", whole_count=1, count=2),
+    rules.cold_start.ColdStart(9 * MS, 10 * MS, [("aten::conv2d", 9 * MS)], ("cudaFree", 1_000 * MS)),
+    rules.cold_start.ColdStart(0, 10 * MS, [], ("cudaFree", 1_000 * MS)),
+    rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_once=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
         rules.data_loading.Fetches(5 * MS, alone, why)

@@ -6,6 +6,7 @@ from augment.diagnosis.rule import Rule
 from augment.diagnosis.rules import (
     allocator_calls,
     clock_drop,
+    cold_start,
     data_loading,
     disturbed_device,
     eager_decodes,
@@ -49,6 +50,7 @@ from augment.diagnosis.rules import (
 
 RULES: tuple[Rule, ...] = (
     partial_recording,
+    cold_start,
     profiler_overhead,
     data_loading,
     synchronizing_calls,

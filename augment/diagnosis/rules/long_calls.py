@@ -37,6 +37,7 @@ class LongCalls(rule.Seen, frozen=True):
     calls: list[tuple[str, int]]  #: names, and the ns in which devices idle in them; the longest first
     in_every_step: bool
     lines: list[str]  #: of the user's program
+    is_once: bool = False  #: a single call, in a recording of a single step
 
     def title(self, words: text.Words) -> str:
         return f"Single runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
@@ -58,6 +59,10 @@ class LongCalls(rule.Seen, frozen=True):
             return _OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
+        if self.is_once:
+            return (
+                f"Record several steps: one cannot tell whether the call takes long again{text.called_from(self.lines)}"
+            )
         return f"Find out what calls it in every step{text.called_from(self.lines)}" if self.in_every_step else _ONCE
 
 
@@ -74,6 +79,8 @@ def check(trace: Trace) -> rule.Answer:
     for name, ns in zip(trace.names_of(rows), judging.idle_ns(trace, cause.spans).tolist(), strict=True):
         spent[text.short(name)] += ns
     lines = facts.host.python_lines(trace, judging.longest(cause.spans, 64).row)
-    seen = LongCalls(call_count=len(rows) / steps, calls=spent.most_common(), in_every_step=steady, lines=lines)
-    confidence: rule.Confidence = "high" if steady else "medium"
+    calls = spent.most_common()
+    once = len(rows) == steps == 1 and judging.measure(trace).unit == "step" and "GraphLaunch" not in calls[0][0]
+    seen = LongCalls(len(rows) / steps, calls, steady, lines, once)
+    confidence: rule.Confidence = "high" if steady else "low" if once else "medium"
     return judging.judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence=confidence, cut=cause.cut)
