@@ -133,6 +133,12 @@ def eventually(what: Callable[[], T | bool | None], timeout_s: float = PATIENCE_
     return cast("T", result)
 
 
+def outputs(state: Path, job: str) -> Path:
+    """The folder with the artifacts of a job that has succeeded at its only attempt."""
+    (folder,) = (state / "artifacts" / job.removeprefix("jobs/")).iterdir()
+    return folder
+
+
 def touched(server: Server, upload: str) -> int:
     """When an upload was last."""
     row = server.core._storage.row("SELECT touched_ns FROM uploads WHERE id = ?", upload.removeprefix("uploads/"))

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from in_process import Server, eventually, serving, trace
+from in_process import Server, eventually, outputs, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.base import confinement
 from augment_server.base.interception import LARGE
 from augment_server.base.threads import relay
+from augment_server.storage.folder import remove
 from augment_server.storage.roots import take_over
-from augment_server.storage.storage import remove
 from augment_server.workers import workers
 
 #: a worker that does as it should, unless the file {evil} has a function ``evil(order, say)`` that returns something
@@ -169,7 +169,7 @@ def test_only_regular_files_of_the_attempt_are_published(hostile: Hostile, how: 
     hostile.does(dedented(LEADS_OUTSIDE[how]))
     job = hostile.augment()
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "OUTPUT_ERROR")
-    assert not os.path.lexists(hostile.state / "artifacts" / job.name.removeprefix("jobs/"))
+    assert not list((hostile.state / "artifacts" / job.name.removeprefix("jobs/")).rglob("*"))
     eventually(lambda: not list((hostile.state / "work").glob("*/*[!x]")))
     hostile.server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
     assert unharmed(hostile) == before
@@ -184,7 +184,7 @@ os.mkdir(out + "/folder")
 return {"made": [["rank0.metrics.json", hashlib.sha256(b"12345").hexdigest()]]}""")
     job = hostile.augment()
     assert [(each.file_name, each.size_bytes) for each in job.artifacts] == [("rank0.metrics.json", 5)]
-    folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
+    folder = outputs(hostile.state, job.name)
     assert [path.name for path in folder.rglob("*")] == ["rank0.metrics.json"]
     assert hostile.server.read(job.artifacts[0].name) == b"12345"
 
@@ -260,7 +260,7 @@ def test_outputs_of_a_step_are_files_of_the_step(hostile: Hostile, target: str) 
     artifact = earlier.artifacts[0]
     place, name = str(hostile.outside / "home"), "bashrc.metrics.json"
     if target == "artifacts":
-        place, name = str(hostile.state / "artifacts"), artifact.name.removeprefix("jobs/").replace("/artifacts/", "/")
+        place, name = str(outputs(hostile.state, earlier.name)), artifact.file_name
     before = unharmed(hostile), hostile.server.read(artifact.name)
     hostile.does(f"""
 if order["kind"] == "augment":
@@ -316,7 +316,7 @@ def test_a_worker_reads_its_inputs_and_nothing_else_of_the_server(hostile: Hosti
     state, (_, job, _, name) = hostile.state, earlier.artifacts[0].name.split("/")
     other = hostile.server.upload(trace(hostile.outside / "other.json", count=7))
     kept = {path.name: path.read_bytes() for path in (state / "blobs").iterdir()}
-    others = [*map(str, (state / "blobs").iterdir()), str(state / "artifacts" / job / name)]
+    others = [*map(str, (state / "blobs").iterdir()), str(outputs(state, job) / name)]
     hostile.does(READS.format(others=others))
     tried = hostile.augment()
     assert tried.state == v1.Job.STATE_SUCCEEDED, tried.error
@@ -355,7 +355,7 @@ return {"made": [["refused.metrics.json", "0" * 64], *([each["file_name"], each[
     again = {each.file_name: hostile.server.read(each.name) for each in job.artifacts[1:]}
     assert len(again) >= 3
     assert again == {name.rpartition("/")[2]: data for name, data in before.items()}
-    folder = hostile.state / "artifacts" / job.name.removeprefix("jobs/")
+    folder = outputs(hostile.state, job.name)
     assert (folder / "refused.metrics.json").read_text() == str(2 * len(again))
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
     hostile.expect_honest_work()
@@ -419,7 +419,7 @@ def test_removal_enters_folders_that_their_modes_close(tmp_path: Path) -> None:
         import os, sys
         from pathlib import Path
         from augment_server.base.confinement import renounce
-        from augment_server.storage.storage import remove
+        from augment_server.storage.folder import remove
         renounce()  # root could enter
         os.makedirs(path := sys.argv[1] + "/a/b")
         open(path + "/file", "w")

@@ -23,11 +23,11 @@ from augment_server.jobs.metrics_query import query
 def sidecar(path: Path, **rows: Sequence[Any]) -> catalog.MetricsFile:
     analyses = {name: {"status": "ok", "rows": each} for name, each in rows.items()}
     path.write_bytes(encode({"source": {}, "analyses": analyses, "diagnostics": []}))
-    return catalog.MetricsFile(os.open(path, os.O_RDONLY))
+    return catalog.MetricsFile(path.open("rb"))
 
 
 def read(path: Path) -> list[Any]:
-    with contextlib.closing(catalog.MetricsFile(os.open(path, os.O_RDONLY))) as file:
+    with contextlib.closing(catalog.MetricsFile(path.open("rb"))) as file:
         return list(file.messages("diagnosis"))
 
 
@@ -48,7 +48,7 @@ def test_metrics_of_any_size_take_little_memory(tmp_path: Path) -> None:
     count, texts = 0, [json.dumps(row, separators=(",", ":")) for row in rows]
     tracemalloc.start()
     try:
-        with contextlib.closing(catalog.MetricsFile(os.open(path, os.O_RDONLY))) as file:
+        with contextlib.closing(catalog.MetricsFile(path.open("rb"))) as file:
             assert list(file.names) == ["a", "b", "c"]
             for message in file.messages("a"):
                 assert list(message.json_rows) == texts[count : count + len(message.json_rows)]
@@ -66,7 +66,7 @@ def test_metrics_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sidecar(path := tmp_path / "rank0.metrics.json", a=["x" * 1000] * 20).close()
     monkeypatch.setattr(catalog, f"MOST_{limit}" if "_" in limit else "MOST_METRICS_BYTES", value)
     with pytest.raises(Refusal, match="read the artifact"):
-        catalog.MetricsFile(os.open(path, os.O_RDONLY))
+        catalog.MetricsFile(path.open("rb"))
 
 
 @pytest.mark.parametrize("member", ["told_by_job", "rows"])
@@ -111,14 +111,14 @@ def test_metrics_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rank0.metrics.json"
     path.write_text(text, errors="surrogatepass")
     with pytest.raises(Refusal, match="damaged"):
-        catalog.MetricsFile(os.open(path, os.O_RDONLY))
+        catalog.MetricsFile(path.open("rb"))
 
 
 def of_row(path: Path, row: str, status: str = "ok") -> catalog.MetricsFile:
     """A sidecar with a row as a hostile worker may write it."""
     text = f'{{\n  "analyses": {{\n    "a": {{"status": "{status}", "rows": [\n      {row}\n    ]}}\n  }}\n}}\n'
     path.write_text(text, errors="surrogateescape")
-    return catalog.MetricsFile(os.open(path, os.O_RDONLY))
+    return catalog.MetricsFile(path.open("rb"))
 
 
 @pytest.mark.parametrize("row", ["[1]", "7", "null", '"x"', '{"x": "\udcff"}', f'{{"x": {"[" * 5000}{"]" * 5000}}}',

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from in_process import Server, eventually, refused, serving, trace
+from in_process import Server, eventually, outputs, refused, serving, trace
 from serving_process import ROOT
 from serving_process import serving as serving_process
 
@@ -262,7 +262,7 @@ def test_a_name_that_an_earlier_version_took(server: Server, upload: str, folder
 def test_artifacts_are_read_below_their_job_alone(server: Server, earlier: str, folder: Path) -> None:
     """Even if the database named another file, and through no link."""
     artifact = server.get(earlier).artifacts[-1]
-    path = folder / "state" / "artifacts" / earlier.removeprefix("jobs/") / artifact.file_name
+    path = outputs(folder / "state", earlier) / artifact.file_name
     moved = path.rename(folder / "moved")
     try:
         path.symlink_to(moved)

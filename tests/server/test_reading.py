@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from in_process import PATIENCE_S, eventually, told_by, trace
+from in_process import PATIENCE_S, eventually, outputs, told_by, trace
 from serving_process import serving
 
 from augment.client.connection import Connection, Deadline
@@ -59,7 +59,7 @@ def done(stub: Any, path: Path) -> v1.Job:
 
 def enlarge(state: Path, job: str, artifact: v1.Artifact) -> str:
     """Make a large file of zeros of it."""
-    os.truncate(state / "artifacts" / job / artifact.file_name, SIZE)
+    os.truncate(outputs(state, job) / artifact.file_name, SIZE)
     with sqlite3.connect(state / "state.db") as database:
         database.execute("UPDATE artifacts SET size = ? WHERE job = ? AND position = 0", (SIZE, job))
     return artifact.name

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import PATIENCE_S, Server, eventually, refused, serving, told_by, trace
+from in_process import PATIENCE_S, Server, eventually, outputs, refused, serving, told_by, trace
 from serving_process import augment
 from serving_process import serving as serving_apart
 
@@ -339,7 +339,7 @@ def test_a_database_that_is_lost_or_anothers(tmp_path: Path, damage: str) -> Non
         database.execute("CREATE TABLE theirs (x)" if damage == "foreign" else "PRAGMA user_version = 99")
     with pytest.raises(AugmentError, match=r"state\.db .*--repair"):
         Storage(state)
-    artifacts = [path.name for path in (state / "artifacts" / job.name.partition("/")[2]).iterdir()]
+    artifacts = [path.name for path in outputs(state, job.name).iterdir()]
     assert sorted(artifacts) == sorted(artifact.file_name for artifact in job.artifacts)
 
 
@@ -364,7 +364,7 @@ def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None
             assert blob.read_bytes() == data
         job = server.wait(server.create(upload.name).name)
         assert job.state == v1.Job.STATE_SUCCEEDED
-        os.truncate(state / "artifacts" / job.name.partition("/")[2] / job.artifacts[0].file_name, 10)
+        os.truncate(outputs(state, job.name) / job.artifacts[0].file_name, 10)
         with refused("ARTIFACT_DAMAGED", "DATA_LOSS"):
             server.read(job.artifacts[0].name)
 

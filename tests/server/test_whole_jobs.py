@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, eventually, refused, serving
+from in_process import Server, eventually, outputs, refused, serving
 from serving_process import augment
 
 from augment.v1 import resources_pb2 as v1
@@ -175,8 +175,7 @@ def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
     job = server.wait(create(server, inputs, augment=spec, merge=v1.MergeSpec()).name)
     assert (job.state, len(job.failures), job.error.reason) == (FAILED, RANKS, "USAGE")
     earlier = server.wait(server.create(inputs[0].upload, summaries=True).name)
-    folder = server.core._storage.artifacts(earlier.name.removeprefix("jobs/"))
-    for path in folder.iterdir():
+    for path in outputs(server.core._storage.root, earlier.name).iterdir():
         path.write_bytes(b"damaged")
     given = v1.Input(job=earlier.name)
     kinds = [

@@ -10,7 +10,7 @@ import logging
 import os
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from google.api.httpbody_pb2 import HttpBody
 from google.protobuf.message import Message
@@ -43,7 +43,6 @@ from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.pages import Asked
 from augment_server.storage.requests import Requests, expect_id
-from augment_server.storage.roots import open_inside
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller, Uploads
 
@@ -432,8 +431,8 @@ class Service(AugmentServiceServicer):
 
     async def _read(self, artifact: v1.Artifact, offset: int, left: int) -> AsyncGenerator[bytes, None]:
         """``left`` bytes of an artifact, from ``offset`` on."""
-        with os.fdopen(self._opened(artifact), "rb") as file:
-            if os.fstat(file.fileno()).st_size != artifact.size_bytes:
+        with await self._apart(self._opened, artifact) as file:
+            if file.seek(0, os.SEEK_END) != artifact.size_bytes:
                 raise Refusal(
                     "ARTIFACT_DAMAGED", f"{artifact.name}: is damaged on the server's disk; run the job again"
                 )
@@ -442,11 +441,11 @@ class Service(AugmentServiceServicer):
                 left -= len(chunk)
                 yield chunk
 
-    def _opened(self, artifact: v1.Artifact) -> int:
-        """The descriptor of an artifact's file."""
+    def _opened(self, artifact: v1.Artifact) -> BinaryIO:
+        """An artifact's file."""
         job, file_name = artifact_of(artifact.name)
         try:
-            return open_inside(self._storage.artifacts(job), file_name)
+            return self._storage.store.open(f"{self._jobs.folder(job)}/{file_name}")
         except OSError as error:
             raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
 

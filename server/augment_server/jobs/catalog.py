@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -64,14 +64,14 @@ class MetricsFile:
     of a rank with what its job tells. All methods block.
 
     Args:
-        descriptor: of the file, which is closed at the end.
+        file: it, which is closed at the end.
 
     Raises:
         Refusal: it is damaged, or larger than what is read.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._file = open(descriptor, "rb")  # noqa: SIM115 - close() does
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         try:
             self._begin()
         except BaseException:
@@ -83,8 +83,9 @@ class MetricsFile:
         self._file.close()
 
     def _begin(self) -> None:
-        if os.fstat(self._file.fileno()).st_size > MOST_METRICS_BYTES:
+        if self._file.seek(0, os.SEEK_END) > MOST_METRICS_BYTES:
             raise _too_large()
+        self._file.seek(0)
         head, places = bytearray(), list[tuple[int, int]]()  # all but the rows; where those of each analysis lie
         at, in_analyses = 0, False
         while line := self._line():

@@ -24,6 +24,7 @@ from augment_server.storage.inputs import (
     Outputs,
     attached_of,
     files_of,
+    folder_of,
     is_plain,
     traces_of,
 )
@@ -272,6 +273,11 @@ class Jobs:
         row = self._storage.row("SELECT * FROM artifacts WHERE job = ? AND file_name = ?", job, file_name)
         return _artifact(job, row) if row and succeeded else None
 
+    def folder(self, job: str) -> str:
+        """The key under which its artifacts are stored."""
+        row = self._storage.row("SELECT * FROM jobs WHERE id = ?", job)
+        return folder_of(row) if row else ""
+
     def _failures(self, job: str) -> list[v1.InputFailure]:
         query = "SELECT * FROM parts WHERE job = ? AND error IS NOT NULL ORDER BY position"
         return list(parts.failures(self._storage.rows(query, job)))
@@ -339,6 +345,8 @@ class Jobs:
             ended = self._end(db, job, state, text)
             rows = [(job, position, file.file_name, file.size, file.sha256) for position, file in enumerate(made.files)]
             db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows if ended else ())
+            if ended and made.folder:
+                db.execute("UPDATE jobs SET folder = ? WHERE id = ?", (made.folder, job))
             if ended and made.notes:
                 parts.note(db, job, made)
             for failure in made.failures if ended else ():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import threading
 import time
@@ -17,7 +16,7 @@ from augment_server.base.limits import Limits
 from augment_server.jobs import parts
 from augment_server.jobs.jobs import FINAL, QUEUED, RUNNING
 from augment_server.storage.requests import LIFE_NS
-from augment_server.storage.storage import Storage, now_ns, remove
+from augment_server.storage.storage import Storage, now_ns
 from augment_server.storage.uploads import Uploads
 
 FRESH_S = 600.0  #: data used within this time is not removed to make room
@@ -79,26 +78,16 @@ class Retention:
         return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
 
     def _recover_upload(self, row: sqlite3.Row) -> None:
-        """Complete the move of a complete upload's bytes; count those of another one.
-
-        All bytes in the file are the upload's, in order. After a crash of the machine some may be missing before its
-        end; then only those count that were synced.
+        """Count the bytes of an upload; without those of a complete one it is to be sent again.
 
         Raises:
             OSError: the bytes cannot be moved or looked at.
         """
-        part, blob = self._storage.part(row["id"]), self._storage.blob(row["sha256"] or "-")
-        there = part.stat().st_size if part.exists() else 0
-        if row["complete"]:
-            if not blob.exists() and part.exists():
-                os.rename(part, blob)
-            elif not blob.exists():
-                self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
-            return
-        most = row["size"] if row["size"] is not None else there
-        received = min(there, most if self._storage.is_same_boot else row["received"])
-        if received != row["received"]:
-            self._update("UPDATE uploads SET received = ? WHERE id = ?", received, row["id"])
+        there = self._storage.store.recover(row, same_boot=self._storage.is_same_boot)
+        if there < row["received"] and row["complete"]:
+            self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
+        elif there != row["received"]:
+            self._update("UPDATE uploads SET received = ? WHERE id = ?", there, row["id"])
 
     def _drop_strays(self, tell: Callable[[str], None]) -> None:
         """Remove files without a row in the database."""
@@ -106,14 +95,18 @@ class Retention:
         begun = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
         jobs = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
         ranks = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
-        for folder, kept in (("parts", begun), ("artifacts", jobs), ("ranks", ranks), ("work", set())):
-            for path in (storage.root / folder).iterdir():
-                if path.name in kept:
-                    continue
+        local, store = storage.local, storage.store
+        for where, folder, kept in (
+            (store, "parts", begun),
+            (store, "artifacts", jobs),
+            (store, "ranks", ranks),
+            (local, "work", set()),
+        ):
+            for name in set(where.names(folder)) - kept:
                 try:
-                    remove(path)
-                except OSError as error:
-                    tell(f"{folder}/{path.name}: belongs to nothing, and cannot be removed: {error!r}")
+                    where.remove(f"{folder}/{name}")
+                except OSError as error:  # noqa: PERF203
+                    tell(f"{folder}/{name}: belongs to nothing, and cannot be removed: {error!r}")
 
     def sweep(self) -> None:
         """Remove data beyond the limits of age and number, but no upload whose bytes are arriving."""
@@ -269,15 +262,14 @@ class Retention:
             self._drop_content(row["sha256"])
 
     def _remove_jobs(self, jobs: Sequence[str], why: str) -> None:
-        with self._storage.lock:
-            with self._storage.writing() as db:
-                gone = [job for job in jobs if db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount]
-                needed = {row["source"] for row in db.execute(_SOURCES)}
-                later = [(job,) for job in jobs if job in needed]
-                db.executemany("INSERT OR IGNORE INTO leftovers VALUES (?)", later)
-            for job in jobs:
-                if job not in needed:
-                    remove(self._storage.artifacts(job))
+        with self._storage.writing() as db:
+            gone = [job for job in jobs if db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount]
+            needed = {row["source"] for row in db.execute(_SOURCES)}
+            later = [(job,) for job in jobs if job in needed]
+            db.executemany("INSERT OR IGNORE INTO leftovers VALUES (?)", later)
+        for job in jobs:
+            if job not in needed:
+                self._storage.store.remove(f"artifacts/{job}")
         self.removed["job", why] += len(gone)
 
     def _remove_uploads(self, uploads: Sequence[tuple[str, int | None]], why: str) -> None:
@@ -295,7 +287,7 @@ class Retention:
         needed = f"{complete} UNION ALL SELECT 1 WHERE ?1 IN ({_NEEDED}) LIMIT 1"
         with storage.lock:
             if sha256 and not storage.row(needed, sha256):
-                remove(storage.blob(sha256))
+                storage.store.remove(f"blobs/{sha256}")
 
     def _drop_contents(self) -> None:
         """Remove contents that no upload, and no waiting or running job, needs."""
@@ -303,23 +295,20 @@ class Retention:
         with storage.lock:
             kept = {row["sha256"] for row in storage.rows("SELECT sha256 FROM uploads WHERE complete")}
             kept |= {row["content"] for row in storage.rows(_NEEDED)}
-            for path in (storage.root / "blobs").iterdir():
-                if path.name not in kept:
-                    remove(path)
+            for name in set(storage.store.names("blobs")) - kept:
+                storage.store.remove(f"blobs/{name}")
 
     def _drop_leftovers(self) -> None:
         """Remove artifacts of removed jobs that no waiting or running job needs."""
-        with self._storage.lock, self._storage.writing() as db:
-            rows = db.execute(f"SELECT job FROM leftovers WHERE job NOT IN ({_SOURCES})")  # noqa: S608
-            for job in [row["job"] for row in rows]:
-                remove(self._storage.artifacts(job))
-                db.execute("DELETE FROM leftovers WHERE job = ?", (job,))
+        for row in self._storage.rows(f"SELECT job FROM leftovers WHERE job NOT IN ({_SOURCES})"):  # noqa: S608
+            self._storage.store.remove(f"artifacts/{row['job']}")
+            self._update("DELETE FROM leftovers WHERE job = ?", row["job"])
 
     def _drop_ranks(self) -> None:
         """Remove outputs of single traces of ended jobs that were left behind."""
-        for path in (self._storage.root / "ranks").iterdir():
-            if not self._storage.row(f"SELECT 1 {_OPEN} AND id = ?", path.name):
-                remove(path)
+        for job in self._storage.store.names("ranks"):
+            if not self._storage.row(f"SELECT 1 {_OPEN} AND id = ?", job):
+                self._storage.store.remove(f"ranks/{job}")
 
     def _update(self, change: str, *values: object) -> None:
         with self._storage.writing() as db:

@@ -25,8 +25,7 @@ from augment_server.base.threads import Apart
 from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
 from augment_server.jobs.worker_requests import Order, Orders, expect_outputs, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
-from augment_server.storage.roots import take_over
-from augment_server.storage.storage import Storage, remove, sync_folder, sync_tree
+from augment_server.storage.storage import Storage
 from augment_server.workers.workers import Said, TookTooMuch, Worker, WorkerDied, Workers
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class Scheduler:
     def __init__(
         self, storage: Storage, jobs: Jobs, limits: Limits, roots: list[str], observer: Observer, apart: Apart
     ) -> None:
-        self._storage, self._jobs, self._limits = storage, jobs, limits
+        self._store, self._jobs, self._limits = storage.store, jobs, limits
         self._orders = Orders(storage, limits, roots)
         self._observer, self._apart = observer, apart
         self._workers = Workers(limits, storage, apart, roots)
@@ -186,7 +185,7 @@ class Scheduler:
                     self._ended(job, CANCELLED)
                 attempts = [attempt for attempt in self._attempts if attempt.begun.id == job]
             if not attempts:
-                await self._apart(remove, self._storage.ranks(job))
+                await self._apart(self._store.remove, f"ranks/{job}")
                 return  # the job is final
             for attempt in attempts:
                 attempt.cancelled = True
@@ -332,23 +331,14 @@ class Scheduler:
         """
         begun, folder = attempt.begun, attempt.folder
         assert folder
-        target = self._storage.artifacts(begun.id)
-        if begun.step and not begun.step.is_last:
-            target = self._storage.ranks(begun.id) / str(begun.step.number)
-            target.parent.mkdir(exist_ok=True, mode=0o700)
-        remove(target)  # left by an attempt that was published but not recorded before the server was killed
-        try:
-            names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
-            expect_outputs(attempt.order, names)
-            most = self._limits.max_stored_bytes
-            sizes = take_over(folder.parent, (folder.name, "out"), names, target, known, most, attempt.expect_time)
-            sync_tree(target, attempt.expect_time)
-            sync_folder(target.parent)
-        except BaseException:
-            remove(target)
-            raise
+        kind = "ranks" if begun.step and not begun.step.is_last else "artifacts"
+        key = f"{kind}/{begun.id}/{folder.name}"  # no other attempt has it
+        names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
+        expect_outputs(attempt.order, names)
+        source, most = (folder.parent, (folder.name, "out")), self._limits.max_stored_bytes
+        sizes = self._store.publish(key, source, names, known, most, attempt.expect_time)
         files = tuple(replace(file, size=size) for file, size in zip(made.files, sizes, strict=True))
-        return replace(made, files=files)
+        return replace(made, files=files, folder=key)
 
     async def _after_death(self, attempt: _Attempt, how: str) -> None:
         begun = attempt.begun
@@ -367,12 +357,12 @@ class Scheduler:
             await self._end_step(begun, error, made)
         elif await self._recorded(job, lambda: self._jobs.end(job, state, error, made)):
             if state != SUCCEEDED:  # published, but not recorded
-                await self._apart(remove, self._storage.artifacts(job))
+                await self._apart(self._store.remove, f"artifacts/{job}")
             if begun.step:
-                await self._apart(remove, self._storage.ranks(job))
+                await self._apart(self._store.remove, f"ranks/{job}")
             self._ended(job, state, reason)
         elif state == SUCCEEDED:  # the job was cancelled in the meantime
-            await self._apart(remove, self._storage.artifacts(job))
+            await self._apart(self._store.remove, made.folder)
 
     async def _end_whole(self, attempt: _Attempt) -> None:
         """End a whole job for which there is no room, with all of its steps."""
@@ -383,7 +373,7 @@ class Scheduler:
                 other.work.cancel()
         if await self._recorded(job, lambda: self._jobs.end(job, FAILED, error)):
             self._ended(job, FAILED, error.reason)
-        await self._apart(remove, self._storage.ranks(job))
+        await self._apart(self._store.remove, f"ranks/{job}")
 
     async def _end_step(self, begun: Begun, error: Refusal | None, made: Outputs) -> None:
         job = begun.id
@@ -391,7 +381,7 @@ class Scheduler:
         if failed:
             self._ended(job, FAILED, error.reason if error else "")
         if failed or not counts:  # the job has ended, and its files are gone but those that were just published
-            await self._apart(remove, self._storage.ranks(job))
+            await self._apart(self._store.remove, f"ranks/{job}")
         elif job in self._progress:
             self._progress[job].trace_done()
             self._changes(job)

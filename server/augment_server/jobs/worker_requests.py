@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from augment_server.base.names import MOST_FOLDERS
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
 from augment_server.storage.inputs import Given, attachments_of, is_control
-from augment_server.storage.roots import OutsideFolder, folder_inside, place_inside, resolve, steps_of
+from augment_server.storage.roots import OutsideFolder, folder_inside, resolve, steps_of
 from augment_server.storage.storage import Storage
 
 Order = dict[str, Any]
@@ -69,8 +67,12 @@ class Orders:
             for name in (given["at"], given["file_name"], *(made["file_name"] for made in given.get("made", ()))):
                 steps_of(name)
         with folder_inside(folder.parent, (folder.name, "out"), make=True):
-            for at, given in enumerate((*order["inputs"], *order["attached"])):
-                _give(given, given_in / f"{folder.name}-{at}")
+            files = [
+                file
+                for at, given in enumerate((*order["inputs"], *order["attached"]))
+                for file in _given(given, given_in / f"{folder.name}-{at}")
+            ]
+            self._storage.store.give(files)
             return order
 
     def _place(self, at: int, given: Given) -> Order:
@@ -78,9 +80,9 @@ class Orders:
         order: Order = {"file_name": given.file_name, "at": f"{at}/{given.file_name}", "origin": given.origin}
         if given.source:
             order["made"] = _plain(given.made.files)
-            order["made_in"], order["job"] = str(self._storage.artifacts(given.source)), f"jobs/{given.source}"
+            order["key"], order["job"] = given.made.folder or f"artifacts/{given.source}", f"jobs/{given.source}"
         if given.content:
-            order["blob"] = str(self._storage.blob(given.content))
+            order["blob"] = f"blobs/{given.content}"
         elif given.uri:
             order["below"] = resolve(given.uri, self._roots)
         return order
@@ -137,42 +139,41 @@ class Orders:
         ``needed``: the trace itself is needed, too.
         """
         given = part.given
-        there = bool(given.content) and self._storage.blob(given.content).exists()
+        there = bool(given.content) and self._storage.store.has(given.content)
         if not (needed or (given.source and there)):
             given = replace(given, content="", uri="")
         place = {**self._place(at, given), "at": f"{name}/{given.file_name}"}
         if not part.given.source:
-            place["made_in"] = str(self._storage.ranks(job) / str(at))
+            place["key"] = part.given.made.folder or f"ranks/{job}/{at}"
         place["made"] = _plain(part.given.made.files) if part.succeeded else []
         if not part.given.source:
             place["rank"], place["world_size"] = part.given.made.rank, part.given.made.world_size
         return place
 
 
-def _give(given: Order, place: Path) -> None:
-    """Link the server's files of an input, below ``place``, where the worker can read them, and no others."""
+def _given(given: Order, place: Path) -> Iterator[tuple[str, Path, str]]:
+    """The stored files of an input, which are put below ``place``, where the worker can read them, and no others: the
+    key of each, and its path there. The order then says where they are.
+    """
     place.mkdir(mode=0o700)
-    if blob := given.get("blob"):
-        folder, name = os.path.split(blob)
-        with contextlib.suppress(FileNotFoundError):  # which the worker tells
-            place_inside(place, "blob", folder, name)
+    if key := given.get("blob"):
+        yield key, place, "blob"
         given["blob"] = str(place / "blob")
-    if origin := given.get("made_in"):
+    if key := given.get("key"):
         for made in given["made"]:
-            with contextlib.suppress(FileNotFoundError):
-                place_inside(place, f"made/{made['file_name']}", origin, made["file_name"])
+            yield f"{key}/{made['file_name']}", place, f"made/{made['file_name']}"
         given["made_in"] = str(place / "made")
 
 
-def handed_over(order: Order) -> Iterator[tuple[str, tuple[str, str]]]:
+def handed_over(order: Order) -> Iterator[tuple[str, str]]:
     """The outputs of all traces, in the last step of a whole job: the path of each below ``out``, beside its trace's,
-    and where it lies: a folder, and the path below it.
+    and its key.
     """
     for given in order["inputs"] if order["kind"] == "job" else ():
         folder = given["file_name"].rpartition("/")[0]
         for made in given["made"]:
             name = made["file_name"].rpartition("/")[2]
-            yield f"{folder}/{name}" if folder else name, (given["made_in"], made["file_name"])
+            yield f"{folder}/{name}" if folder else name, f"{given['key']}/{made['file_name']}"
 
 
 #: the endings of the outputs of each kind of order

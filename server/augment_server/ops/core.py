@@ -140,7 +140,7 @@ class Core:
         return Figures(
             jobs=self._jobs.by_state(),
             stored_bytes=stored,
-            free_bytes=max(0, min(self._max_stored - sum(stored.values()), self._storage.free_bytes())),
+            free_bytes=max(0, min(self._max_stored - sum(stored.values()), self._storage.store.free_bytes())),
             open_uploads=self._uploads.count_open(),
             removed=dict(self._retention.removed),
             worker_deaths=self._scheduler.worker_deaths,

@@ -42,7 +42,8 @@ class Failure:
 class Outputs:
     """The outputs of a step; for a trace also its rank and the number of ranks, if they are known and needed.
 
-    ``failures`` are unreadable inputs of a job that used the others. ``notes`` are remarks for people.
+    ``failures`` are unreadable inputs of a job that used the others. ``notes`` are remarks for people. ``folder`` is
+    the key under which the files are stored; empty: that of earlier versions.
     """
 
     files: tuple[Made, ...] = ()
@@ -50,6 +51,7 @@ class Outputs:
     world_size: int | None = None
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
+    folder: str = ""
 
     def text(self) -> str:
         """The form in which the database stores it."""
@@ -237,7 +239,8 @@ class Inputs:
         self._earlier[job] = earlier
         kind, source = earlier.spec.WhichOneof("kind"), id_of(job, "jobs")
         if spec.WhichOneof("kind") in _OF_METRICS and kind not in _OF_METRICS:
-            metrics = Outputs(tuple(made for made in earlier.made.files if made.file_name.endswith(METRICS_SUFFIX)))
+            files = tuple(made for made in earlier.made.files if made.file_name.endswith(METRICS_SUFFIX))
+            metrics = replace(earlier.made, files=files)
             yield Given(earlier.file_name, "", "", origin, source, metrics)
             return
         if kind not in ("augment", "job"):
@@ -263,11 +266,17 @@ class Inputs:
             raise Refusal("JOB_NOT_DONE", what, field_path="job")
         spec = v1.JobSpec.FromString(row["spec"])
         files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (row["id"],)).fetchall()
-        made = Outputs(tuple(Made(row["file_name"], row["size"], row["sha256"]) for row in files))
+        artifacts = tuple(Made(file["file_name"], file["size"], file["sha256"]) for file in files)
+        made = Outputs(artifacts, folder=folder_of(row))
         return Earlier(spec, row["file_name"], traces_of(self._db, row, spec, good=True), made)
 
     def _is_there(self, trace: Given) -> bool:
-        return bool(trace.uri) or self._storage.blob(trace.content).exists()
+        return bool(trace.uri) or self._storage.store.has(trace.content)
+
+
+def folder_of(job: sqlite3.Row) -> str:
+    """The key under which the artifacts of a job are stored."""
+    return job["folder"] or f"artifacts/{job['id']}"
 
 
 def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, good: bool = False) -> list[Given]:

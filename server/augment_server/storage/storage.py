@@ -5,13 +5,10 @@
     lock           held by the server that uses the directory
     lease          which server that is, renewed by it each second (:mod:`lease`)
     state.db       the records of uploads, jobs, artifacts (SQLite, write-ahead log)
-    parts/ID       the bytes of an unfinished upload
-    blobs/SHA256   the bytes of complete uploads, each content once
     work/ID/       the folder of a worker: the outputs of its attempts at jobs
     work/ID.given/ links to their inputs, which the worker can only read
-    ranks/ID/N/    the outputs of the Nth trace of a job of several traces, until the job ends
     reserve        room for the removal of data when the disk is full
-    artifacts/ID/  the outputs of a job; valid once the database says that the job has succeeded
+    …              the bytes (:mod:`folder`)
 
 Rows are written before files are moved, under one lock. A server that was killed in between finds the intended move
 in the database and completes it at its next start (:mod:`retention`).
@@ -24,8 +21,6 @@ import errno
 import fcntl
 import os
 import sqlite3
-import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +29,7 @@ from typing import Any, TypeVar
 
 from augment.errors import AugmentError
 from augment_server.base.errors import Refusal, disk_is_full
-from augment_server.base.names import new_id
+from augment_server.storage.folder import Folder, remove
 from augment_server.storage.lease import Lease, boot, expect_local
 
 _SCHEMA = """
@@ -186,7 +181,6 @@ INSERT INTO usage SELECT client, SUM(bytes) FROM (
 COMMIT;
 """  # noqa: S608 - of our own texts alone
 T = TypeVar("T")
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
@@ -211,6 +205,7 @@ class Storage:
     def __init__(self, root: Path, *, repair: bool = False, network: bool = False) -> None:
         self.root = root.absolute()  # symbolic links in other folders contain it
         self.lock = threading.RLock()  #: held while rows and files change together
+        self.local = self.store = Folder(self.root, self.lock)  #: here; of uploads and outputs
         self._local = threading.local()  # each thread has a connection for reading, so that readers never wait
         self._readers: list[sqlite3.Connection] = []
         self._followers: list[Callable[[sqlite3.Connection], object]] = []
@@ -412,25 +407,9 @@ class Storage:
         disk = os.statvfs(self.root)
         return disk.f_bavail * disk.f_frsize
 
-    def part(self, upload: str) -> Path:
-        """The path of an unfinished upload's bytes."""
-        return self.root / "parts" / upload
-
-    def blob(self, sha256: str) -> Path:
-        """The path of a complete content."""
-        return self.root / "blobs" / sha256
-
     def work(self, attempt: str) -> Path:
         """The folder of one attempt."""
         return self.root / "work" / attempt
-
-    def ranks(self, job: str) -> Path:
-        """The folder with the outputs of each trace of an unfinished job, in folders named by position."""
-        return self.root / "ranks" / job
-
-    def artifacts(self, job: str) -> Path:
-        """The folder of a job's artifacts."""
-        return self.root / "artifacts" / job
 
     def close(self) -> None:
         """Close the database, and release the directory."""
@@ -441,80 +420,6 @@ class Storage:
             os.close(self._lock_file)
 
 
-def sync_folder(path: Path) -> None:
-    """Sync a folder, so that a rename in it survives a loss of power."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def sync_tree(path: Path, before_each: Callable[[], object] = lambda: None) -> None:
-    """Sync a folder and all folders below it; ``before_each`` may raise."""
-    for folder, _, _ in os.walk(path):
-        before_each()
-        sync_folder(Path(folder))
-
-
-def remove(path: Path, enough: Callable[[], bool] = lambda: False) -> None:
-    """Remove a file, or, as far as possible, a folder, if it exists. No link is followed, and no depth is too great.
-
-    Args:
-        enough: when to stop.
-
-    Raises:
-        OSError: it is a file, and cannot be removed.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            path.unlink()
-            return
-    empty(path, enough)
-    with contextlib.suppress(OSError):
-        path.rmdir()
-
-
-def empty(path: Path, enough: Callable[[], bool]) -> bool:
-    """Remove what is in a folder, as far as possible, as :func:`remove` does; False if that was enough."""
-    with contextlib.suppress(OSError):
-        top = os.open(path, _FOLDER)
-        try:
-            folders = ["."]
-            while folders and not enough():
-                folders += _emptied(folders.pop(), top, enough)
-        finally:
-            os.close(top)
-    return not enough()
-
-
-def _emptied(folder: str, top: int, enough: Callable[[], bool]) -> list[str]:
-    """Remove a folder in ``top``, but move the folders in it to ``top`` first; returns their new names."""
-    moved = []
-    with contextlib.suppress(OSError):
-        at = os.open(folder, _FOLDER, dir_fd=top)
-        try:
-            for name in os.listdir(at):
-                if enough():
-                    break
-                try:
-                    os.unlink(name, dir_fd=at)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        if sys.platform == "linux":  # its mode may keep its owner out
-                            itself = os.open(name, os.O_PATH | _FOLDER, dir_fd=at)
-                            try:
-                                os.chmod(f"/proc/self/fd/{itself}", 0o700)
-                            finally:
-                                os.close(itself)
-                        os.rename(name, new := new_id(), src_dir_fd=at, dst_dir_fd=top)
-                        moved.append(new)
-        finally:
-            os.close(at)
-        os.rmdir(folder, dir_fd=top)
-    return moved
-
-
 def now_ns() -> int:
     """The time of day, ns since 1970."""
     return time.time_ns()
@@ -522,6 +427,7 @@ def now_ns() -> int:
 
 #: columns and tables that later versions added to the state directory's database; earlier versions ignore them
 _ADDED = {
+    "uploads": {"pieces": "TEXT NOT NULL DEFAULT ''"},  # where the bytes of an unfinished one lie, as its store says
     "jobs": {
         "display_name": "TEXT NOT NULL DEFAULT ''",
         "labels": "TEXT NOT NULL DEFAULT '{}'",  # JSON
@@ -529,7 +435,8 @@ _ADDED = {
         "deadline_ms": "INTEGER",
         "due_ns": "INTEGER NOT NULL DEFAULT 0",  # created_ns, earlier for each level of priority
         "changed_ns": "INTEGER",  # when one of the columns above was changed by its owner
-    }
+        "folder": "TEXT NOT NULL DEFAULT ''",  # the key of that with its artifacts; empty: an earlier version's
+    },
 }
 _TABLES = """
 CREATE INDEX IF NOT EXISTS jobs_waiting ON jobs (client, due_ns, number) WHERE state = 1;  -- STATE_QUEUED

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import BinaryIO
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.storage.filters import Field
+from augment_server.storage.folder import BytesLost, Part
 from augment_server.storage.pages import Asked, page
-from augment_server.storage.storage import Storage, now_ns, remove, sync_folder
+from augment_server.storage.storage import Storage, now_ns
 
 FRESH_S = 60.0  #: an upload that was begun, or got bytes, within this time is in use
 SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and recorded in the database
-_PIECE = 1 << 20
 _MOST_DIGESTS = 10_000
 #: the fields that filters and orders may name
 FIELDS = {
@@ -56,7 +53,7 @@ class Uploads:
     """All uploads. Every method may be called from any thread, and may block."""
 
     def __init__(self, storage: Storage, limits: Limits) -> None:
-        self._storage, self._limits = storage, limits
+        self._storage, self.store, self._limits = storage, storage.store, limits
         self._writers: dict[str, Writer] = {}
         #: of unfinished uploads, by how many bytes: a call that continues one need not read what came before
         self._digests: dict[str, tuple[int, hashlib._Hash]] = {}
@@ -68,8 +65,8 @@ class Uploads:
         Raises:
             Refusal: it is too large, or the client has too many open.
         """
+        self._expect_intact(announced.sha256)
         with self._storage.writing() as db:
-            self._expect_intact(db, announced.sha256)
             if announced.sha256 and (known := self._known(db, caller, announced)):
                 db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), known))
                 upload = known
@@ -79,12 +76,13 @@ class Uploads:
             writer.finish()  # an empty file is complete at once
         return self.get(caller, upload)
 
-    def _expect_intact(self, db: sqlite3.Connection, sha256: str) -> None:
+    def _expect_intact(self, sha256: str) -> None:
         """Mark an upload as incomplete if its bytes are missing or damaged on disk, so that they are sent again."""
-        row = db.execute("SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1", (sha256,)).fetchone()
-        blob = self._storage.blob(sha256)
-        if row and not (blob.exists() and blob.stat().st_size == row["size"]):
-            db.execute("UPDATE uploads SET complete = 0, received = 0 WHERE sha256 = ? AND complete", (sha256,))
+        row = self._storage.row("SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1", sha256)
+        if row and not self.store.has(sha256, row["size"]):
+            with self._storage.writing() as db:
+                change = "UPDATE uploads SET complete = 0, received = 0, pieces = '' WHERE sha256 = ? AND complete"
+                db.execute(change, (sha256,))
 
     def _known(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str | None:
         """The most complete upload of the same bytes with the same name."""
@@ -104,8 +102,8 @@ class Uploads:
             self._expect_few(db, caller)
         size = there["size"] if there else announced.size
         values = (upload, caller.client, caller.realm, announced.file_name, size, announced.sha256)
-        more = (bool(there), size if there else 0, now, now)
-        db.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *more))
+        more = (bool(there), size if there else 0, now, now, "")
+        db.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *more))
         return upload
 
     def expect_size(self, size: int | None) -> None:
@@ -139,7 +137,7 @@ class Uploads:
                 subject=caller.client,
             )
         db.execute("DELETE FROM uploads WHERE id = ?", (waiting,))
-        remove(self._storage.part(waiting))
+        self.store.remove(f"parts/{waiting}")
 
     def get(self, caller: Caller, upload: str) -> v1.Upload:
         """An upload as it stands.
@@ -224,7 +222,7 @@ class Uploads:
             if writer := self._writers.pop(upload, None):
                 writer.close(_gone(upload))
             self._digests.pop(upload, None)
-            remove(self._storage.part(upload))
+            self.store.remove(f"parts/{upload}")
 
     def unsent(self, client: str) -> int:
         """How many bytes the client has announced that have not arrived."""
@@ -241,38 +239,29 @@ class Uploads:
         row = self._storage.row("SELECT COUNT(*) AS count FROM uploads WHERE NOT complete")
         return int(row["count"]) if row else 0
 
-    def saved(self, upload: str, received: int) -> None:
-        """Record that this many bytes are on disk.
+    def saved(self, upload: str, received: int, pieces: str = "") -> None:
+        """Record that this many bytes are stored, in these ``pieces``.
 
         Raises:
             Refusal: the upload has been removed.
         """
         with self._storage.writing() as db:
-            values = (received, now_ns(), upload)
-            if not db.execute("UPDATE uploads SET received = ?, touched_ns = ? WHERE id = ?", values).rowcount:
+            change = "UPDATE uploads SET received = ?, pieces = ?, touched_ns = ? WHERE id = ?"
+            if not db.execute(change, (received, pieces, now_ns(), upload)).rowcount:
                 raise _gone(upload)
 
-    def completed(self, upload: str, size: int, sha256: str) -> None:
-        """Store the bytes by content once all are on disk. The row is written first (see :mod:`storage`)."""
-        storage = self._storage
-        with storage.lock:
-            with storage.writing() as db:
-                change = (
-                    "UPDATE uploads SET complete = 1, received = ?, size = ?, sha256 = ?, touched_ns = ? WHERE id = ?"
-                )
-                if not db.execute(change, (size, size, sha256, now_ns(), upload)).rowcount:
-                    raise _gone(upload)
-            os.replace(storage.part(upload), storage.blob(sha256))  # replaces equal or damaged bytes
-            sync_folder(storage.blob(sha256).parent)
+    def completed(self, upload: str, size: int, sha256: str, pieces: str) -> None:
+        """Store the bytes by content, once all are stored."""
+        with self.store.completing(upload, sha256, pieces), self._storage.writing() as db:
+            values = (size, size, sha256, pieces, now_ns(), upload)
+            change = "complete = 1, received = ?, size = ?, sha256 = ?, pieces = ?, touched_ns = ?"
+            if not db.execute(f"UPDATE uploads SET {change} WHERE id = ?", values).rowcount:  # noqa: S608
+                raise _gone(upload)
 
     def discarded(self, upload: str) -> None:
         """Discard all bytes, because they differ from what was announced."""
         self.saved(upload, 0)  # first: on a full disk bytes that are recorded stay, and differ again
-        remove(self._storage.part(upload))
-
-    def path_of_part(self, upload: str) -> Path:
-        """The path of an unfinished upload's bytes."""
-        return self._storage.part(upload)
+        self.store.remove(f"parts/{upload}")
 
     def expect_room(self, row: sqlite3.Row, end: int) -> None:
         """Refuse bytes beyond the announced or allowed size.
@@ -303,14 +292,12 @@ class Writer:
         self._passed_over = received - offset  # bytes still to arrive that the server already has
         self._saved: int = row["received"]
         self._lock = threading.Lock()
-        part = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
-        if os.fstat(part.fileno()).st_size < received:  # never filled with zeros, whose digest is another's
-            part.close()
+        try:
+            self._part: Part | None = uploads.store.part(self.upload, received, row["pieces"])
+        except BytesLost as lost:
             uploads.saved(self.upload, 0)
-            raise Refusal("UPLOAD_INCOMPLETE", f"{row['file_name']}: bytes were lost; send it again from the beginning",
-                          {"received_bytes": "0"})  # fmt: skip
-        part.truncate(received)
-        self._file: BinaryIO | None = part
+            what = f"{row['file_name']}: bytes were lost; send it again from the beginning"
+            raise Refusal("UPLOAD_INCOMPLETE", what, {"received_bytes": "0"}) from lost
         self._hash = digest  # of the existing bytes; slow, so computed only when needed
         self._ended: Refusal | None = None  # why another thread has ended the call
 
@@ -326,7 +313,7 @@ class Writer:
     @property
     def closed(self) -> bool:
         """Whether the call has ended."""
-        return self._file is None
+        return self._part is None
 
     def write(self, data: bytes) -> None:
         """Append the next bytes.
@@ -336,16 +323,16 @@ class Writer:
         """
         digest = self._digest()
         with self._lock:
-            file = self._expect_open()
+            part = self._expect_open()
             again = min(self._passed_over, len(data))
             self._passed_over -= again
             data = data[again:]
             self._uploads.expect_room(self._row, self.received + len(data))
-            file.write(data)
+            part.write(data)
             digest.update(data)
             self.received += len(data)
             if self.received - self._saved >= SYNC_BYTES:
-                self._save(file)
+                self._save(part)
 
     def finish(self) -> None:
         """Complete the upload.
@@ -355,14 +342,13 @@ class Writer:
         """
         digest = self._digest()
         with self._lock:
-            file = self._expect_open()
+            part = self._expect_open()
             size, announced = self._row["size"], self._row["sha256"]
             name = self._row["file_name"]
             if size is not None and self.received != size:
-                self._save(file)
+                self._save(part)
                 raise self.incomplete()
-            file.flush()
-            os.fsync(file.fileno())
+            pieces = part.save()
             sha256 = digest.hexdigest()
             if announced and sha256 != announced:
                 self.received, self._saved, self._hash = 0, 0, None
@@ -370,7 +356,7 @@ class Writer:
                 raise Refusal(
                     "CHECKSUM_MISMATCH", f"{name}: the SHA-256 differs from the announced one; send the file again"
                 )
-            self._uploads.completed(self.upload, self.received, sha256)
+            self._uploads.completed(self.upload, self.received, sha256, pieces)
             self._saved, self._hash = self.received, None
         self.close()
 
@@ -384,15 +370,15 @@ class Writer:
     def close(self, why: Refusal | None = None) -> None:
         """End the call; the received bytes are kept, unless the upload is removed. ``why``: if another thread calls."""
         with self._lock:
-            if self._file:
+            if self._part:
                 self._ended = why
                 try:
                     if self.received != self._saved:
                         with contextlib.suppress(Refusal):
-                            self._save(self._file)
+                            self._save(self._part)
                 finally:
-                    self._file.close()
-                    self._file = None
+                    self._part.close()
+                    self._part = None
                 if self._hash:
                     self._uploads.keep_digest(self.upload, self.received, self._hash)
         if not why:
@@ -402,33 +388,31 @@ class Writer:
         """The digest of the existing bytes. Call it without the lock, so that a call that takes over need not wait."""
         if self._hash is None:
             try:
-                self._hash = _hash_of(self._uploads.path_of_part(self.upload), lambda: self.closed)
+                pieces = self._uploads.store.received(self.upload, self._row["pieces"])
+                self._hash = _hash_of(pieces, lambda: self.closed)
             except FileNotFoundError as error:
                 with self._lock:
                     self._expect_open()
                 raise _gone(self.upload) from error
         return self._hash
 
-    def _save(self, file: BinaryIO) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-        self._uploads.saved(self.upload, self.received)
+    def _save(self, part: Part) -> None:
+        self._uploads.saved(self.upload, self.received, part.save())
         self._saved = self.received
 
-    def _expect_open(self) -> BinaryIO:
-        if self._file is None:
+    def _expect_open(self) -> Part:
+        if self._part is None:
             raise self._ended or _gone(self.upload)
-        return self._file
+        return self._part
 
 
 def _gone(upload: str) -> Refusal:
     return Refusal("NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have expired")
 
 
-def _hash_of(path: Path, ended: Callable[[], bool]) -> hashlib._Hash:
-    """The digest of the bytes in a file; of some of them, without a use, if its call has ended meanwhile."""
+def _hash_of(pieces: Iterator[bytes], ended: Callable[[], bool]) -> hashlib._Hash:
+    """The digest of all bytes; of some of them, without a use, if their call has ended meanwhile."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while not ended() and (piece := file.read(_PIECE)):
-            digest.update(piece)
+    while not ended() and (piece := next(pieces, b"")):
+        digest.update(piece)
     return digest

@@ -24,7 +24,8 @@ from augment_server.base.interception import LARGE
 from augment_server.base.limits import Limits
 from augment_server.base.names import NOT_IN_FILE_NAMES, new_id
 from augment_server.base.threads import Apart, relay
-from augment_server.storage.storage import Storage, empty, remove
+from augment_server.storage.folder import empty, remove
+from augment_server.storage.storage import Storage
 
 JOBS_OF_ONE = 1000  #: a worker is replaced after this number of jobs, because it may leak memory
 KEPT_BYTES = 512 << 20  #: a worker that used more is replaced as well, because allocators return little memory
