@@ -72,6 +72,7 @@ class Measure(Struct, frozen=True):
     warm_up: bool
     hidden: bool = False
     lead_in_ns: int = 0  #: of a recording without steps, or of an engine, before its first GPU work
+    tail_ns: int = 0  #: of a recording without steps, after its last work, until the last call returns
     host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
     capture_count: int = 0  #: steps of an engine that are left out because graphs are captured in them
     compilation_count: int = 0  #: of the others, those left out because code is compiled in them
@@ -96,7 +97,7 @@ def measure(trace: Trace) -> Measure:
     """The steps to judge."""
     windows = recorded_windows(trace)
     real = len(steps(trace)) > 0
-    lead_in, host_from = 0, int(windows.begin.min(initial=0))
+    lead_in, tail, host_from = 0, 0, int(windows.begin.min(initial=0))
     if (not real or is_served(trace)) and len(windows):
         lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
@@ -108,6 +109,8 @@ def measure(trace: Trace) -> Measure:
         host_from = max(int(windows.begin[0]), int(first_returned[0]))
         if not real:
             windows = replace(windows, begin=np.array([host_from], np.int64))
+            calls = events.slices_of(*LAUNCHES)
+            tail = max(int((events.ts[calls] + events.dur[calls]).max(initial=0) - windows.end[0]), 0)
     length = windows.end - windows.start
     kinds = kinds_of_steps(trace, windows)
     like = windows.take(np.flatnonzero(kinds == kinds[:1]))  # a first prefill is slower than decodes, and is steady
@@ -137,7 +140,7 @@ def measure(trace: Trace) -> Measure:
             compiled = compiled[:0]
     mean = int(length.mean()) if len(length) else 0
     unit: Literal["step", "recording"] = "step" if real else "recording"
-    return Measure(windows, unit, mean, warm_up, hidden, lead_in, host_from, len(at_once), len(compiled))
+    return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, len(at_once), len(compiled))
 
 
 def _is_hidden(windows: StepWindows) -> bool:

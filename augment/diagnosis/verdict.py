@@ -291,16 +291,18 @@ def _length(trace: Trace) -> str:
 
 
 def _left_out(trace: Trace) -> str:
-    """How long a recording without steps lasts before its first GPU work; empty if that is short."""
-    whole = measure(trace)
-    return time(whole.lead_in_ns) if whole.lead_in_ns > TOLD_RATIO * whole.length_ns else ""
+    """How long a recording without steps lasts before its first GPU work and after its last; empty if that is short."""
+    whole, least = measure(trace), TOLD_RATIO * measure(trace).length_ns
+    before = f"{time(whole.lead_in_ns)} before its first {words(trace).gpu} work" * (whole.lead_in_ns > least)
+    after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)
+    return " and ".join(filter(None, (before, after)))
 
 
 def _notes(trace: Trace) -> str:
     """Why other figures of a step may differ, in parentheses; empty if they do not."""
     whole = measure(trace)
     if whole.unit == "recording":
-        return f" (without {_left_out(trace)} before its first {words(trace).gpu} work)" if _left_out(trace) else ""
+        return f" (without {_left_out(trace)})" if _left_out(trace) else ""
     host_ns = float((whole.windows.finish - whole.windows.begin).mean())
     notes = []
     if whole.warm_up:

@@ -168,6 +168,20 @@ def test_a_broken_file_is_told() -> None:
     assert "the text ends at byte 7" in title_of(answer)
 
 
+def test_what_follows_the_last_work_belongs_to_nobody() -> None:
+    """The profiler waits for the device as it stops, and a process gives memory back as it ends: nobody waits then."""
+    last = max(each.end for each in enough(100_000))
+    host = [op("aten::mm", 0, last), *enough(100_000)]
+    stopped = call("cudaDeviceSynchronize", last + 900_000_000, last + 900_020_000)
+    freed = [call("cudaFree", last + at, last + at + 90_000) for at in (700_000_000, 950_000_000)]
+    short, long = trace_of(*host), trace_of(*host, stopped, *freed)
+    assert measure(long).length_ns == measure(short).length_ns
+    assert "after its last work" in verdict(long)[0]
+    assert verdict(long)[1:] == verdict(short)[1:]
+    launching = call("cudaLaunchKernel", last + 900_000_000, last + 900_020_000)
+    assert measure(trace_of(*host, launching)).length_ns > 800_000_000, "a launch asks for work"
+
+
 def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)

@@ -34,8 +34,9 @@ from augment.facts.steps.engine_steps import PHASES, engine_steps
 EMPTY_RATIO = 0.02  #: of the others' median: a step without any operator or call that is shorter is none
 GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
 _LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
-#: a recording without steps begins and ends with events of these categories
-_WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
+_ASKING = re.compile(r"launch|memcpy|memset|enqueue", re.IGNORECASE)  #: calls that ask for work of a device
+#: a recording without steps begins with an event of these categories or with a call, and ends with one or with a launch
+_WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *GPU_WORK)
 
 
 class StepWindows(Struct, frozen=True):
@@ -87,7 +88,8 @@ def step_windows(trace: Trace) -> StepWindows:
     whole, but not what they did beyond it: only steps within the period have a window, and the whole is the period.
 
     A last step that does nothing, while others have operators or calls, has no window: the profiler's ``step()`` began
-    it just before the recording ended.
+    it just before the recording ended. And a recording without steps ends with its last work: calls after it that
+    launch nothing are the profiler's own, which waits for the devices, or give memory back as the process ends.
     """
     annotated, limits = steps(trace), limits_of(trace.source.metadata)
     number, begin, finish = annotated.number, annotated.ts, annotated.end
@@ -100,14 +102,24 @@ def step_windows(trace: Trace) -> StepWindows:
             number, begin, finish = number[:-1], begin[:-1], finish[:-1]
     if len(number):
         return windows_of(trace, number, begin, finish)
-    rows = trace.events.slices_of(*_WORK)
+    rows = trace.events.slices_of(*_WORK, *LAUNCHES)
     count = min(len(rows), 1)
     start = trace.events.ts[rows[:1]]
-    end = np.full(count, (trace.events.ts[rows] + trace.events.dur[rows]).max(initial=0), np.int64)
+    end = np.full(count, last_work_ns(trace), np.int64)
     if limits is not None:
         start, end = np.maximum(start, limits[0]), np.minimum(end, limits[1])
     end = np.maximum(end, start)
     return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)
+
+
+def last_work_ns(trace: Trace) -> int:
+    """When the last work ends that the host or a device does, or a call that began before that, ns; 0 without any."""
+    events, calls = trace.events, trace.events.slices_of(*LAUNCHES)
+    work = np.concatenate((events.slices_of(*_WORK), calls[matching(trace, _ASKING)[events.name[calls]]]))
+    rows = work if len(work) else calls
+    last = int((events.ts[rows] + events.dur[rows]).max(initial=0))
+    begun = calls[events.ts[calls] <= last]
+    return int((events.ts[begun] + events.dur[begun]).max(initial=last))
 
 
 @derived
