@@ -84,7 +84,7 @@ def analysis(analysis: Analysis) -> str:
         meant = _option_texts(text)
         rows = ((f"`{name}`", f"`{value!r}`", meant.get(name, "")) for name, value in values.items())
         parts += [table(("option", "default", "meaning"), rows)]
-    return "\n\n".join([*parts, columns(analysis.ROW)])
+    return "\n\n".join([*parts, columns(analysis.Row)])
 
 
 def question(described: object) -> str:
@@ -341,7 +341,7 @@ def example() -> str:
 
 def schema_text() -> str:
     """The JSON Schema of the sidecar."""
-    return as_text(schema({analysis.NAME: analysis.ROW for analysis in ANALYSES}))
+    return as_text(schema({analysis.NAME: analysis.Row for analysis in ANALYSES}))
 
 
 def as_text(value: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ class Analysis(Protocol):
         """Groups of categories. The analysis is skipped unless the trace has a slice of each group."""
 
     @property
-    def ROW(self) -> type[Struct]:  # noqa: N802
+    def Row(self) -> type[Struct]:  # noqa: N802
         """The class of its metric rows."""
 
     @property

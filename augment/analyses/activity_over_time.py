@@ -57,9 +57,6 @@ class Row(Struct, frozen=True):
     reserved_bytes: Annotated[int | None, column("Greatest sum of memory that the allocator held.", "bytes")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     """Measure each part on each device."""
     work = gpu_work(trace)
@@ -78,11 +75,13 @@ def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
     where = device.rank, device.device
     queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
     queued = np.max([_greatest(each.ts, each.length, edges, 0) for each in queues], axis=0) if queues else None
+    launch = gpu_work(trace).launch[device.places]
+    ts = trace.events.ts[distinct(launch[launch != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
     columns = (
         edges[:-1] - trace.events.ts[0],
         np.diff(edges),
         coverage.time_within(edges[:-1], edges[1:], any_of=COMPUTATION | COMMUNICATION | MEMORY),
-        _launches(trace, device, edges),
+        np.diff(np.searchsorted(ts, edges)),
         queued,
         *_memory(trace, device, edges),
     )
@@ -93,12 +92,6 @@ def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
 
 def _known(value: int | None) -> int | None:
     return None if value == NO_VALUE else value
-
-
-def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:
-    launch = gpu_work(trace).launch[device.places]
-    ts = trace.events.ts[distinct(launch[launch != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
-    return np.diff(np.searchsorted(ts, edges))
 
 
 def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:

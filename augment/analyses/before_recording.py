@@ -52,9 +52,6 @@ class Row(Struct, frozen=True):
     unknown_gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Measure the work of each device that was launched before the recording."""
     work, early, unknown = gpu_work(trace), before_recording(trace), launch_unknown(trace)

@@ -62,9 +62,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """List what the recorders say, and draw what belongs to a collective."""
     if not any(trace.context.attached(kind) for kind in (FlightDumps, NcclLogs, InspectorLogs)):

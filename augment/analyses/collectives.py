@@ -70,9 +70,6 @@ class Row(Struct, frozen=True):
     efficiency_ratio: Annotated[float | None, column("bus_gbps divided by link_gbps.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
     """Add up and draw the collectives of each device."""
     if not len(collectives(trace)):

@@ -40,9 +40,6 @@ class Row(Struct, frozen=True):
     overlap_ratio: Annotated[float | None, column("Share of the communication during which computation runs.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Measure the overlap on each device, and draw the exposed communication."""
     coverages = type_coverage(trace)

@@ -51,7 +51,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
 By = Literal["communicator", "pair", "ring", "tree"]
 
 

@@ -51,9 +51,6 @@ class Row(Struct, frozen=True):
     region_count: Annotated[int, column("Number of calls of the compiled code in the trace.", "count")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """List the compilations, and draw those of the trace's time."""
     logged = logged_compilations(trace)

@@ -45,9 +45,6 @@ class Row(Struct, frozen=True):
     cost_per_hour: Annotated[float, column("What it costs in an hour of such steps.", key=False)]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, price: str = "1") -> Findings | Skipped:
     """Price the time of a steady step."""
     try:

@@ -71,7 +71,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, is_any
-from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.annotations import Ends, Flows, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.critical_graph import critical_graph
@@ -102,43 +102,13 @@ class Row(Struct, frozen=True):
     path_ns: Annotated[int, column("Duration of the step; without steps, of the whole path.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Find the critical path, sum it up for each step, and draw it."""
     path = critical_path(trace)
     if not len(path):
         return Skipped("nothing in the recording takes time")
     diagnostics = [*critical_graph(trace).diagnostics, *before_recording_diagnostics(trace)]
-    return Findings(_rows(trace, path), _annotations(trace, path), diagnostics)
-
-
-def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
-    """The rows of each step."""
-    number = steps(trace)
-    start, end = windows(trace)
-    time, early = path.time, path.early_time
-    numbers = number.number.tolist() if len(number) else [None]
-    lengths = end - start
-    after_start = lengths - early.sum(axis=1)
-    ratio = (time - early) / np.maximum(after_start, 1)[:, np.newaxis]
-    return [
-        Row(
-            rank=trace.rank,
-            step=numbers[place],
-            bound_by=KINDS[kind],
-            time_ns=int(time[place, kind]),
-            before_recording_ns=int(early[place, kind]),
-            time_ratio=float(ratio[place, kind]),
-            path_ns=int(lengths[place]),
-        )
-        for place, kind in np.argwhere(time).tolist()
-    ]
-
-
-def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
-    """The path's slices and arrows."""
+    # the path's slices and arrows
     kinds, source = path.bound_by.astype(np.int32), path.row
     outside = kinds == BoundBy.OUTSIDE_OPERATORS
     known = source >= 0
@@ -169,4 +139,27 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     left, moment = crossings(trace)
     following = np.searchsorted(track.ts, moment, side="right") - 1
     flows = Flows(NAME, "Critical path", Ends(left), Ends(following.astype(np.int64), track))
-    return [track, flows] if len(flows) else [track]
+    return Findings(_rows(trace, path), [track, flows] if len(flows) else [track], diagnostics)
+
+
+def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
+    """The rows of each step."""
+    number = steps(trace)
+    start, end = windows(trace)
+    time, early = path.time, path.early_time
+    numbers = number.number.tolist() if len(number) else [None]
+    lengths = end - start
+    after_start = lengths - early.sum(axis=1)
+    ratio = (time - early) / np.maximum(after_start, 1)[:, np.newaxis]
+    return [
+        Row(
+            rank=trace.rank,
+            step=numbers[place],
+            bound_by=KINDS[kind],
+            time_ns=int(time[place, kind]),
+            before_recording_ns=int(early[place, kind]),
+            time_ratio=float(ratio[place, kind]),
+            path_ns=int(lengths[place]),
+        )
+        for place, kind in np.argwhere(time).tolist()
+    ]

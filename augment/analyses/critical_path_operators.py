@@ -54,9 +54,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, name_count: int = 10) -> Findings | Skipped:
     """Rank the names on the critical path of each step."""
     longest = longest_names(trace, name_count)

@@ -48,9 +48,6 @@ class Row(Struct, frozen=True):
     kernel_count: Annotated[int, column("Number of kernels that have the counter.", "count")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum the counters of each operator's kernels."""
     ranges = counter_ranges(trace)

@@ -89,9 +89,6 @@ class Row(Struct, frozen=True):
     docs: Annotated[str, column("The rule's section in the documentation.")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Ask every rule."""
     if not has_work(trace):
@@ -155,6 +152,7 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         "fine" if isinstance(answer, Fine) else "no_data" if isinstance(answer, NoData) else "not_applicable"
     )
     remedy = words(trace).fill(answer.remedy) if isinstance(answer, NoData) else ""
+    # what a rule saw that found nothing
     return Row(
         rank=trace.rank,
         rule=rule,
@@ -174,12 +172,7 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         track=None,
         slice=None,
         evidence=[],
-        figures=_figures(answer),
+        figures=answer.seen.figures if isinstance(answer, Fine) and isinstance(answer.seen, Seen) else {},
         advice=remedy or None,
         docs=f"{DOCS}#{rule}",
     )
-
-
-def _figures(answer: Answer) -> dict[str, Any]:
-    """What a rule saw that found nothing."""
-    return answer.seen.figures if isinstance(answer, Fine) and isinstance(answer.seen, Seen) else {}

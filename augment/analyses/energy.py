@@ -57,9 +57,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, tokens_per_step_count: int = 0) -> Findings | Skipped:
     """Integrate power over the time of each part."""
     watched = watched_gpus(trace)
@@ -84,7 +81,10 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
         ("idle", None, Intervals(*(side[idle.end > idle.start] for side in idle))),
     ]  # fmt: skip
     counted = np.flatnonzero(windows.number >= 0)
-    tokens = _tokens(trace, windows.number[counted], tokens_a_step)
+    # the tokens that each step computes, 0 where that is not known
+    number = windows.number[counted]
+    batch_of = dict(zip(recorded(trace).number.tolist(), batches(trace), strict=False))  # of an engine's steps alone
+    tokens = [max(batch_of[each].new_tokens, 0) if each in batch_of else tokens_a_step for each in number.tolist()]
     if len(counted):
         parts.append(("steps", None, Intervals(windows.start[counted], windows.end[counted])))
     for step in counted.tolist():
@@ -106,12 +106,6 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
         is_whole = known_ns == int((times.end - times.start).sum())
         of_token = joules / done if done and is_whole else None
         yield Row(trace.rank, device.device, part, name, resolution, known_ns, joules, watts, of_token)
-
-
-def _tokens(trace: Trace, number: Int64s, tokens_a_step: int) -> list[int]:
-    """The tokens that each step computes, 0 where that is not known."""
-    batch_of = dict(zip(recorded(trace).number.tolist(), batches(trace), strict=False))  # of an engine's steps alone
-    return [max(batch_of[each].new_tokens, 0) if each in batch_of else tokens_a_step for each in number.tolist()]
 
 
 def _phases(trace: Trace, launch: Int64s) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:

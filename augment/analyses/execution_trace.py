@@ -56,9 +56,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Link the nodes, count and draw them."""
     if trace.context.attached(ExecutionNodes) is None:

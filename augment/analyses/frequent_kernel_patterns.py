@@ -56,9 +56,6 @@ class Row(Struct, frozen=True):
     cpu_ns: Annotated[int, column("Sum of the durations of these calls of the operator.", "ns")]
 
 
-ROW = Row
-
-
 class Occurrences(Struct, frozen=True):
     """Equal-length columns: ``operator`` (ascending places in the call stacks) launched the work ``[start, stop)`` of
     ``launched_work(trace).listed``."""

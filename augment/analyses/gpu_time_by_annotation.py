@@ -43,9 +43,6 @@ class Row(Struct, frozen=True):
     gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
     """Divide the GPU time among the annotations."""
     row = annotations_of_work(trace, include_steps=include_steps)

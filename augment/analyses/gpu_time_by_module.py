@@ -48,9 +48,6 @@ class Row(Struct, frozen=True):
     self_gpu_ns: Annotated[int, column("The part of gpu_ns that belongs to no module in it.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
     tree = modules(trace)

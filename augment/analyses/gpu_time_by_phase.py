@@ -51,9 +51,6 @@ class Row(Struct, frozen=True):
     gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the phases."""
     phase_of = training_phases(trace)

@@ -49,9 +49,6 @@ class Row(Struct, frozen=True):
     sampled_ratio: Annotated[float, column("The share of the part's time that this is.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Average the samples over the parts of each device's time."""
     sampled = hardware_samples(trace)

@@ -134,9 +134,6 @@ class Row(Struct, frozen=True):
     max_ns: Annotated[int | None, column("Greatest length.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(
     trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 100_000
 ) -> Findings:

@@ -52,9 +52,6 @@ class Row(Struct, frozen=True):
     mbu_ratio: Annotated[float | None, column("Median known bytes by what the memory can move.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up the steady steps."""
     served = served_steps(trace)

@@ -79,9 +79,6 @@ class Row(Struct, frozen=True):
     lacking: Annotated[str | None, column("Why no bytes are known.")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Tell each step."""
     served = served_steps(trace)

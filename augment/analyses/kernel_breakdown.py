@@ -72,9 +72,6 @@ class Row(Struct, frozen=True):
     source: Annotated[str | None, column("The line that most of its time comes from, as in source_lines.")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Aggregate each device's work by type and name."""
     work = gpu_work(trace)

@@ -60,9 +60,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Add up the work of each device by family."""
     families = work_families(trace)

@@ -51,9 +51,6 @@ class Row(Struct, frozen=True):
     small_grid_ns: Annotated[int, column("Durations of those whose grid fills less than half of the SMs.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Weigh the figures of kernels by their durations."""
     fills = occupancy(trace)

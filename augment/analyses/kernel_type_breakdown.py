@@ -32,9 +32,6 @@ class Row(Struct, frozen=True):
     time_ratio: Annotated[float, column("Share of the device's busy time.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Divide each device's busy time."""
     rows = []

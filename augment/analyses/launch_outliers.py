@@ -62,8 +62,6 @@ class Row(Struct, frozen=True):
     launch_delay_ns: Annotated[int, column("From the end of the call to the start of the work.", "ns")]
 
 
-ROW = Row
-
 KINDS = ("short_kernel", "runtime_outlier", "launch_delay_outlier")
 LATE = 2
 
@@ -93,7 +91,23 @@ def analyze(
             kinds += [kind] * len(worst)
     columns = ([getattr(part, name) for part in parts] for name in LaunchDelays.__struct_fields__)
     calls, kind_of = LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
-    return Findings(list(_rows(trace, calls, kinds)), _tracks(trace, calls, kind_of))
+    # slices over calls that took long (under their threads) and over work that began late (under its streams)
+    work, events = gpu_work(trace), trace.events
+    tracks = []
+    on_host = np.flatnonzero(kind_of != LATE)
+    thread = events.track[calls.row[on_host]]
+    for track, member in each(thread, len(trace.tracks)):
+        rows = on_host[member]
+        drawn = calls.take(rows)
+        tracks.append(_track(trace, "Launch outliers", track, events.ts[drawn.row], drawn.cpu_ns, drawn, kind_of[rows]))
+    late = np.flatnonzero(kind_of == LATE)
+    for index, member in each(work.stream_of(calls.place[late]), len(work.streams)):
+        stream, rows = work.streams[index], late[member]
+        drawn = calls.take(rows)
+        ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]
+        name = f"Launch outliers stream {stream.stream}"
+        tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind_of[rows]))
+    return Findings(list(_rows(trace, calls, kinds)), tracks)
 
 
 def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
@@ -135,26 +149,6 @@ def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
     )
     for stream, kind, *rest in rows:
         yield Row(stream.rank, stream.device, stream.stream, kind, *rest)
-
-
-def _tracks(trace: Trace, delays: LaunchDelays, kind: Int32s) -> list[SliceTrack]:
-    """Slices over calls that took long (under their threads) and over work that began late (under its streams)."""
-    work, events = gpu_work(trace), trace.events
-    tracks = []
-    on_host = np.flatnonzero(kind != LATE)
-    thread = events.track[delays.row[on_host]]
-    for track, member in each(thread, len(trace.tracks)):
-        rows = on_host[member]
-        drawn = delays.take(rows)
-        tracks.append(_track(trace, "Launch outliers", track, events.ts[drawn.row], drawn.cpu_ns, drawn, kind[rows]))
-    late = np.flatnonzero(kind == LATE)
-    for index, member in each(work.stream_of(delays.place[late]), len(work.streams)):
-        stream, rows = work.streams[index], late[member]
-        drawn = delays.take(rows)
-        ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]
-        name = f"Launch outliers stream {stream.stream}"
-        tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind[rows]))
-    return tracks
 
 
 def _track(

@@ -65,9 +65,6 @@ class Row(Struct, frozen=True):
     max_launch_delay_ns: Annotated[int, column("Greatest of these times.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(
     trace: Trace,
     *,

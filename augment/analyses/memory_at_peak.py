@@ -47,9 +47,6 @@ class Row(Struct, frozen=True):
     count: Annotated[int | None, column("Number of these allocations.", "count")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up by operator what was live at the peak of each device."""
     devices = memory_events(trace)

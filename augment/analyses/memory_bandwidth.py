@@ -51,9 +51,6 @@ class Row(Struct, frozen=True):
     max_gbps: Annotated[float | None, column("Greatest bandwidth.", "GB/s")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Compute the bandwidth of each kind of copy on each device over time."""
     rates = copy_rates(trace)

@@ -64,9 +64,6 @@ class Row(Struct, frozen=True):
     fragmentation_ratio: Annotated[float | None, column("fragmentation_bytes over the bytes reserved then.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Summarize and draw the memory of each device."""
     devices = memory_events(trace)

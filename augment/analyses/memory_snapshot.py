@@ -88,9 +88,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """MemoryReplay the snapshot, and draw it."""
     held = held_memory(trace)
@@ -218,17 +215,7 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
         names=Texts(np.arange(len(texts), dtype=np.int32), texts),
         description="the peak of what was allocated, and every out of memory",
     )
-    yield from _holders(held, played, under, label)
-
-
-def _told(moment: Moment) -> str:
-    if moment.what == "peak":
-        return f"Peak: {size(moment.allocated)} allocated, {size(moment.reserved)} reserved"
-    return f"Out of memory: {size(moment.requested)} requested, {size(moment.allocated)} allocated"
-
-
-def _holders(held: Held, played: MemoryReplay, under: int, label: str) -> Iterator[SliceTrack]:
-    """For each of the lines that held most at the peak, the times in which it held anything."""
+    # for each of the lines that held most at the peak, the times in which it held anything
     stacks = held.snapshot.stacks
     peak = next(m for m in held.moments if m.device == played.device and m.what == "peak")
     line = (
@@ -251,6 +238,12 @@ def _holders(held: Held, played: MemoryReplay, under: int, label: str) -> Iterat
             args={"most_bytes": most},
             description="when this line of code held memory; the lines that held most at the peak",
         )
+
+
+def _told(moment: Moment) -> str:
+    if moment.what == "peak":
+        return f"Peak: {size(moment.allocated)} allocated, {size(moment.reserved)} reserved"
+    return f"Out of memory: {size(moment.requested)} requested, {size(moment.allocated)} allocated"
 
 
 def _together(begun: Int64s, ended: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, Int64s]:

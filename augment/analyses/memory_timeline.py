@@ -53,9 +53,6 @@ class Row(Struct, frozen=True):
     at_total_peak_ratio: Annotated[float | None, column("Share of the total's peak.", "ratio")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Add up and draw the memory of each category."""
     changes = trace.context.attached(MemoryChanges)

@@ -65,9 +65,6 @@ class Row(Struct, frozen=True):
     lacking: Annotated[str | None, column("Why there is no MFU, and what gives it.")]
 
 
-ROW = Row
-
-
 def analyze(
     trace: Trace,
     *,

@@ -67,9 +67,6 @@ class Row(Struct, frozen=True):
     ]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Add up the operators by name and shape."""
     events, operators = trace.events, operator_times(trace)
@@ -77,7 +74,12 @@ def analyze(trace: Trace) -> Findings:
     shape, shapes = _shapes(trace, row)
     keys, code = combinations(events.name[row], shape)
     count = len(keys[0])
-    cpu, gpu = events.dur[row], _launched_within(trace, place)
+    # the GPU time of the operators at place in the call stacks, including all operators in them
+    launched, work = launched_work(trace), gpu_work(trace)
+    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
+    start, stop = launched.spans(place)
+    within: Int64s = until[stop] - until[start]
+    cpu, gpu = events.dur[row], within
     owner, gpu_ns = _launched_itself(trace, place)
     columns = [
         np.bincount(code, minlength=count),
@@ -101,15 +103,6 @@ def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
     code_of = np.full(len(trace.events), -1, np.int32)
     code_of[rows] = shapes.codes
     return code_of[row], shapes
-
-
-def _launched_within(trace: Trace, place: Places) -> Int64s:
-    """The GPU time of the operators at ``place`` in the call stacks, including all operators in them."""
-    launched, work = launched_work(trace), gpu_work(trace)
-    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
-    start, stop = launched.spans(place)
-    within: Int64s = until[stop] - until[start]
-    return within
 
 
 def _launched_itself(trace: Trace, place: Places) -> tuple[Int32s, Int64s]:

@@ -69,9 +69,6 @@ class Row(Struct, frozen=True):
     max_launch_to_kernel_ns: Annotated[int, column("Greatest of these times.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     """Group the launches by operator, and the operators by their sequences of work."""
     work, events, stacks = gpu_work(trace), trace.events, call_stacks(trace)

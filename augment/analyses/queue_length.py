@@ -48,9 +48,6 @@ class Row(Struct, frozen=True):
     full_queue_ns: Annotated[int, column("Time at a queue length of 1024 or more.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Compute the queue length of each stream over time."""
     queues = queue_lengths(trace)

@@ -67,9 +67,6 @@ class Row(Struct, frozen=True):
     decode_other_ns: Annotated[int | None, column("The decode's part in steps with prompts of other requests.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Part the time of each request, and draw it."""
     spans = trace.context.attached(RequestSpans)

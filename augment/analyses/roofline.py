@@ -105,9 +105,6 @@ class Row(Struct, frozen=True):
     confidence: Annotated[str, column("high, bounded, modelled_bytes or unknown.")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Hold each operator against its roof."""
     operators = operator_work(trace)

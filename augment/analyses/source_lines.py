@@ -53,9 +53,6 @@ class Row(Struct, frozen=True):
     longest: Annotated[str, column("The name of its work with the most time.")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among lines."""
     source, work, events = source_lines(trace), gpu_work(trace), trace.events

@@ -94,7 +94,6 @@ class Row(Struct, frozen=True):
     lacking: Annotated[str | None, column("Why there is no MFU, and what gives it.")]
 
 
-ROW = Row
 #: the parts of computation, and those of the rest by their names in the figures of steps
 COMPUTING = PARTS
 BESIDE = {
@@ -146,6 +145,10 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
         counted = operator_work(trace).recorded
         why = lacking or why_beyond(float(reached.peak_ns[step]), wall)
         sure = why is None and wall > 0
+        # hidden communication by the lesser of communication and computation
+        of_device = figures.of_device
+        communication, compute = int(of_device["communication_ns"][step]), int(of_device["compute_ns"][step])
+        hidden = communication - int(of_device["exposed_communication_ns"][step])
         yield Row(
             rank=device.rank,
             device=device.device,
@@ -157,19 +160,11 @@ def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, 
             mfu_ratio=float(reached.model_peak_ns[step]) / wall if sure else None,
             hfu_ratio=float(reached.peak_ns[step]) / wall if sure else None,
             covered_ratio=float(reached.covered[step]) if known["compute_ns"][step] else None,
-            overlap_of_possible_ratio=_overlap(figures, step),
+            overlap_of_possible_ratio=hidden / min(communication, compute) if min(communication, compute) else None,
             peak=peak_text,
             convention=CONVENTION if sure else None,
             lacking=why,
         )
-
-
-def _overlap(figures: StepFigures, step: int) -> float | None:
-    """Hidden communication by the lesser of communication and computation."""
-    of_device = figures.of_device
-    communication, compute = int(of_device["communication_ns"][step]), int(of_device["compute_ns"][step])
-    hidden = communication - int(of_device["exposed_communication_ns"][step])
-    return hidden / min(communication, compute) if min(communication, compute) else None
 
 
 def sentence(row: Row) -> str:

@@ -35,7 +35,7 @@ baseline. The analysis is skipped without any operator, launch or GPU work.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,6 @@ class Row(Struct, frozen=True):
     is_steady: Annotated[bool, column("Whether it is one of the steps that verdicts and summaries are about.")]
 
 
-ROW: type[Any] = Row
 #: these figures are null if only the host was recorded
 OF_DEVICE = (
     "busy_ns",
@@ -137,7 +136,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 mean_delay = int(delay[place]) / int(launched[place])
             distance = None if np.isnan(distances[place]) else float(distances[place])
             rows.append(
-                ROW(
+                Row(
                     rank=trace.rank,
                     device=figures.device,
                     step=int(windows.number[place]) if numbered else None,

@@ -47,9 +47,6 @@ class Row(Struct, frozen=True):
     sample_count: Annotated[int, column("Number of samples in the period.", "count")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up the samples of each device and step, and draw them."""
     telemetry = trace.context.attached(Telemetry)
@@ -98,17 +95,13 @@ def _row(trace: Trace, device: Identity, step: int | None, samples: Samples, ins
     )  # fmt: skip
 
 
-def _words(quantity: str) -> str:
-    """``sm_clock`` as ``SM clock``."""
-    first, *rest = quantity.split("_")
-    return " ".join((first.upper() if first in _SHORT else first.capitalize(), *rest))
-
-
 def _track(samples: Samples, inside: slice, under: int) -> CounterTrack:
     unit, factor = _DRAWN_UNITS.get(samples.unit, (samples.unit, 1.0))
+    # sm_clock as SM clock
+    first, *rest = samples.quantity.split("_")
     return CounterTrack(
         analysis=NAME,
-        name=_words(samples.quantity),
+        name=" ".join((first.upper() if first in _SHORT else first.capitalize(), *rest)),
         under=under,
         ts=samples.ts[inside],
         values=samples.values[inside] * factor,

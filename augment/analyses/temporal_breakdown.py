@@ -55,9 +55,6 @@ class Row(Struct, frozen=True):
     non_compute_ns: Annotated[int, column("Time in which GPU work but no computation runs.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Divide each device's span, and draw the parts."""
     rows = [_row(coverage) for coverage in type_coverage(trace)]

@@ -42,9 +42,6 @@ class Row(Struct, frozen=True):
     std_ns: Annotated[float, column("Sample standard deviation of the durations; 0 for one.", "ns")]
 
 
-ROW = Row
-
-
 def analyze(trace: Trace) -> Findings:
     """Aggregate the annotations of each side by name."""
     events = trace.events

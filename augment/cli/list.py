@@ -33,7 +33,7 @@ def _schema() -> dict[str, Any]:
     from augment.analyses import ANALYSES
     from augment.writers.metrics import schema
 
-    return schema({analysis.NAME: analysis.ROW for analysis in ANALYSES})
+    return schema({analysis.NAME: analysis.Row for analysis in ANALYSES})
 
 
 def _lines(contents: dict[str, list[dict[str, Any]]]) -> Iterator[str]:

@@ -41,9 +41,47 @@ def align_sides(control: Side, test: Side) -> Alignment:
     """
     calls = _align_calls(control, test)
     back = _reverse(calls, len(test.calls))
-    work = _align_work(control, test, calls, back)
+    places = _launched_order(control)
+    twins = _launched_order(test)
+    home_mine, home_yours = homes(control.calls, calls)[control.work.call], homes(test.calls, back)[test.work.call]
+    group_mine = _groups(control, home_mine)[places]
+    group_yours = _groups(test, np.append(back, NO_INDEX)[home_yours], len(control.calls))[twins]
+    matches = align(group_mine, control.work.name[places], group_yours, test.work.name[twins])
+    work = np.full(len(control.work), NO_INDEX, np.int64)
+    met = matches != NO_INDEX
+    work[places[met]] = twins[matches[met]]
     renamed = np.zeros(len(test.work), np.bool_)
-    _pair_renamed(control, test, calls, back, work, renamed)
+    # Pair, in order, the unaligned work of an aligned pair of calls: the same work under another name. Work of one
+    # family comes first; what remains of an operator is paired whatever its family.
+    taken = np.zeros(len(test.work), np.bool_)
+    taken[work[work != NO_INDEX]] = True
+    places, twins = _launched_order(control), _launched_order(test)
+    places, twins = places[work[places] == NO_INDEX], twins[~taken[twins]]
+    home_mine = homes(control.calls, calls)[control.work.call[places]]
+    home_yours = homes(test.calls, back)[test.work.call[twins]]
+    parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NO_INDEX)[home_yours]
+    of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
+    # The family of the work of both sides, -1 of unknown ones
+    families = [
+        np.where(work_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
+        for side, places in ((control, places), (test, twins))
+    ]
+    kind_mine, kind_yours = families[0], families[1]
+    by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
+    left_mine = (by_family == NO_INDEX) & of_mine
+    left_yours = of_yours.copy()
+    left_yours[by_family[by_family != NO_INDEX]] = False
+    by_type = np.full(len(places), NO_INDEX, np.int64)
+    rest = np.flatnonzero(left_yours)
+    types_mine, types_yours = control.work.type[places[left_mine]], test.work.type[twins[rest]]
+    matches = _paired(
+        parent_mine[left_mine], types_mine.astype(np.int64), parent_yours[rest], types_yours.astype(np.int64)
+    )
+    by_type[left_mine] = np.where(matches == NO_INDEX, NO_INDEX, np.append(rest, NO_INDEX)[matches])
+    for matches in (by_family, by_type):
+        met = matches != NO_INDEX
+        work[places[met]] = twins[matches[met]]
+        renamed[twins[matches[met]]] = True
     return Alignment(calls, back, work, _reverse(work, len(test.work)), renamed)
 
 
@@ -124,19 +162,6 @@ def main_thread(side: Side) -> int:
     return int(time.argmax())
 
 
-def _align_work(control: Side, test: Side, calls: Int64s, back: Int64s) -> Int64s:
-    places = _launched_order(control)
-    twins = _launched_order(test)
-    home_mine, home_yours = homes(control.calls, calls)[control.work.call], homes(test.calls, back)[test.work.call]
-    group_mine = _groups(control, home_mine)[places]
-    group_yours = _groups(test, np.append(back, NO_INDEX)[home_yours], len(control.calls))[twins]
-    matches = align(group_mine, control.work.name[places], group_yours, test.work.name[twins])
-    partner = np.full(len(control.work), NO_INDEX, np.int64)
-    met = matches != NO_INDEX
-    partner[places[met]] = twins[matches[met]]
-    return partner
-
-
 def homes(calls: Calls, partner: Int64s) -> Int32s:
     """The innermost call at or above each call that has a partner, or :data:`NO_INDEX`; an extra element serves the
     latter."""
@@ -169,42 +194,6 @@ def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int6
     step = np.where(before_recording(side.trace), len(side.steps), side.work.step).astype(np.int64)
     alone = first + step * 4096 + stream
     return np.where(home >= 0, home, alone)
-
-
-def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: Int64s, renamed: Bools) -> None:
-    """Pair, in order, the unaligned work of an aligned pair of calls: the same work under another name.
-
-    Work of one family comes first; what remains of an operator is paired whatever its family.
-    """
-    taken = np.zeros(len(test.work), np.bool_)
-    taken[work[work != NO_INDEX]] = True
-    places, twins = _launched_order(control), _launched_order(test)
-    places, twins = places[work[places] == NO_INDEX], twins[~taken[twins]]
-    home_mine = homes(control.calls, calls)[control.work.call[places]]
-    home_yours = homes(test.calls, back)[test.work.call[twins]]
-    parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NO_INDEX)[home_yours]
-    of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
-    # The family of the work of both sides, -1 of unknown ones
-    families = [
-        np.where(work_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
-        for side, places in ((control, places), (test, twins))
-    ]
-    kind_mine, kind_yours = families[0], families[1]
-    by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
-    left_mine = (by_family == NO_INDEX) & of_mine
-    left_yours = of_yours.copy()
-    left_yours[by_family[by_family != NO_INDEX]] = False
-    by_type = np.full(len(places), NO_INDEX, np.int64)
-    rest = np.flatnonzero(left_yours)
-    types_mine, types_yours = control.work.type[places[left_mine]], test.work.type[twins[rest]]
-    matches = _paired(
-        parent_mine[left_mine], types_mine.astype(np.int64), parent_yours[rest], types_yours.astype(np.int64)
-    )
-    by_type[left_mine] = np.where(matches == NO_INDEX, NO_INDEX, np.append(rest, NO_INDEX)[matches])
-    for matches in (by_family, by_type):
-        met = matches != NO_INDEX
-        work[places[met]] = twins[matches[met]]
-        renamed[twins[matches[met]]] = True
 
 
 def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) -> Int64s:

@@ -161,7 +161,14 @@ class ByPath:
 
     def rows(self) -> list[PathRow]:
         """A row for each path, sorted by difference of GPU time, then of host time."""
-        kernels = self._kernels()
+        # the longest few kernels that each path launched itself, on each side
+        texts = self._paths.names.texts
+        kernels: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
+        for which in (CONTROL, TEST):
+            for key, sums in sorted(self._launched, key=lambda entry: -int(entry[1][which, 0])):
+                names = kernels[which].setdefault(key >> 28, [])
+                if sums[which, 0] and len(names) < KERNELS_SHOWN:
+                    names.append(texts[key & (1 << 28) - 1])
         rows = [self._row(path, sums, kernels) for path, sums in self._ledger]
         return sorted(rows, key=lambda row: (-abs(row.delta_gpu_ns), -abs(row.delta_cpu_ns), row.path))
 
@@ -186,17 +193,6 @@ class ByPath:
             control_kernels=kernels[CONTROL].get(path, []),
             test_kernels=kernels[TEST].get(path, []),
         )
-
-    def _kernels(self) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-        """The longest few kernels that each path launched itself, on each side."""
-        texts = self._paths.names.texts
-        kernels: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
-        for which in (CONTROL, TEST):
-            for key, sums in sorted(self._launched, key=lambda entry: -int(entry[1][which, 0])):
-                names = kernels[which].setdefault(key >> 28, [])
-                if sums[which, 0] and len(names) < KERNELS_SHOWN:
-                    names.append(texts[key & (1 << 28) - 1])
-        return kernels
 
 
 def change_of(control: int, test: int) -> Change:

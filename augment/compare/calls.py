@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places, compressed
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import CallStacks, call_stacks, directly_around, enclosing
+from augment.facts.host.call_stacks import call_stacks, directly_around, enclosing
 from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.operator_work import work_families
 from augment.facts.steps.step_windows import StepWindows, step_of_work, steps
@@ -94,7 +94,11 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
         functions: whether Python functions count as calls.
     """
     stacks = call_stacks(trace)
-    kept = _kept(trace, stacks, functions)
+    # whether each slice of the call stacks is a call; steps are not
+    wanted = np.zeros(256, np.bool_)
+    wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
+    kept: Bools = wanted[trace.events.category[stacks.row]]
+    kept[stacks.place_of[steps(trace).row]] = False
     places = np.flatnonzero(kept)
     parent = directly_around(trace, places)
     row = stacks.row[places]
@@ -138,15 +142,6 @@ def levels(depth: Int32s) -> list[npt.NDArray[np.intp]]:
     """The calls of each depth, outermost first, each ascending."""
     order = np.argsort(depth, kind="stable")
     return np.split(order, np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1)))
-
-
-def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
-    """Whether each slice of the call stacks is a call; steps are not."""
-    wanted = np.zeros(256, np.bool_)
-    wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
-    kept: Bools = wanted[trace.events.category[stacks.row]]
-    kept[stacks.place_of[steps(trace).row]] = False
-    return kept
 
 
 def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> CallWork:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays import OUTLIER, Bools, Int64s, Intervals, clip, robust_z, sums, union
+from augment.arrays import OUTLIER, Bools, Intervals, clip, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core.text import value_text
 from augment.core.trace import Category, Diagnostic, Trace
@@ -184,7 +184,20 @@ def without_one_offs(
         for side, trace, windows in zip(("control", "test"), pair, (steps.control, steps.test), strict=True):
             length = windows.end - windows.start
             usual = float(np.median(length))
-            for place in np.flatnonzero(_lengthened_once(trace, windows, length, usual)).tolist():
+            # which of windows are much longer than usual, at least half of it for what happens once
+            of_compiler, graphs, cold = (
+                Spans.of(trace, compilations(trace)),
+                captures(trace),
+                Spans.of(trace, cold_operators(trace)),
+            )
+            spans = union(
+                np.concatenate([each.start for each in (of_compiler, graphs, cold)]),
+                np.concatenate([each.end for each in (of_compiler, graphs, cold)]),
+            )
+            which, _, parts = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
+            once = sums(which, parts.end - parts.start, len(windows))
+            longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
+            for place in np.flatnonzero(longer).tolist():
                 if not left_out[place]:
                     took = f"{value_text(float(length[place]), 'ns')} (median {value_text(usual, 'ns')})"
                     said.append(f"step {windows.number[place]} of the {side}, {took}")
@@ -196,23 +209,6 @@ def without_one_offs(
         ChosenSteps(steps.control.take(kept), steps.test.take(kept), steps.whole, steps.diagnostics) for steps in chosen
     ]
     return parted, f"Left out on both sides, for what happens once (compilation, capture, first use): {'; '.join(said)}"
-
-
-def _lengthened_once(trace: Trace, windows: StepWindows, length: Int64s, usual: float) -> Bools:
-    """Which of ``windows`` are much longer than ``usual``, at least half of it for what happens once."""
-    of_compiler, graphs, cold = (
-        Spans.of(trace, compilations(trace)),
-        captures(trace),
-        Spans.of(trace, cold_operators(trace)),
-    )
-    spans = union(
-        np.concatenate([each.start for each in (of_compiler, graphs, cold)]),
-        np.concatenate([each.end for each in (of_compiler, graphs, cold)]),
-    )
-    which, _, parts = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
-    once = sums(which, parts.end - parts.start, len(windows))
-    longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
-    return longer
 
 
 # Finds annotations that can serve as steps in recordings without steps: those that recur on both sides.

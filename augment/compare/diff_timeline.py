@@ -301,7 +301,11 @@ def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTra
     outermost = len(calls) + 1 + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
     moments_of_calls = _after(np.where(calls.parent == NO_INDEX, outermost, calls.parent), end, fallback)
     moment = moments_of_calls[gone]
-    under = _threads(pair)[calls.thread[gone]]
+    # the test's thread on which the calls of each track of the control are compared; its main thread by default
+    thread_of = np.full(len(pair.control.trace.tracks), main_thread(pair.test), np.int64)
+    met = np.flatnonzero(partner != NO_INDEX)
+    thread_of[calls.thread[met]] = pair.test.calls.thread[partner[met]]
+    under = thread_of[calls.thread[gone]]
     known = np.flatnonzero(under != NO_INDEX)
     for thread, places in each(under[known], len(pair.test.trace.tracks)):
         index = known[places]
@@ -357,15 +361,6 @@ def _frequent(names: list[str]) -> str:
     """The names with counts, the most frequent first: ``12 × mm, add``."""
     parts = [f"{count} × {name}" if count > 1 else name for name, count in Counter(names).most_common()]
     return first_of(parts, _MOST_NAMES)
-
-
-def _threads(pair: Pair) -> Int64s:
-    """The test's thread on which the calls of each track of the control are compared; its main thread by default."""
-    calls, partner = pair.control.calls, pair.alignment.call_of_control
-    thread = np.full(len(pair.control.trace.tracks), main_thread(pair.test), np.int64)
-    met = np.flatnonzero(partner != NO_INDEX)
-    thread[calls.thread[met]] = pair.test.calls.thread[partner[met]]
-    return thread
 
 
 def _shifted(pair: Pair, ts: Int64s, step: Int32s) -> Int64s:

@@ -46,7 +46,13 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     unit = "The recording" if whole else "A step"
     sums: dict[str, list[PartRow]] = {}
     for row in _rows(outcomes, "diff_waterfall"):
-        sums.setdefault(_of_part(row), []).append(row)
+        # what a part is: rows of which the same is said are one part
+        names = row.control_names or row.test_names
+        name = names[0] if row.kind.startswith("host") and names else row.operator or (names[0] if names else "")
+        name = " ".join(name.split())
+        name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+        kind = _KINDS.get(row.kind, row.kind)
+        sums.setdefault(kind + (f" ({name})" if name else ""), []).append(row)
     changes = {name: sum(row.delta_per_step_ns for row in rows) for name, rows in sums.items()}
     large = [name for name, ns in changes.items() if abs(ns) >= LEAST_RATIO * step.control]
     parts = sorted(large, key=lambda name: -abs(changes[name]))[:PARTS]
@@ -91,16 +97,6 @@ def _of_step(row: FigureRow, unit: str) -> str:
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
         return f"No difference beyond noise: {rough_time(row.delta)}{change}; 95 % interval {noise}."
     return f"{faster}; whether beyond noise cannot be told from one step on each side."
-
-
-def _of_part(row: PartRow) -> str:
-    """What a part is: rows of which the same is said are one part."""
-    names = row.control_names or row.test_names
-    name = names[0] if row.kind.startswith("host") and names else row.operator or (names[0] if names else "")
-    name = " ".join(name.split())
-    name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-    kind = _KINDS.get(row.kind, row.kind)
-    return kind + (f" ({name})" if name else "")
 
 
 # Whether most ranks of a job only wait for a rank whose own work takes longer.

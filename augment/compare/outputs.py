@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,14 @@ def write_all(
     Raises:
         OutputError: a file cannot be written, or two ranks have files of the same name.
     """
-    _expect_names(diff)
+    # refuse ranks that would overwrite each other's files
+    taken: dict[str, str] = {}
+    for pair in diff.pairs:
+        source = pair.test.trace.source
+        other = taken.setdefault(stem(source.name), source.path)
+        if other != source.path:
+            advice = "compare them separately, with --test-rank"
+            raise OutputError(f"{source.path}: would write the same outputs as {other}; {advice}")
     written: list[Path] = []
     diagnostics: list[Diagnostic] = []
     stage("writing")
@@ -119,17 +126,6 @@ def _write_pair(
     return written
 
 
-def _expect_names(diff: Diff) -> None:
-    """Refuse ranks that would overwrite each other's files."""
-    taken: dict[str, str] = {}
-    for pair in diff.pairs:
-        source = pair.test.trace.source
-        other = taken.setdefault(stem(source.name), source.path)
-        if other != source.path:
-            advice = "compare them separately, with --test-rank"
-            raise OutputError(f"{source.path}: would write the same outputs as {other}; {advice}")
-
-
 # Writes both traces of a comparison into one file, each as a group of tracks; a step in the middle begins together.
 #
 # For that, the control's times are shifted by whole nanoseconds; the test's are unchanged. The file says which step to
@@ -158,7 +154,16 @@ def write_overlay(
     first = min(int(control.trace.events.ts[0]) + shift, int(test.trace.events.ts[0]))
     lift = max(0, -first)  # Perfetto drops events before time 0
     before = on_clock(AugmentedTrace(control.trace, _bands(control.trace)), lambda ts: ts + (shift + lift))
-    now = AugmentedTrace(drawn.trace, {**_renamed(drawn.outcomes), **_bands(test.trace)})
+    # the outcomes with the name of the verdict's track that says whose it is, beside two runs
+    renamed = dict(drawn.outcomes)
+    for name, outcome in drawn.outcomes.items():
+        if isinstance(outcome, Findings):
+            tracks = [
+                replace(each, name=_VERDICT) if isinstance(each, SliceTrack) and each.name == VERDICT else each
+                for each in outcome.annotations
+            ]
+            renamed[name] = replace(outcome, annotations=tracks)
+    now = AugmentedTrace(drawn.trace, {**renamed, **_bands(test.trace)})
     now = on_clock(now, lambda ts: ts + lift) if lift else now
     partner, chosen = pair.alignment.call_of_test, most_changed(pair, arrow_count)
     ids = np.arange(len(chosen), dtype=np.int64)
@@ -187,19 +192,6 @@ def write_overlay(
         diagnostics += several.add(now, group, links)
         several.close()
     return diagnostics
-
-
-def _renamed(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """The outcomes with the name of the verdict's track that says whose it is, beside two runs."""
-    renamed = dict(outcomes)
-    for name, outcome in outcomes.items():
-        if isinstance(outcome, Findings):
-            tracks = [
-                replace(each, name=_VERDICT) if isinstance(each, SliceTrack) and each.name == VERDICT else each
-                for each in outcome.annotations
-            ]
-            renamed[name] = replace(outcome, annotations=tracks)
-    return renamed
 
 
 def _device(stream: Stream | None) -> str:

@@ -100,7 +100,18 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
             np.concatenate((ns, uncovered)),
         )
         return _joined([host])
-    return _joined([*_work(side, names, device), _idle(side, names, device)])
+    trace = side.trace
+    idle = step_idle(trace, device, side.steps)
+    kind = np.array([_IDLE[category] for category in GapCategory], np.uint8)[idle.category]
+    main = main_thread(side)
+    thread = np.where(idle.launch != NO_INDEX, trace.events.track[idle.launch], np.int32(main))
+    waits = np.flatnonzero((kind == TileKind.HOST_WAIT) & (thread != NO_INDEX))
+    name = np.full(len(kind), NO_INDEX, np.int32)
+    doing = occupants(trace, CALLS, idle.start[waits], idle.end[waits], thread[waits]).name
+    known = doing >= 0
+    name[waits[known]] = names.of(doing[known], trace.strings)
+    nothing = np.full(len(kind), NO_INDEX, np.int32)
+    return _joined([*_work(side, names, device), (kind, nothing, name, nothing, idle.step, idle.end - idle.start)])
 
 
 _Piece = tuple[Bytes, Int32s, Int32s, Int32s, Places, Int64s]
@@ -129,21 +140,6 @@ def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
         ns = part.end - part.start - lost
         owner = places[which]
         yield np.full(len(ns), kind, np.uint8), side.work.path[owner], name[owner], side.work.family[owner], step, ns
-
-
-def _idle(side: Side, names: Names, device: int) -> _Piece:
-    trace = side.trace
-    idle = step_idle(trace, device, side.steps)
-    kind = np.array([_IDLE[category] for category in GapCategory], np.uint8)[idle.category]
-    main = main_thread(side)
-    thread = np.where(idle.launch != NO_INDEX, trace.events.track[idle.launch], np.int32(main))
-    waits = np.flatnonzero((kind == TileKind.HOST_WAIT) & (thread != NO_INDEX))
-    name = np.full(len(kind), NO_INDEX, np.int32)
-    doing = occupants(trace, CALLS, idle.start[waits], idle.end[waits], thread[waits]).name
-    known = doing >= 0
-    name[waits[known]] = names.of(doing[known], trace.strings)
-    nothing = np.full(len(kind), NO_INDEX, np.int32)
-    return kind, nothing, name, nothing, idle.step, idle.end - idle.start
 
 
 NAMES_SHOWN = 4  #: kernel names shown per part
@@ -222,27 +218,22 @@ class Waterfall:
             else:
                 yield _WaterfallPart(kind, operator, tuple(keys))
         for (kind, operator, is_operator), groups in left.items():
-            yield from self._matched(kind, operator, groups, is_operator)
-
-    def _matched(
-        self, kind: TileKind, operator: int, groups: list[list[int]], is_operator: bool
-    ) -> Iterator[_WaterfallPart]:
-        """The parts of what only one side has: renamed where the other side has its like, else each by itself."""
-        rest: list[list[int]] = []
-        families: dict[int, list[list[int]]] = {}
-        for keys in groups:
-            families.setdefault(self._family[keys[0]], []).append(keys)
-        for family, alike in families.items():
-            together = tuple(key for keys in alike for key in keys)
-            if self._names.texts[family] != UNKNOWN and all(self._occurs(together)):
+            # the parts of what only one side has: renamed where the other side has its like, else each by itself
+            rest: list[list[int]] = []
+            families: dict[int, list[list[int]]] = {}
+            for keys in groups:
+                families.setdefault(self._family[keys[0]], []).append(keys)
+            for family, alike in families.items():
+                together = tuple(key for keys in alike for key in keys)
+                if self._names.texts[family] != UNKNOWN and all(self._occurs(together)):
+                    yield _WaterfallPart(kind, operator, together, renamed=True)
+                else:
+                    rest += alike
+            together = tuple(key for keys in rest for key in keys)
+            if is_operator and together and all(self._occurs(together)):
                 yield _WaterfallPart(kind, operator, together, renamed=True)
             else:
-                rest += alike
-        together = tuple(key for keys in rest for key in keys)
-        if is_operator and together and all(self._occurs(together)):
-            yield _WaterfallPart(kind, operator, together, renamed=True)
-        else:
-            yield from (_WaterfallPart(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in rest)
+                yield from (_WaterfallPart(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in rest)
 
     def _occurs(self, keys: Sequence[int]) -> tuple[bool, bool]:
         """Whether any of ``keys`` owns time in the control, and in the test."""

@@ -155,6 +155,12 @@ def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = 
     launched = work.launch != NO_INDEX
     place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
     iteration: Int64s = number[place]
+    # the columns of args, as HTA names them
+    size, dur = trace.events.bytes.at(row, NO_ARG), trace.events.dur[row]
+    known = (size >= 0) & (dur > 0)
+    rate = np.zeros(len(row))
+    rate[known] = size[known] / dur[known]
+    args, collective = args_of_frames(trace), arg_columns(trace)
     return pandas().DataFrame(
         {
             "index": row,
@@ -168,7 +174,24 @@ def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = 
                 [NO_STREAM, *(NO_STREAM if track.stream is None else track.stream for track in tracks)]
             )[np.where(on_device, track + 1, 0)],
             "correlation": events.correlation[row],
-            **_args(trace, row),
+            "bytes": size,
+            "memory_bw_gbps": rate,
+            "wait_on_stream": args.ints("wait_on_stream").at(row, NO_ARG),
+            "wait_on_cuda_event_record_corr_id": args.ints("wait_on_cuda_event_record_corr_id").at(row, NO_ARG),
+            "input_dims": _texts(args, "Input Dims", row, decode=True),
+            "input_type": _texts(args, "Input type", row, decode=True),
+            "input_strides": _texts(args, "Input Strides", row, decode=True),
+            "external_id": args.ints("External id").at(row, NO_ARG),
+            "python_id": args.ints("Python id").at(row, NO_ARG),
+            "python_parent_id": args.ints("Python parent id").at(row, NO_ARG),
+            "collective_name": _texts(collective, "Collective name", row, ""),
+            "in_msg_nelems": collective.ints("In msg nelems").at(row, 0),
+            "out_msg_nelems": collective.ints("Out msg nelems").at(row, 0),
+            "msg_dtype": _texts(collective, "dtype", row, ""),
+            "group_size": collective.ints("Group size").at(row, 0),
+            "process_rank": args.ints("Rank").at(row, NO_ARG),
+            "in_split_size": _texts(args, "In split size", row, "[]", decode=True),
+            "out_split_size": _texts(args, "Out split size", row, "[]", decode=True),
             "index_correlation": partner[row],
             "iteration": iteration[row],
             "end": (events.ts[row] + events.dur[row] - origin_ns) / 1000,
@@ -178,35 +201,6 @@ def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = 
         },
         index=row,
     )
-
-
-def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
-    """The columns of args, as HTA names them."""
-    size, dur = trace.events.bytes.at(row, NO_ARG), trace.events.dur[row]
-    known = (size >= 0) & (dur > 0)
-    rate = np.zeros(len(row))
-    rate[known] = size[known] / dur[known]
-    args, collective = args_of_frames(trace), arg_columns(trace)
-    return {
-        "bytes": size,
-        "memory_bw_gbps": rate,
-        "wait_on_stream": args.ints("wait_on_stream").at(row, NO_ARG),
-        "wait_on_cuda_event_record_corr_id": args.ints("wait_on_cuda_event_record_corr_id").at(row, NO_ARG),
-        "input_dims": _texts(args, "Input Dims", row, decode=True),
-        "input_type": _texts(args, "Input type", row, decode=True),
-        "input_strides": _texts(args, "Input Strides", row, decode=True),
-        "external_id": args.ints("External id").at(row, NO_ARG),
-        "python_id": args.ints("Python id").at(row, NO_ARG),
-        "python_parent_id": args.ints("Python parent id").at(row, NO_ARG),
-        "collective_name": _texts(collective, "Collective name", row, ""),
-        "in_msg_nelems": collective.ints("In msg nelems").at(row, 0),
-        "out_msg_nelems": collective.ints("Out msg nelems").at(row, 0),
-        "msg_dtype": _texts(collective, "dtype", row, ""),
-        "group_size": collective.ints("Group size").at(row, 0),
-        "process_rank": args.ints("Rank").at(row, NO_ARG),
-        "in_split_size": _texts(args, "In split size", row, "[]", decode=True),
-        "out_split_size": _texts(args, "Out split size", row, "[]", decode=True),
-    }
 
 
 def _added(trace: Trace, row: Int64s, specs: Sequence[AttributeSpec]) -> dict[str, Any]:

@@ -113,7 +113,28 @@ class Trace:
         self.trace_path = os.path.abspath(os.path.expanduser(trace_dir))
         self.trace_files: dict[int, str] = {}
         self.whole: dict[int, Events] = {}
-        self._read(trace_files)
+        if isinstance(trace_files, Mapping):
+            for rank, path in trace_files.items():
+                self._add(int(rank), self._path(path), read(self._path(path)))
+        elif trace_files is not None:
+            self._number([(path, read(path)) for path in map(self._path, trace_files)])
+        else:
+            # the traces directly in folder, sorted by name, without outputs of augment and files that are no traces
+            folder = self.trace_path
+            if not os.path.isdir(folder):
+                raise InputError(folder, "no such folder")
+            names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
+            traces = []
+            for name in names:
+                if is_output(name) or _is_copy(name, names):
+                    continue
+                try:
+                    traces.append((os.path.join(folder, name), read(os.path.join(folder, name))))
+                except UnknownFormat as error:
+                    warnings.warn(f"passed over: {error}", stacklevel=2)
+            self._number(traces)
+        if not self.whole:
+            raise InputError(self.trace_path, "no trace to analyse")
         self.events = dict(self.whole)
         self.window: tuple[int, int] | None = None  #: of :meth:`clipped`, absolute ns
         first = [int(trace.events.ts[row]) for trace in self.whole.values() for row in framed(trace)[:1]]
@@ -277,17 +298,6 @@ class Trace:
         if self.rows(rank, analysis) and otherwise:
             warnings.warn(f"rank {rank}: no {analysis}: {otherwise}", stacklevel=4)
 
-    def _read(self, trace_files: TraceFiles | None) -> None:
-        if isinstance(trace_files, Mapping):
-            for rank, path in trace_files.items():
-                self._add(int(rank), self._path(path), read(self._path(path)))
-        elif trace_files is not None:
-            self._number([(path, read(path)) for path in map(self._path, trace_files)])
-        else:
-            self._number(_read_folder(self.trace_path))
-        if not self.whole:
-            raise InputError(self.trace_path, "no trace to analyse")
-
     def _path(self, path: PathName) -> str:
         return os.path.join(self.trace_path, os.path.expanduser(path))
 
@@ -305,22 +315,6 @@ class Trace:
         if rank in self.trace_files:
             warnings.warn(f"rank {rank} is in two files: {path} is used, {self.trace_files[rank]} is not", stacklevel=2)
         self.trace_files[rank], self.whole[rank] = path, trace
-
-
-def _read_folder(folder: str) -> list[tuple[str, Events]]:
-    """The traces directly in ``folder``, sorted by name, without outputs of augment and files that are no traces."""
-    if not os.path.isdir(folder):
-        raise InputError(folder, "no such folder")
-    names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
-    traces = []
-    for name in names:
-        if is_output(name) or _is_copy(name, names):
-            continue
-        try:
-            traces.append((os.path.join(folder, name), read(os.path.join(folder, name))))
-        except UnknownFormat as error:
-            warnings.warn(f"passed over: {error}", stacklevel=2)
-    return traces
 
 
 def _is_copy(name: str, names: Sequence[str]) -> bool:

@@ -100,7 +100,7 @@ def augment(
         return outcome
 
     outcomes = _each(analyses, run, shared)
-    rows = {analysis.NAME: analysis.ROW for analysis in analyses}
+    rows = {analysis.NAME: analysis.Row for analysis in analyses}
     if "step_figures" in request.only:  # until the release after 0.3: what is asked for by this name is there by it
         outcomes["step_figures"] = _without_tracks(outcomes["steps"])
         rows["step_figures"] = rows["steps"]

@@ -21,7 +21,7 @@ def everything() -> dict[str, list[dict[str, Any]]]:
                 "name": analysis.NAME,
                 "about": _sentence(analysis),
                 "options": options_of(analysis),
-                "columns": [{"name": c.name, "doc": c.doc, "unit": c.unit} for c in columns_of(analysis.ROW)],
+                "columns": [{"name": c.name, "doc": c.doc, "unit": c.unit} for c in columns_of(analysis.Row)],
             }
             for analysis in ANALYSES
         ],

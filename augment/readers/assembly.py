@@ -106,7 +106,24 @@ def assemble(
     if base_ns is None or abs(base_ns) > -_EARLIEST:
         message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
         base_ns, odd = 0, [] if recorded is None else [Diagnostic("unusable_base_time", 1, message)]
-    beyond = _drop_unusable(raw, base_ns)
+    # remove rows of phase 0 and rows whose times are impossible or would overflow int64 in sums. Returns the number
+    # of the latter.
+    keep = raw.phase != 0
+    beyond = 0
+    if len(raw.ts):
+        latest, earliest = _INT64_MAX - max(base_ns, 0), _EARLIEST - min(base_ns, 0)
+        first, last, shortest, longest = map(int, (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max()))
+        latest = min(latest, max(first, earliest) + _INT64_MAX)  # differences of times are int64, too
+        if last + longest > latest or first + min(shortest, 0) < earliest or longest > LONGEST:
+            after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
+            over = (raw.ts > latest - after) | (raw.ts < earliest - before)
+            over = keep & (over | (raw.dur < _EARLIEST) | (raw.dur > LONGEST))
+            beyond = int(over.sum())
+            keep &= ~over
+    if not keep.all():
+        for name in COLUMNS:
+            setattr(raw, name, getattr(raw, name)[keep])
+        _move_sparse(raw, np.where(keep, np.cumsum(keep) - 1, -1))
     known = np.zeros(max(len(raw.strings), 1), np.uint8)
     for index in _used(raw.category, len(known)).tolist():
         known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
@@ -140,7 +157,29 @@ def assemble(
         devices=tuple((identity(row.get("id")), str(row["name"])) for row in devices if row.get("name")),
         decode=decode,
     )
-    diagnostics = (*_diagnostics(raw, outline, beyond), *odd)
+    fate = "not analysed" if outline.insert_at is None else "kept, not analysed"
+    notes = []
+    for code, count in sorted(raw.tally.counts.items()):
+        message = f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {_FATES.get(code, fate)}"
+        notes.append(Diagnostic(code, count, message))
+    notes += cut_mark.diagnostics(outline.members)
+    if beyond:
+        notes.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))
+    if outline.partial and outline.insert_at is None:
+        notes.append(Diagnostic("truncated_text", 1, outline.partial))
+    elif outline.partial:
+        left = outline.text_bytes - (outline.insert_at or 0)
+        notes.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
+    if broken := outline.broken_members:
+        message = "members beside traceEvents are no JSON: mended, or passed over up to traceEvents; kept as they are"
+        notes.append(Diagnostic("broken_member", len(broken), f"{message}; the first at byte {min(broken)}"))
+    if outline.arrays_seen > 1:
+        notes.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))
+    if outline.byte_order_mark:
+        notes.append(Diagnostic("byte_order_mark", 1, "the text begins with a byte order mark, which Perfetto refuses"))
+    if outline.trailing is not None:
+        notes.append(Diagnostic("trailing_text", 1, f"text after the JSON ends, from byte {outline.trailing} on"))
+    diagnostics = (*tuple(notes), *odd)
     return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial, Context(threads=threads))
 
 
@@ -168,29 +207,6 @@ def _integer(value: Any) -> int | None:
         return None
 
 
-def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
-    """Remove rows of phase 0 and rows whose times are impossible or would overflow int64 in sums. Returns the number of
-    the latter.
-    """
-    keep = raw.phase != 0
-    beyond = 0
-    if len(raw.ts):
-        latest, earliest = _INT64_MAX - max(base_ns, 0), _EARLIEST - min(base_ns, 0)
-        first, last, shortest, longest = map(int, (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max()))
-        latest = min(latest, max(first, earliest) + _INT64_MAX)  # differences of times are int64, too
-        if last + longest > latest or first + min(shortest, 0) < earliest or longest > LONGEST:
-            after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
-            over = (raw.ts > latest - after) | (raw.ts < earliest - before)
-            over = keep & (over | (raw.dur < _EARLIEST) | (raw.dur > LONGEST))
-            beyond = int(over.sum())
-            keep &= ~over
-    if not keep.all():
-        for name in COLUMNS:
-            setattr(raw, name, getattr(raw, name)[keep])
-        _move_sparse(raw, np.where(keep, np.cumsum(keep) - 1, -1))
-    return beyond
-
-
 def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
     """Update the sparse columns after rows were moved, or left out where ``new_row`` is negative."""
     raw.sizes, raw.flows = raw.sizes.moved(new_row), raw.flows.moved(new_row)
@@ -198,21 +214,6 @@ def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
     kept = new_row[ends.values[:]] >= 0
     raw.ends = SparseColumn(ends.rows[kept], new_row[ends.values[kept]].astype(np.int64))
     raw.args = raw.args and moved_args(raw.args, new_row)
-
-
-def _narrow_sparse(raw: RawEvents) -> None:
-    """Narrow the sparse columns. Those that share their rows still do."""
-    known: dict[int, tuple[Values[np.int64], Values[np.int64]]] = {}  # by identity, with what it is the identity of
-
-    def narrow(column: SparseColumn) -> SparseColumn:
-        if id(column.rows) not in known:
-            known[id(column.rows)] = column.rows, narrowed(column.rows[:])
-        return SparseColumn(known[id(column.rows)][1], narrowed(column.values[:]))
-
-    raw.sizes, raw.flows, raw.ends = (narrow(column) for column in (raw.sizes, raw.flows, raw.ends))
-    raw.args = raw.args and {
-        name: ArgColumn(narrow(arg.numbers), narrow(arg.others), arg.json) for name, arg in raw.args.items()
-    }
 
 
 def _indexes(strings: list[str], text: str) -> list[int]:
@@ -279,7 +280,18 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int, threads
             inverse = np.empty(len(order), np.int32)
             inverse[order] = np.arange(len(order), dtype=np.int32)
             _move_sparse(raw, inverse)
-        _narrow_sparse(raw)
+        # narrow the sparse columns. Those that share their rows still do.
+        known: dict[int, tuple[Values[np.int64], Values[np.int64]]] = {}  # by identity, with what it is the identity of
+
+        def narrow(column: SparseColumn) -> SparseColumn:
+            if id(column.rows) not in known:
+                known[id(column.rows)] = column.rows, narrowed(column.rows[:])
+            return SparseColumn(known[id(column.rows)][1], narrowed(column.values[:]))
+
+        raw.sizes, raw.flows, raw.ends = (narrow(column) for column in (raw.sizes, raw.flows, raw.ends))
+        raw.args = raw.args and {
+            name: ArgColumn(narrow(arg.numbers), narrow(arg.others), arg.json) for name, arg in raw.args.items()
+        }
 
     calls: list[Callable[[], Any]] = [sparse, categories, column("offset", positions)]
     calls += [*map(column, ("dur", "correlation", "name", "length")), lambda: narrowed(moved(track))]
@@ -309,29 +321,3 @@ class _Moved:
         values[:] = moved
         self._free.append(room)
         return values
-
-
-def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:
-    fate = "not analysed" if outline.insert_at is None else "kept, not analysed"
-    notes = []
-    for code, count in sorted(raw.tally.counts.items()):
-        message = f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {_FATES.get(code, fate)}"
-        notes.append(Diagnostic(code, count, message))
-    notes += cut_mark.diagnostics(outline.members)
-    if beyond:
-        notes.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))
-    if outline.partial and outline.insert_at is None:
-        notes.append(Diagnostic("truncated_text", 1, outline.partial))
-    elif outline.partial:
-        left = outline.text_bytes - (outline.insert_at or 0)
-        notes.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
-    if broken := outline.broken_members:
-        message = "members beside traceEvents are no JSON: mended, or passed over up to traceEvents; kept as they are"
-        notes.append(Diagnostic("broken_member", len(broken), f"{message}; the first at byte {min(broken)}"))
-    if outline.arrays_seen > 1:
-        notes.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))
-    if outline.byte_order_mark:
-        notes.append(Diagnostic("byte_order_mark", 1, "the text begins with a byte order mark, which Perfetto refuses"))
-    if outline.trailing is not None:
-        notes.append(Diagnostic("trailing_text", 1, f"text after the JSON ends, from byte {outline.trailing} on"))
-    return tuple(notes)

@@ -176,7 +176,20 @@ class EventScanner:
             column.resize(count, refcheck=False)  # returns reserved memory in place
         size_rows, size_values, flow_rows, flow_values = self._pairs
         strings = [_unescaped(text) for text in self._strings.texts()]
-        places = self._decoded_places(strings)
+        keys = self._place_keys.reshape(-1, _PLACE)[: self._state.places].tolist()
+
+        def decode(kind: int, value: int) -> Identity:
+            return value if kind == layout.NUMBER else strings[value] if kind == layout.STRING else None
+
+        places = [
+            (
+                decode(kinds // 4, pid),
+                decode(kinds % 4, tid),
+                ABSENT if device == layout.ABSENT else device,
+                ABSENT if stream == layout.ABSENT else stream,
+            )
+            for kinds, pid, tid, device, stream in keys
+        ]
         number_of, places = self._number(columns, strings, places, threads)
         text_flows = [(row, -2 - number_of[text]) for row, text in self._text_flows]
         if missing := self._state.missing_commas:
@@ -223,22 +236,6 @@ class EventScanner:
         numbers = of_strings, of_strings, of_places
         threads.all([partial(np.take, *each, out=each[1], mode="clip") for each in zip(numbers, numbered, strict=True)])
         return number_of, list(place_of)
-
-    def _decoded_places(self, texts: list[str]) -> list[Place]:
-        keys = self._place_keys.reshape(-1, _PLACE)[: self._state.places].tolist()
-
-        def decode(kind: int, value: int) -> Identity:
-            return value if kind == layout.NUMBER else texts[value] if kind == layout.STRING else None
-
-        return [
-            (
-                decode(kinds // 4, pid),
-                decode(kinds % 4, tid),
-                ABSENT if device == layout.ABSENT else device,
-                ABSENT if stream == layout.ABSENT else stream,
-            )
-            for kinds, pid, tid, device, stream in keys
-        ]
 
 
 def _merged(rows: Int64s, values: Int64s, extra: list[tuple[int, int]]) -> SparseColumn:

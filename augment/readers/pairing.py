@@ -57,7 +57,27 @@ def pair(raw: RawEvents, longest: int) -> None:
     wrong &= end_row != NO_INDEX
     if wrong.any():
         _pair_by_name(raw, marks, distinct(of_begins[wrong]))
-    _close(raw, marks, longest)
+    # set the durations of slices, and count beginnings and ends without a counterpart
+    is_ended = marks.end_row != NO_INDEX
+    closed = is_ended | marks.inner
+    rows, last = marks.begins[is_ended], marks.end_row[is_ended]
+    every = marks.begins[closed]
+    lasted = marks.end_ts[closed].view(np.uint64) - raw.ts[every].view(np.uint64)  # the difference may exceed int64
+    raw.dur[every] = np.minimum(lasted, np.uint64(longest + 1)).astype(np.int64)
+    raw.phase[every] = COMPLETE
+    raw.ends = SparseColumn(rows, last)
+    for column in (raw.place, raw.category):  # an end has no device, and gets no separate track
+        column[last] = column[rows]
+    bare = raw.correlation[rows] == NO_CORRELATION
+    raw.correlation[rows[bare]] = raw.correlation[last[bare]]
+    open_ones, lone = marks.begins[~closed], np.setdiff1d(marks.ends, last)
+    for code, odd in (
+        ("slice_without_end", open_ones),
+        ("end_without_slice", lone),
+        ("slice_without_own_end", marks.begins[marks.inner]),
+    ):
+        if len(odd):
+            raw.tally.add(code, int(raw.offset[odd].min()), len(odd))
 
 
 def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
@@ -93,30 +113,6 @@ def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
 def _closed_by(category: int, name: int) -> set[tuple[int, int]]:
     """The categories and names of ends that can close a slice of this category and name."""
     return {(category, name), (ANY, name), (category, ANY), (ANY, ANY)}
-
-
-def _close(raw: RawEvents, marks: _Marks, longest: int) -> None:
-    """Set the durations of slices, and count beginnings and ends without a counterpart."""
-    is_ended = marks.end_row != NO_INDEX
-    closed = is_ended | marks.inner
-    rows, last = marks.begins[is_ended], marks.end_row[is_ended]
-    every = marks.begins[closed]
-    lasted = marks.end_ts[closed].view(np.uint64) - raw.ts[every].view(np.uint64)  # the difference may exceed int64
-    raw.dur[every] = np.minimum(lasted, np.uint64(longest + 1)).astype(np.int64)
-    raw.phase[every] = COMPLETE
-    raw.ends = SparseColumn(rows, last)
-    for column in (raw.place, raw.category):  # an end has no device, and gets no separate track
-        column[last] = column[rows]
-    bare = raw.correlation[rows] == NO_CORRELATION
-    raw.correlation[rows[bare]] = raw.correlation[last[bare]]
-    open_ones, lone = marks.begins[~closed], np.setdiff1d(marks.ends, last)
-    for code, odd in (
-        ("slice_without_end", open_ones),
-        ("end_without_slice", lone),
-        ("slice_without_own_end", marks.begins[marks.inner]),
-    ):
-        if len(odd):
-            raw.tally.add(code, int(raw.offset[odd].min()), len(odd))
 
 
 def matched(ts: Int64s, track: Int32s, end_ts: Int64s, end_track: Int32s, before: Int64s, track_count: int) -> Int64s:

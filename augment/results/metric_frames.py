@@ -58,7 +58,7 @@ def frames(*sources: str | os.PathLike[str]) -> Frames:
 
 def row_types() -> dict[str, type[Struct]]:
     """The class of metric rows of each analysis, also of those of jobs and comparisons."""
-    return {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
+    return {**{analysis.NAME: analysis.Row for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
 
 
 def frames_of(sidecars: Iterable[Sidecar]) -> Frames:

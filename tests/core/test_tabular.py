@@ -82,7 +82,7 @@ def test_a_table_has_the_rows_of_the_sidecar(augmented: AugmentedTrace) -> None:
 
 
 def test_a_frame_has_every_column_and_the_same_types_without_rows(augmented: AugmentedTrace) -> None:
-    types = {analysis.NAME: analysis.ROW for analysis in ANALYSES}
+    types = {analysis.NAME: analysis.Row for analysis in ANALYSES}
     for name in augmented:
         frame = augmented[name].frame()
         nothing = Table.of_rows(name, (), types[name]).frame()

@@ -124,7 +124,7 @@ def has_a_docstring(analysis: Any) -> None:
     docstring = inspect.getdoc(analysis) or ""
     assert docstring.split("\n\n")[0].endswith("?"), "the first paragraph is the question that the analysis answers"
     assert re.fullmatch(r"[a-z][a-z0-9_]*", analysis.NAME)
-    assert inspect.getdoc(analysis.ROW)
+    assert inspect.getdoc(analysis.Row)
     assert inspect.getdoc(analysis.analyze)
 
 
@@ -136,7 +136,7 @@ def options_are_documented_and_have_units(analysis: Any) -> None:
 
 
 def columns_have_unit_and_sentence(analysis: Any) -> None:
-    for column in columns_of(analysis.ROW):
+    for column in columns_of(analysis.Row):
         unit, doc = column.unit, column.doc
         assert unit in UNITS, column.name
         assert re.fullmatch(r"\S(?:(?!\. [A-Z]).)*\.", doc), f"{column.name}: one sentence, not {doc!r}"
@@ -152,7 +152,7 @@ def columns_have_unit_and_sentence(analysis: Any) -> None:
 
 
 def rows_are_immutable(analysis: Any) -> None:
-    row: Any = analysis.ROW
+    row: Any = analysis.Row
     assert row.__struct_config__.frozen
 
 
@@ -251,7 +251,7 @@ def figures(result: AugmentedTrace, analysis: Any, without: str = "") -> list[An
     """The rows, but for the column ``without``; NaN never equals itself, so it is refused."""
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
-    columns = [name for name in analysis.ROW.__struct_fields__ if name != without]
+    columns = [name for name in analysis.Row.__struct_fields__ if name != without]
     rows = [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
     assert not any(isinstance(value, float) and value != value for row in rows for value in row)
     return rows
@@ -416,7 +416,7 @@ def test_a_trace_has_one_reader() -> None:
 
 
 # One name of a column is one figure in one unit, in all tables.
-OF_TRACE = {analysis.NAME: analysis.ROW for analysis in ANALYSES}
+OF_TRACE = {analysis.NAME: analysis.Row for analysis in ANALYSES}
 KEY = ("rank", "device", "step")
 #: statistics of what their table names: a queue's length, or any figure
 OF_ANYTHING = {"mean", "std", "max", "min"}

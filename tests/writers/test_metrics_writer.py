@@ -26,7 +26,7 @@ STEPS = [
     {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": 5 + n, "dur": 1}
     for n in (11, 9, 9)
 ]
-ROWS = {analysis.NAME: analysis.ROW for analysis in ANALYSES}
+ROWS = {analysis.NAME: analysis.Row for analysis in ANALYSES}
 
 
 class Row(Struct, frozen=True):
@@ -122,8 +122,8 @@ def test_a_skipped_analysis_needs_a_reason() -> None:
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
 def test_every_column_is_declared(analysis: Any) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema({analysis.NAME: analysis.ROW}))
-    for declared in columns_of(analysis.ROW):
+    jsonschema.Draft202012Validator.check_schema(schema({analysis.NAME: analysis.Row}))
+    for declared in columns_of(analysis.Row):
         assert declared.doc.endswith("."), declared.name
         assert declared.unit in UNITS, declared.name
 

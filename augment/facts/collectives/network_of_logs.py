@@ -103,9 +103,22 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     networks = Counter[str]()
     for log in logs:
         networks.update(log.networks)
+    # how many nodes the largest of these communicators joins: as logged (NCCL ≥ 2.20), else by the hosts of those of
+    # one identity (≥ 2.16). Alone, where neither is logged, the hosts of the log.
+    every = [each for log in logs for each in log.communicators]
+    names = {each.host for each in every if each.host}
+    if len(names) <= _MOST_HOSTS:  # without those to whose name something was glued
+        names -= {name for name in names for other in names if name != other and name.endswith(other)}
+    hosts = defaultdict[str, set[str]](set)
+    for each in every:
+        if each.host in names:
+            hosts[each.identity].add(each.host)
+    known = [each.nodes or min(len(hosts[each.identity]) if each.identity else 0, each.size) for each in communicators]
+    if (pids is None) and not any(known):
+        known = [len(of_identity) for of_identity in hosts.values()]
     return NetworkOfLog(
         len(communicators),
-        _nodes(communicators, [each for log in logs for each in log.communicators], alone=pids is None),
+        max([*known, 1]),
         networks.most_common(1)[0][0] if networks else "",
         next((kind for kind in _SLOWEST if kind in types), ""),
         any(kind in types for kind in ("NVL", "NVB")),
@@ -121,22 +134,6 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
         rings,
         tuple(_reached(trace, communicators)),
     )
-
-
-def _nodes(communicators: Sequence[Communicator], every: Sequence[Communicator], *, alone: bool) -> int:
-    """How many nodes the largest of these communicators joins: as logged (NCCL ≥ 2.20), else by the hosts of those of
-    one identity (≥ 2.16). Alone, where neither is logged, the hosts of the log."""
-    names = {each.host for each in every if each.host}
-    if len(names) <= _MOST_HOSTS:  # without those to whose name something was glued
-        names -= {name for name in names for other in names if name != other and name.endswith(other)}
-    hosts = defaultdict[str, set[str]](set)
-    for each in every:
-        if each.host in names:
-            hosts[each.identity].add(each.host)
-    known = [each.nodes or min(len(hosts[each.identity]) if each.identity else 0, each.size) for each in communicators]
-    if alone and not any(known):
-        known = [len(of_identity) for of_identity in hosts.values()]
-    return max([*known, 1])
 
 
 _AGREEING = 3  #: collectives after those that differ, which must be equal again

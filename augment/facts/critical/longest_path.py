@@ -148,11 +148,19 @@ def critical_path(trace: Trace) -> CriticalPath:
     time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
     slices = [reserved(pieces, kind) for kind in (np.int64, np.uint8, np.int32)]
     named = [reserved(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
+    # the row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none. A
+    # step that an early profiler recorded as an operator counts only where no other operator is.
+    rows, operators = call_stacks(trace).row, (Category.CPU_OP,)
+    around = outermost(trace, rows, operators)
+    step = starting(trace, STEP)
+    if step[trace.events.name[around[around >= 0]]].any():
+        within = outermost(trace, rows, operators, ~step)
+        around = np.where(within >= 0, within, around)
     made = native("critical.follow")(
         *(edges, graph.kind, graph.source, graph.target, graph.self_ns, graph.to_row, graph.ts, graph.lane),
         *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
         *(kinds_of_host(trace), np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _DELAY, UNEXPLAINED_NS),
-        *(state, stacks.place_of, _outermost(trace), start, end, early.view(np.uint8), _IS_NAMED),
+        *(state, stacks.place_of, around.astype(np.int32), start, end, early.view(np.uint8), _IS_NAMED),
         *(events.name[:], np.zeros(len(events), np.uint8), time.ravel(), early_time.ravel(), *slices),
         *(np.zeros(len(stacks) + 1, np.int64), np.empty(len(stacks) + 1, np.int32)),
         *(np.empty(codes, np.int32), np.zeros(codes, np.int64), np.zeros(codes, np.int64), *named),
@@ -162,20 +170,6 @@ def critical_path(trace: Trace) -> CriticalPath:
     name, kind = np.divmod(code, np.int32(len(BoundBy)))
     sums = NamedSums(window, name, kind, ns, count)
     return CriticalPath(ts, int(graph.ts[-1]), bound_by, row, edges, time, early_time, sums)
-
-
-def _outermost(trace: Trace) -> Int32s:
-    """The row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none.
-
-    A step that an early profiler recorded as an operator counts only where no other operator is.
-    """
-    rows, operators = call_stacks(trace).row, (Category.CPU_OP,)
-    around = outermost(trace, rows, operators)
-    step = starting(trace, STEP)
-    if step[trace.events.name[around[around >= 0]]].any():
-        within = outermost(trace, rows, operators, ~step)
-        around = np.where(within >= 0, within, around)
-    return around.astype(np.int32)
 
 
 @derived(until="critical path")

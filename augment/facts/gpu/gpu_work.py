@@ -230,7 +230,22 @@ def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
     if (correlation != NO_CORRELATION).any():
         return correlation
     if not _is_of_ascend(trace):
-        return _by_arrows(trace, rows)
+        # the id of the arrow after each slice in the file, if time and thread agree; else NO_CORRELATION
+        events, flows = trace.events, trace.events.flow_id
+        correlations = np.full(len(rows), NO_CORRELATION, np.int64)
+        arrow, number = flows.rows[:], flows.values[:]
+        chosen = (events.category[arrow] == Category.AC2G) & (number > 0)
+        arrow, number = arrow[chosen], number[chosen]
+        if not len(arrow) or not len(rows):
+            return correlations
+        in_file = np.argsort(events.offset[rows])
+        place = np.searchsorted(events.offset[rows[in_file]], events.offset[arrow], side="right") - 1
+        before = in_file[np.maximum(place, 0)]
+        thread = _numbers_of([(track.pid, track.tid) for track in trace.tracks])
+        matches = (place >= 0) & (events.ts[rows[before]] == events.ts[arrow])
+        matches &= thread[events.track[rows[before]]] == thread[events.track[arrow]]
+        correlations[before[matches]] = number[matches]
+        return correlations
     # the number of the call that launched each, or that each is
     arrows, arrow = _arrows_of_calls(trace), _arrow_to(trace, rows)
     correlations = np.full(len(rows), NO_CORRELATION, np.int64)
@@ -262,25 +277,6 @@ def _numbers_of(keys: Sequence[object]) -> Int32s:
 @derived
 def _is_of_ascend(trace: Trace) -> bool:
     return any(name.startswith(_ASCEND_CALL) for name in trace.strings)
-
-
-def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
-    """The id of the arrow after each slice in the file, if time and thread agree; else ``NO_CORRELATION``."""
-    events, flows = trace.events, trace.events.flow_id
-    correlations = np.full(len(rows), NO_CORRELATION, np.int64)
-    arrow, number = flows.rows[:], flows.values[:]
-    chosen = (events.category[arrow] == Category.AC2G) & (number > 0)
-    arrow, number = arrow[chosen], number[chosen]
-    if not len(arrow) or not len(rows):
-        return correlations
-    in_file = np.argsort(events.offset[rows])
-    place = np.searchsorted(events.offset[rows[in_file]], events.offset[arrow], side="right") - 1
-    before = in_file[np.maximum(place, 0)]
-    thread = _numbers_of([(track.pid, track.tid) for track in trace.tracks])
-    matches = (place >= 0) & (events.ts[rows[before]] == events.ts[arrow])
-    matches &= thread[events.track[rows[before]]] == thread[events.track[arrow]]
-    correlations[before[matches]] = number[matches]
-    return correlations
 
 
 def _arrow_to(trace: Trace, rows: Int64s) -> Int64s:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import Int64s
-from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
+from augment.core.compiler_records import Compilation, CompileLogs
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.names.name_masks import starting
@@ -36,7 +36,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
     alone = not len(trace.events) or trace.rank is None
     logs = [log for log in attached.logs if alone or log.rank is None or log.rank == trace.rank]
     if len(logs) > 1 and len(trace.events):
-        met = [log for log in logs if _is_met(trace, log)]
+        met = [log for log in logs if (log.period is not None and not apart(trace, *log.period, ""))]
         logs = met or logs
         if len(logs) > 1 and not any(log.rank is not None for log in logs):
             return f"{len(logs)} logs of the compiler say no rank: name the one of this trace"
@@ -50,10 +50,6 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
         first, last = min(begin for begin, _ in periods), max(end for _, end in periods)
         why = apart(trace, first, last, "the log of the compiler")
     return LoggedCompilations(compilations, why, sum(log.unreadable_records for log in logs))
-
-
-def _is_met(trace: Trace, log: CompileLog) -> bool:
-    return log.period is not None and not apart(trace, *log.period, "")
 
 
 @derived(until="breakdowns")

@@ -13,7 +13,6 @@ from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int6
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import (
-    NamedPlaces,
     around_moments,
     call_paths,
     call_stacks,
@@ -54,7 +53,16 @@ def training_phases(trace: Trace) -> Bytes | None:
     optimizer = within(ops.where(_OPTIMIZER.match), annotations.where(_OPTIMIZER.match))
     source, target = (stacks.place_of[rows].astype(np.intp) for rows in (links.forward, links.backward))
     backward = within(ops.where(_BACKWARD.match), target, annotations.where(_SAYS_BACKWARD.search))
-    backward |= _on_autograd_threads(trace, links, ops, annotations)
+    # which places lie on threads of the autograd engine: by the thread's name, or because they run its nodes and no
+    # forward. Work that hooks launch there between the nodes (DDP's all-reduces) belongs to the backward pass, too.
+    track = trace.events.track[call_stacks(trace).row]
+    is_autograd = np.zeros(len(trace.tracks), np.bool_)
+    is_autograd[track[ops.where(lambda name: name.startswith(_ENGINE))]] = True
+    is_autograd[track[annotations.where(lambda name: name.startswith(STEP))]] = False
+    is_autograd[trace.events.track[links.forward]] = False
+    is_autograd |= [_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks]
+    matches: Bools = is_autograd[track]
+    backward |= matches
     forward = within(source, annotations.where(_SAYS_FORWARD.search))
     forward |= _between_sources(trace, links) | (modules(trace).frame_of >= 0)
     if not (optimizer.any() or backward.any() or forward.any()):
@@ -64,22 +72,6 @@ def training_phases(trace: Trace) -> Bytes | None:
     phase[backward] = TrainingPhase.BACKWARD
     phase[optimizer] = TrainingPhase.OPTIMIZER
     return phase
-
-
-def _on_autograd_threads(trace: Trace, links: ForwardBackward, ops: NamedPlaces, annotations: NamedPlaces) -> Bools:
-    """Which places lie on threads of the autograd engine: by the thread's name, or because they run its nodes and no
-    forward.
-
-    Work that hooks launch there between the nodes (DDP's all-reduces) belongs to the backward pass, too.
-    """
-    track = trace.events.track[call_stacks(trace).row]
-    is_autograd = np.zeros(len(trace.tracks), np.bool_)
-    is_autograd[track[ops.where(lambda name: name.startswith(_ENGINE))]] = True
-    is_autograd[track[annotations.where(lambda name: name.startswith(STEP))]] = False
-    is_autograd[trace.events.track[links.forward]] = False
-    is_autograd |= [_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks]
-    matches: Bools = is_autograd[track]
-    return matches
 
 
 def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:

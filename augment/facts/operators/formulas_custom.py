@@ -195,7 +195,11 @@ def _value(node: ast.AST | None, call: Call) -> Any:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, (int, float)) else 0
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _small(_BINARY[type(node.op)](_value(node.left, call), _value(node.right, call)))
+        # the result of arithmetic if it can be a count. Arithmetic cannot make a list long.
+        value = _BINARY[type(node.op)](_value(node.left, call), _value(node.right, call))
+        if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
+            raise Unrecorded
+        return value
     if isinstance(node, ast.UnaryOp):
         return -_value(node.operand, call)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _BINARY:
@@ -213,13 +217,6 @@ def _value(node: ast.AST | None, call: Call) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
         return _FUNCTIONS[node.func.id](call, *(_value(argument, call) for argument in node.args))
     raise Unrecorded
-
-
-def _small(value: Any) -> Any:
-    """The result of arithmetic if it can be a count. Arithmetic cannot make a list long."""
-    if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
-        raise Unrecorded
-    return value
 
 
 # Formulas for operators that installed packages bring, by the entry points of the group ``kineto_augment.flops``.

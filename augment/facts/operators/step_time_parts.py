@@ -24,7 +24,7 @@ from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import device_peaks, why_not_of, why_unknown
-from augment.facts.operators.roofline_bounds import Bound, Floats, Roofs, roofs
+from augment.facts.operators.roofline_bounds import Bound, Floats, roofs
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
@@ -68,7 +68,22 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
     which, at = np.divmod(code, max(count, 1))
     part_of = np.divide(time, total[which], out=np.zeros(len(time)), where=total[which] > 0)
     parted = np.zeros((len(PARTS), count))
-    for part, ns in enumerate(_parted(on_roof, which, time, part_of)):
+    # the time of each operator in a step, by part. part_of is the fraction of the operator that lies in the step.
+    bound = on_roof.bound[which]
+    ideal = np.minimum(np.nan_to_num(on_roof.compute_ns[which]) * part_of, time)
+    roof = np.maximum(np.minimum(np.nan_to_num(on_roof.roof_ns[which]) * part_of, time), ideal)
+    is_memory = bound == Bound.MEMORY
+    rest = time - ideal
+    for part, ns in enumerate(
+        [
+            ideal,
+            np.where(bound == Bound.COMPUTE, rest, 0),
+            np.where(is_memory, roof - ideal, 0),
+            np.where(is_memory, time - roof, 0),
+            np.where(bound == Bound.LATENCY, rest, 0),
+            np.where(bound == Bound.UNKNOWN, rest, 0),
+        ]
+    ):
         np.add.at(parted[part], at, ns)
     plain = ~known & (step >= 0)
     np.add.at(parted[_UNMODELLED], step[plain], share[plain])
@@ -79,8 +94,17 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
     shares = [1 - work.again_flops / work.flops if work.flops else 1.0 for work in operators.works]
     model = (np.array(shares, np.float64)[operators.kind] * ~recomputed(trace))[which]
     codes = distinct(on_roof.number[which]).tolist()
+    # integers that add up to total, each within 1 of the given part. The largest remainders are rounded up.
+    whole = np.floor(parted).astype(np.int64)
+    missing = compute_ns - whole.sum(axis=0)
+    order = np.argsort(whole - parted, axis=0, kind="stable")
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.arange(len(parted))[:, None], axis=0)
+    whole += rank < missing
+    rest = compute_ns - whole.sum(axis=0)  # 0 apart from rounding errors of floats for long times
+    whole[np.argmax(whole, axis=0), np.arange(whole.shape[1])] += rest
     return Efficiency(
-        parts=dict(zip(PARTS, _rounded(parted, compute_ns), strict=True)),
+        parts=dict(zip(PARTS, whole, strict=True)),
         flops=_sums(at, flops, count),
         model_flops=_sums(at, flops * model, count),
         peak_ns=_sums(at, peak_ns, count),
@@ -162,38 +186,6 @@ def _sums(code: Places, values: Floats, count: int) -> Floats:
     totals = np.zeros(count)
     np.add.at(totals, code, values)
     return totals
-
-
-def _parted(on_roof: Roofs, which: Places, time: Floats, part_of: Floats) -> list[Floats]:
-    """The time of each operator in a step, by part. ``part_of`` is the fraction of the operator that lies in the
-    step.
-    """
-    bound = on_roof.bound[which]
-    ideal = np.minimum(np.nan_to_num(on_roof.compute_ns[which]) * part_of, time)
-    roof = np.maximum(np.minimum(np.nan_to_num(on_roof.roof_ns[which]) * part_of, time), ideal)
-    is_memory = bound == Bound.MEMORY
-    rest = time - ideal
-    return [
-        ideal,
-        np.where(bound == Bound.COMPUTE, rest, 0),
-        np.where(is_memory, roof - ideal, 0),
-        np.where(is_memory, time - roof, 0),
-        np.where(bound == Bound.LATENCY, rest, 0),
-        np.where(bound == Bound.UNKNOWN, rest, 0),
-    ]
-
-
-def _rounded(parts: Floats, total: Int64s) -> Int64s:
-    """Integers that add up to ``total``, each within 1 of the given part. The largest remainders are rounded up."""
-    whole = np.floor(parts).astype(np.int64)
-    missing = total - whole.sum(axis=0)
-    order = np.argsort(whole - parts, axis=0, kind="stable")
-    rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(len(parts))[:, None], axis=0)
-    whole += rank < missing
-    rest = total - whole.sum(axis=0)  # 0 apart from rounding errors of floats for long times
-    whole[np.argmax(whole, axis=0), np.arange(whole.shape[1])] += rest
-    return whole
 
 
 def why_no_mfu(trace: Trace, place: int) -> str | None:

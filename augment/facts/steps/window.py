@@ -84,22 +84,18 @@ def only(trace: Trace, keep: Bools) -> Trace:
     events = trace.events
     columns = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
     new_row = np.where(keep, np.cumsum(keep) - 1, -1)
+    # the ends of slices that are written as two events; a slice keeps its duration if its end is left out
+    moved = SparseColumn(events.ends.rows, new_row[events.ends.values[:]]).moved(new_row)
+    known = moved.values >= 0
     table = replace(
         events,
         **{name: getattr(events, name)[rows] for name in columns},
         bytes=events.bytes.moved(new_row),
         flow_id=events.flow_id.moved(new_row),
         args=events.args and moved_args(events.args, new_row),
-        ends=_ends(events.ends, new_row),
+        ends=SparseColumn(moved.rows[known], moved.values[known]),
     )
     return trace.changed(_RowsInWhole(rows_in_whole(trace, rows)), events=table)
-
-
-def _ends(ends: SparseColumn, new_row: Int64s) -> SparseColumn:
-    """The ends of slices that are written as two events; a slice keeps its duration if its end is left out."""
-    moved = SparseColumn(ends.rows, new_row[ends.values[:]]).moved(new_row)
-    known = moved.values >= 0
-    return SparseColumn(moved.rows[known], moved.values[known])
 
 
 def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:

@@ -74,7 +74,16 @@ class Pickled:
             column.resize(self._state[_USED.get(name, scan.NODES)], refcheck=False)  # gives back what was to spare
         #: of a text its number among :attr:`texts`, of a list, tuple or dict its first run, -1 without any
         self.kinds, self._values, self._items = (self._columns[name] for name in ("kind", "value", "items"))
-        self._known = self._coded_texts()
+        # the texts with the numbers that take the place of where they begin
+        places = np.flatnonzero(self.kinds == scan.TEXT)
+        arena, sizes = self._columns.pop("texts").data, self._columns.pop("size")
+        known: dict[bytes, int] = {}
+        for first in range(0, len(places), _ROWS):
+            part = places[first : first + _ROWS]
+            starts = self._values[part]
+            bounds = zip(starts.tolist(), (starts + sizes[part]).tolist(), strict=True)
+            self._values[part] = [known.setdefault(bytes(arena[start:end]), len(known)) for start, end in bounds]
+        self._known = known
 
     def _read(self, limits: Limits) -> None:
         kernel = native("pickle_scan.scan")
@@ -123,18 +132,6 @@ class Pickled:
             self.path,
             f"a pickle with {name} at byte {base + at}, which is no data: it is not loaded, as it can run code",
         )
-
-    def _coded_texts(self) -> dict[bytes, int]:
-        """The texts with the numbers that take the place of where they begin."""
-        places = np.flatnonzero(self.kinds == scan.TEXT)
-        arena, sizes = self._columns.pop("texts").data, self._columns.pop("size")
-        known: dict[bytes, int] = {}
-        for first in range(0, len(places), _ROWS):
-            part = places[first : first + _ROWS]
-            starts = self._values[part]
-            bounds = zip(starts.tolist(), (starts + sizes[part]).tolist(), strict=True)
-            self._values[part] = [known.setdefault(bytes(arena[start:end]), len(known)) for start, end in bounds]
-        return known
 
     def children(self, node: int) -> Int32s:
         """The items of a list or tuple, or the keys and values of a dict in turn; none of other nodes."""

@@ -80,13 +80,16 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
     compiled_of = np.array([number_of.get(code, -1) for code in range(len(texts))] + [-1], np.int32)
     labels += [texts[code] for code in number_of]
     settings = None if is_list else data.plain(data.field(data.root, "allocator_settings"))
+    # a number of each pair of ids: 0 for the default pool
+    numbers = {(0, 0): 0}
+    pairs = [tuple(data.ints(data.children(node)).tolist()) or (0, 0) for node in pool.tolist()]
     return MemorySnapshot(
         name=os.path.basename(path),
         segment_device=data.ints(device, 0),
         segment_address=data.ints(address),
         segment_size=data.ints(size, 0),
         segment_stream=data.ints(stream, 0),
-        segment_pool=_pools(data, pool),
+        segment_pool=np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.int64),
         segment_is_large=1 - (_numbered(data.codes(kind), texts, ("small",)) == 0).astype(np.int64),
         segment_is_expandable=np.maximum(data.ints(expandable, 0), 0),
         block_segment=of_segment,
@@ -145,13 +148,6 @@ def _of_history(data: Pickled, history: Int32s, frames: Int32s) -> Int32s:
     frames = frames.copy()
     frames[old] = data.fields(newest.astype(np.int32), ("frames",))[0]
     return frames
-
-
-def _pools(data: Pickled, pool: Int32s) -> Int64s:
-    """A number of each pair of ids: 0 for the default pool."""
-    numbers = {(0, 0): 0}
-    pairs = [tuple(data.ints(data.children(node)).tolist()) or (0, 0) for node in pool.tolist()]
-    return np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.int64)
 
 
 def _stacks(data: Pickled, lists: Int32s, texts: Sequence[str]) -> tuple[Stacks, list[str]]:

@@ -98,7 +98,28 @@ def read_telemetry(path: str, limits: Limits = UNLIMITED) -> Telemetry:
     if head.lstrip()[:1] == b"{":
         _read_prometheus(file, table, limits)
     else:
-        _read_lines(file, table, limits)
+        # a table with a heading, whose columns are separated by commas or, in dmon's, by blanks
+        wide = False
+        for number, (line, _) in enumerate(bounded_lines(file, LONGEST_LINE, limits)):
+            if not number and line.startswith(b"\xff\xfe"):  # a shell of Windows
+                wide = True
+            encoding = "utf-16-le" if wide else "utf-8"
+            row = (line[number > 0 :] if wide else line).decode(encoding, "replace").strip("\ufeff\r\n\0 ")
+            if not row:
+                continue
+            if row.startswith("#"):
+                names = row.lstrip("# ").split()
+                if names and names[0].lower() in ("entity", "gpu", "date", "time"):
+                    table.heading(["gpu" if name.lower() == "entity" else name for name in names], blanks=True)
+                continue
+            if table.by_blanks:
+                cells = row.replace("GPU ", "", 1).split() if row.startswith("GPU") else row.split()
+            else:
+                cells = next(csv.reader([" ".join(row.splitlines())]), [])
+            if not table.columns:
+                table.heading(cells)
+            elif len(cells) == len(table.names):
+                table.row(cells)
     return table.finish()
 
 
@@ -111,31 +132,6 @@ def _split(path: str) -> tuple[str, dict[str, str]]:
     if unknown := sorted(given.keys() - {"start", "period", "zone", "gpu"}):
         raise UsageError(f"{path}: {unknown[0]!r} is not known; after @ come start=, period=, zone= and gpu=")
     return file, given
-
-
-def _read_lines(path: str, table: _Samples, limits: Limits) -> None:
-    """A table with a heading, whose columns are separated by commas or, in dmon's, by blanks."""
-    wide = False
-    for number, (line, _) in enumerate(bounded_lines(path, LONGEST_LINE, limits)):
-        if not number and line.startswith(b"\xff\xfe"):  # a shell of Windows
-            wide = True
-        encoding = "utf-16-le" if wide else "utf-8"
-        text = (line[number > 0 :] if wide else line).decode(encoding, "replace").strip("\ufeff\r\n\0 ")
-        if not text:
-            continue
-        if text.startswith("#"):
-            names = text.lstrip("# ").split()
-            if names and names[0].lower() in ("entity", "gpu", "date", "time"):
-                table.heading(["gpu" if name.lower() == "entity" else name for name in names], blanks=True)
-            continue
-        if table.by_blanks:
-            cells = text.replace("GPU ", "", 1).split() if text.startswith("GPU") else text.split()
-        else:
-            cells = next(csv.reader([" ".join(text.splitlines())]), [])
-        if not table.columns:
-            table.heading(cells)
-        elif len(cells) == len(table.names):
-            table.row(cells)
 
 
 class _Samples:

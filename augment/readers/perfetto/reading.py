@@ -139,8 +139,39 @@ def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
         names = np.array([rows.strings.number(tracks[uuid].name) for uuid in rows.tracks], np.int32)
         columns["name"][counters] = names[columns["track"][counters]]
     kept = ~added
-    phase = _close(rows, columns, tally, kept)
-    _name_kernels(rows, tracks, columns, phase)
+    # set the durations of slices. Returns the column of phases.
+    kind, dur = columns["kind"], columns["dur"]
+    begins = np.flatnonzero(kind == ord("B"))
+    ends = rows.ends
+    before = np.searchsorted(begins, ends.take("before")) if len(begins) < len(kind) else ends.take("before")
+    end_of = matched(
+        columns["ts"][begins], columns["track"][begins], ends.take("ts"), ends.take("track"), before, len(rows.tracks)
+    )
+    closed = begins[end_of != NO_INDEX]
+    lasted = ends.take("ts")[end_of[end_of != NO_INDEX]] - columns["ts"][closed]
+    dur[closed] = np.where(dur[closed] < 0, dur[closed], lasted)
+    phase = kind.copy()
+    phase[closed] = COMPLETE
+    open_ones = begins[(end_of == NO_INDEX) & kept[begins]]
+    dur[open_ones] = 0
+    for code, count in (("slice_without_end", len(open_ones)), ("end_without_slice", ends.count - len(closed))):
+        if count:
+            tally.counts[code] += count
+            tally.first.setdefault(code, int(columns["offset"][open_ones[0]]) if len(open_ones) else 0)
+    # make slices without a category on a stream kernels, unless they wait: some vendors write no category
+    bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
+    if len(bare):
+        is_stream = np.array(
+            [tracks.is_stream(uuid) and not ASCEND_PLANE.fullmatch(tracks[uuid].name) for uuid in rows.tracks], np.bool_
+        )
+        bare = bare[is_stream[columns["track"][bare]]]
+        waits = np.array([ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
+        numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
+        idle = waits[columns["name"][bare]]
+        if any(tracks[uuid].name.endswith(ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
+            track, name = columns["track"][bare], columns["name"][bare]
+            idle |= of_collectives(track, name, rows.strings.all, len(rows.tracks))
+        columns["category"][bare] = np.where(idle, numbers[1], numbers[0])
     flows = _flow_events(rows, columns, kept)
     order = np.argsort(np.concatenate([2 * np.flatnonzero(kept), 2 * flows.after + 1]), kind="stable")
     raw: dict[str, Any] = {}
@@ -166,46 +197,6 @@ def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
         tally=tally,
         event_count=len(order),
     )
-
-
-def _name_kernels(rows: PacketRows, tracks: FileTracks, columns: dict[str, Any], phase: Any) -> None:
-    """Make slices without a category on a stream kernels, unless they wait: some vendors write no category."""
-    bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
-    if len(bare):
-        is_stream = np.array(
-            [tracks.is_stream(uuid) and not ASCEND_PLANE.fullmatch(tracks[uuid].name) for uuid in rows.tracks], np.bool_
-        )
-        bare = bare[is_stream[columns["track"][bare]]]
-        waits = np.array([ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
-        numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
-        idle = waits[columns["name"][bare]]
-        if any(tracks[uuid].name.endswith(ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
-            track, name = columns["track"][bare], columns["name"][bare]
-            idle |= of_collectives(track, name, rows.strings.all, len(rows.tracks))
-        columns["category"][bare] = np.where(idle, numbers[1], numbers[0])
-
-
-def _close(rows: PacketRows, columns: dict[str, Any], tally: Tally, kept: Bools) -> Any:
-    """Set the durations of slices. Returns the column of phases."""
-    kind, dur = columns["kind"], columns["dur"]
-    begins = np.flatnonzero(kind == ord("B"))
-    ends = rows.ends
-    before = np.searchsorted(begins, ends.take("before")) if len(begins) < len(kind) else ends.take("before")
-    end_of = matched(
-        columns["ts"][begins], columns["track"][begins], ends.take("ts"), ends.take("track"), before, len(rows.tracks)
-    )
-    closed = begins[end_of != NO_INDEX]
-    lasted = ends.take("ts")[end_of[end_of != NO_INDEX]] - columns["ts"][closed]
-    dur[closed] = np.where(dur[closed] < 0, dur[closed], lasted)
-    phase = kind.copy()
-    phase[closed] = COMPLETE
-    open_ones = begins[(end_of == NO_INDEX) & kept[begins]]
-    dur[open_ones] = 0
-    for code, count in (("slice_without_end", len(open_ones)), ("end_without_slice", ends.count - len(closed))):
-        if count:
-            tally.counts[code] += count
-            tally.first.setdefault(code, int(columns["offset"][open_ones[0]]) if len(open_ones) else 0)
-    return phase
 
 
 _POSITIVE = np.int64(2**63 - 1)  #: a negative flow id would stand for a text

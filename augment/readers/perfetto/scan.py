@@ -284,7 +284,15 @@ class _Event:
         if correlation is None and len(self._launched) == 1:
             correlation = integer(self._launched[0])
         correlation = NO_CORRELATION if correlation is None else correlation
-        place = self._place(track)
+        # the place of the event: its track, and the device and stream in its args
+        args = self._args
+        codes = (layout.DEVICE_ARG, layout.STREAM_ARG)
+        device, stream = (identity(args[code]) if code in args else ABSENT for code in codes)
+        if layout.DEVICE_ARG not in args and layout.AGENT_ARG in args:
+            # rocprofv3 draws a copy on the agent that it goes to, which may be the host
+            number = re.search(r"(\d+)$", str(args[layout.AGENT_ARG]))
+            device = FromAgent(int(number[1])) if number and len(number[1]) < 19 else ABSENT
+        place = self._scanner.rows.place(track, device, stream)
         row = rows.events.append(ts, dur, kind, self._category, self._name, track, place, correlation, offset, length)
         if self._deep_args and length:  # args of a compressed packet are not read at all
             self._scanner.tally.add("arg_nested_too_deeply", offset, self._deep_args)
@@ -293,17 +301,6 @@ class _Event:
             rows.sizes.append(row, size)
         rows.add_flows(row, self._flows, 0)
         rows.add_flows(row, self._last_flows, 1)
-
-    def _place(self, track: int) -> int:
-        """The place of the event: its track, and the device and stream in its args."""
-        args = self._args
-        codes = (layout.DEVICE_ARG, layout.STREAM_ARG)
-        device, stream = (identity(args[code]) if code in args else ABSENT for code in codes)
-        if layout.DEVICE_ARG not in args and layout.AGENT_ARG in args:
-            # rocprofv3 draws a copy on the agent that it goes to, which may be the host
-            number = re.search(r"(\d+)$", str(args[layout.AGENT_ARG]))
-            device = FromAgent(int(number[1])) if number and len(number[1]) < 19 else ABSENT
-        return self._scanner.rows.place(track, device, stream)
 
 
 def _queue(number: dict[int, int], stages: dict[int, tuple[str, int]]) -> int | str:

@@ -102,38 +102,7 @@ class Nsight:
         self._device_of: dict[tuple[int, Any], int] = {}  # by pid and context, as work tells it
         self._domains: dict[tuple[int, Any], str] = {}
         self._ranges: list[tuple[int, int, Slice]] = []
-        self._survey()
-        gpus = tables.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
-        self._gpu = {(pid, cuda): gpu for gpu, cuda, pid in gpus if _are_numbers(gpu, cuda, pid)}
-        self._look_at_nvtx()
-        if len(self._pids) == 1 and not self._ranks:
-            self._environment(*self._pids)
-        self._ranks = {pid: rank for pid, rank in self._ranks.items() if pid in self._pids}
-        several = len(set(self._ranks.values())) > 1
-        self.text = KinetoText(self._first, self._ranks if several else {}, self._pids)
-
-    def members(self) -> dict[str, Any]:
-        """What Kineto writes before the events; and who recorded them."""
-        tables = self.tables
-        version = [
-            {"version": value}
-            for table in ("META_DATA_EXPORT", "EXPORT_META_DATA")
-            for name, value in tables.rows(table, ("name", "value"))
-            if name == "EXPORT_PRODUCT_VERSION" and re.fullmatch(r"[\d.a-z-]{1,40}", str(value))
-        ]
-        began = [utc for (utc,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if _are_numbers(utc)]
-        members: dict[str, Any] = {
-            "recorder": {"name": NSIGHT_SYSTEMS, **(version[0] if version else {})},
-            "baseTimeNanoseconds": sum(began[:1]) + self._first,
-        }
-        if len(self._ranks) == 1 == len(self._pids):
-            world = {"world_size": self._world} if self._world else {}
-            members["distributedInfo"] = {"rank": next(iter(self._ranks.values())), **world}
-        properties = self._device_properties()
-        return {**members, "deviceProperties": properties} if properties else members
-
-    def _survey(self) -> None:
-        """Look at all events: when the first begins, the processes and the host's threads."""
+        # look at all events: when the first begins, the processes and the host's threads
         self._first, self._threads = 1 << 62, dict[int, None]()
         self._pids: dict[int, None] = {}  # that have events
         for table in _HOST_TABLES:
@@ -149,32 +118,9 @@ class Nsight:
         # processes that use no GPU are others: a launcher, workers that load data
         self._pids = self._pids or dict.fromkeys(map(_pid, self._threads))
         self._first = 0 if self._first == 1 << 62 else self._first
-
-    def _device_properties(self) -> list[dict[str, Any]]:
-        """The GPUs, as Kineto describes them."""
-        columns = ("id", "cuDevice", *_PROPERTIES)
-        properties: dict[int, dict[str, Any]] = {}
-        for gpu, cuda, *values in self.tables.rows("TARGET_INFO_GPU", columns):
-            named = zip(_PROPERTIES.values(), values, strict=True)
-            entry: dict[str, Any] = {name: value for name, value in named if isinstance(value, (int, str))}
-            number = gpu if self._gpu else cuda if _are_numbers(cuda) else gpu
-            if _are_numbers(number, entry.get("numSms")) and entry["numSms"] > 0:  # Windows lists what cannot compute
-                properties[number] = {"id": number, **entry}
-                self._sms[number] = entry["numSms"]
-        return [properties[number] for number in sorted(properties)]
-
-    def _environment(self, pid: int) -> None:
-        """The rank in the environment of the only process. Nothing else is taken from there."""
-        for name, value in self.tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
-            if name == "DeviceEnvironment" and isinstance(value, str):
-                for is_rank, number in _ENVIRONMENT.findall(value):
-                    if is_rank:
-                        self._ranks.setdefault(pid, int(number))
-                    else:
-                        self._world = self._world or int(number)
-
-    def _look_at_nvtx(self) -> None:
-        """What NVTX tells of its domains, and of ranks, communicators and collectives."""
+        gpus = tables.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
+        self._gpu = {(pid, cuda): gpu for gpu, cuda, pid in gpus if _are_numbers(gpu, cuda, pid)}
+        # what NVTX tells of its domains, and of ranks, communicators and collectives
         entries: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
         parts = self.tables.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", ("domainId", "schemaId", "type", "name", "offset"))
         for domain, schema, kind, name, offset in parts:
@@ -203,10 +149,66 @@ class Nsight:
                 self._calls.setdefault(_thread(thread), []).append(_NcclCall(start, end, name, values))
         for calls in self._calls.values():
             calls.sort(key=attrgetter("start"))
+        if len(self._pids) == 1 and not self._ranks:
+            self._environment(*self._pids)
+        self._ranks = {pid: rank for pid, rank in self._ranks.items() if pid in self._pids}
+        several = len(set(self._ranks.values())) > 1
+        self.text = KinetoText(self._first, self._ranks if several else {}, self._pids)
+
+    def members(self) -> dict[str, Any]:
+        """What Kineto writes before the events; and who recorded them."""
+        tables = self.tables
+        version = [
+            {"version": value}
+            for table in ("META_DATA_EXPORT", "EXPORT_META_DATA")
+            for name, value in tables.rows(table, ("name", "value"))
+            if name == "EXPORT_PRODUCT_VERSION" and re.fullmatch(r"[\d.a-z-]{1,40}", str(value))
+        ]
+        began = [utc for (utc,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if _are_numbers(utc)]
+        members: dict[str, Any] = {
+            "recorder": {"name": NSIGHT_SYSTEMS, **(version[0] if version else {})},
+            "baseTimeNanoseconds": sum(began[:1]) + self._first,
+        }
+        if len(self._ranks) == 1 == len(self._pids):
+            world = {"world_size": self._world} if self._world else {}
+            members["distributedInfo"] = {"rank": next(iter(self._ranks.values())), **world}
+        properties = self._device_properties()
+        return {**members, "deviceProperties": properties} if properties else members
+
+    def _device_properties(self) -> list[dict[str, Any]]:
+        """The GPUs, as Kineto describes them."""
+        columns = ("id", "cuDevice", *_PROPERTIES)
+        properties: dict[int, dict[str, Any]] = {}
+        for gpu, cuda, *values in self.tables.rows("TARGET_INFO_GPU", columns):
+            named = zip(_PROPERTIES.values(), values, strict=True)
+            entry: dict[str, Any] = {name: value for name, value in named if isinstance(value, (int, str))}
+            number = gpu if self._gpu else cuda if _are_numbers(cuda) else gpu
+            if _are_numbers(number, entry.get("numSms")) and entry["numSms"] > 0:  # Windows lists what cannot compute
+                properties[number] = {"id": number, **entry}
+                self._sms[number] = entry["numSms"]
+        return [properties[number] for number in sorted(properties)]
+
+    def _environment(self, pid: int) -> None:
+        """The rank in the environment of the only process. Nothing else is taken from there."""
+        for name, value in self.tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
+            if name == "DeviceEnvironment" and isinstance(value, str):
+                for is_rank, number in _ENVIRONMENT.findall(value):
+                    if is_rank:
+                        self._ranks.setdefault(pid, int(number))
+                    else:
+                        self._world = self._world or int(number)
 
     def events(self) -> Iterator[Piece]:
         """All events."""
-        yield from self._names()
+        names: dict[int, str] = {}
+        for process, name in self.tables.rows("PROCESSES", ("globalPid", "name")):
+            if _are_numbers(process) and isinstance(name, str) and name.strip():
+                names[_pid(process)] = re.split(r"[/\\]", name.split()[0])[-1]  # without a command's arguments
+        for pid in {_pid(thread): None for thread in self._threads}:
+            yield self.text.process(pid, names.get(pid, "process"))
+        for name, thread in self.tables.rows("ThreadNames", ("nameId", "globalTid")):
+            if thread in self._threads and name in self._strings:
+                yield self.text.thread(*_thread(thread), self._strings[name])
         yield from self._of("RUNTIME", self._call, "start", "end", "globalTid", "correlationId", "nameId")
         yield from self._of("KERNEL", self._kernel, *_WORK, "demangledName", "shortName", "graphNodeId", *_SHAPE)
         yield from self._of("MEMCPY", self._copy, *_WORK, "bytes", "copyKind", "srcKind", "dstKind")
@@ -219,24 +221,23 @@ class Nsight:
         for table in _NVTX:
             rows = self.tables.rows(table, ("start", "end", *columns))
             yield from self.text.of_rows(rows, self._annotation)
-        yield from self._overlapping()
+        # ranges that may overlap: on their thread where they nest, else on threads of their own beside it
+        lanes: dict[tuple[int, int], list[int]] = {}
+        for pid, tid, of in sorted(self._ranges, key=lambda each: (*each[:2], each[2].start, -each[2].end)):
+            lane = 0
+            while any(of.start < end < of.end for end in lanes.get((pid, tid + lane * _LANE), ())):
+                lane += 1
+            place = pid, tid + lane * _LANE
+            if place not in lanes and lane:
+                yield self.text.thread(*place, f"ranges of thread {tid}")
+            lanes[place] = [*(end for end in lanes.get(place, ()) if end > of.start), of.end]
+            yield self.text.on_host(*place, of)
         for table, category in _OTHERS.items():
             rows = self.tables.rows(table, ("start", "end", "globalTid", "nameId"))
             yield from self.text.of_rows(rows, partial(self._other_call, category))
 
     def _of(self, kind: str, write: Callable[[Row], Iterator[Piece]], *columns: str) -> Iterator[Piece]:
         return self.text.of_rows(self.tables.rows(_CUPTI + kind, columns), write)
-
-    def _names(self) -> Iterator[Piece]:
-        names: dict[int, str] = {}
-        for process, name in self.tables.rows("PROCESSES", ("globalPid", "name")):
-            if _are_numbers(process) and isinstance(name, str) and name.strip():
-                names[_pid(process)] = re.split(r"[/\\]", name.split()[0])[-1]  # without a command's arguments
-        for pid in {_pid(thread): None for thread in self._threads}:
-            yield self.text.process(pid, names.get(pid, "process"))
-        for name, thread in self.tables.rows("ThreadNames", ("nameId", "globalTid")):
-            if thread in self._threads and name in self._strings:
-                yield self.text.thread(*_thread(thread), self._strings[name])
 
     def _call(self, row: Row) -> Iterator[Piece]:
         """A call of CUDA. Remembers the args of the kernel that a call of NCCL launches with it."""
@@ -364,19 +365,6 @@ class Nsight:
             self._ranges.append((pid, tid, of))
         else:
             yield self.text.on_host(pid, tid, of)
-
-    def _overlapping(self) -> Iterator[Piece]:
-        """Ranges that may overlap: on their thread where they nest, else on threads of their own beside it."""
-        lanes: dict[tuple[int, int], list[int]] = {}
-        for pid, tid, of in sorted(self._ranges, key=lambda each: (*each[:2], each[2].start, -each[2].end)):
-            lane = 0
-            while any(of.start < end < of.end for end in lanes.get((pid, tid + lane * _LANE), ())):
-                lane += 1
-            place = pid, tid + lane * _LANE
-            if place not in lanes and lane:
-                yield self.text.thread(*place, f"ranges of thread {tid}")
-            lanes[place] = [*(end for end in lanes.get(place, ()) if end > of.start), of.end]
-            yield self.text.on_host(*place, of)
 
     def _other_call(self, category: str, row: Row) -> Iterator[Piece]:
         """A call of a thread that calls CUDA or has ranges."""
