@@ -21,17 +21,16 @@ begins, so that no work of earlier steps is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bools, Int64s, total, union
+from augment.arrays import total, union
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
-from augment.facts.gpu.gpu_work import GpuWork, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording, launch_unknown, launch_unknown_diagnostics
 
 NAME = "before_recording"
@@ -77,26 +76,26 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 unknown_gpu_ns=int(ran[places][unknown[places]].sum()),
             )
         )
-    return Findings(rows, list(_tracks(work, early, ran)), launch_unknown_diagnostics(trace))
-
-
-def _tracks(work: GpuWork, early: Bools, ran: Int64s) -> Iterator[SliceTrack]:
-    """A slice on each stream that has such work, which is the first work of the stream."""
+    # a slice on each stream that has such work, which is the first work of the stream
+    tracks = []
     for stream in work.streams:
-        places = np.flatnonzero(early[stream.places]) + stream.start
-        if not len(places):
+        first_work = np.flatnonzero(early[stream.places]) + stream.start
+        if not len(first_work):
             continue
-        begin = int(work.ts[places[0]])
-        yield SliceTrack(
-            analysis=NAME,
-            name=f"Before the recording stream {stream.stream}",
-            under=stream.track,
-            ts=np.array([begin], np.int64),
-            dur=np.array([max(int(work.end[places].max()) - begin, 0)], np.int64),
-            names=Texts(np.zeros(1, np.int32), ("launched before the recording",)),
-            args={
-                "count": np.array([len(places)], np.int64),
-                "gpu_ns": np.array([int(ran[places].sum())], np.int64),
-            },
-            description="the first work of the stream, launched before the profiler started",
+        begin = int(work.ts[first_work[0]])
+        tracks.append(
+            SliceTrack(
+                analysis=NAME,
+                name=f"Before the recording stream {stream.stream}",
+                under=stream.track,
+                ts=np.array([begin], np.int64),
+                dur=np.array([max(int(work.end[first_work].max()) - begin, 0)], np.int64),
+                names=Texts(np.zeros(1, np.int32), ("launched before the recording",)),
+                args={
+                    "count": np.array([len(first_work)], np.int64),
+                    "gpu_ns": np.array([int(ran[first_work].sum())], np.int64),
+                },
+                description="the first work of the stream, launched before the profiler started",
+            )
         )
+    return Findings(rows, tracks, launch_unknown_diagnostics(trace))

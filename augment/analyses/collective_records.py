@@ -69,11 +69,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rows = [_row(trace, joined) for joined in joined_records(trace)]
     if not rows:
         return Skipped("the given records have no collective of this process")
-    return Findings(rows, [*_tracks(trace)], [*_lost(trace), *_timings(rows)])
-
-
-def _lost(trace: Trace) -> Iterator[Diagnostic]:
-    """What the recorders lost, and what of their files could not be read."""
+    # what the recorders lost, and what of their files could not be read
+    diagnostics = []
     attached = trace.context.attached
     logs = given.logs if (given := attached(NcclLogs)) else ()
     inspected = records.logs if (records := attached(InspectorLogs)) else ()
@@ -87,7 +84,8 @@ def _lost(trace: Trace) -> Iterator[Diagnostic]:
         ("inspector_dropped", [log.dropped for log in inspected], "collectives that the Inspector says it dropped"),
     ):
         if count := sum(counts):
-            yield Diagnostic(code, count, message)
+            diagnostics.append(Diagnostic(code, count, message))
+    return Findings(rows, [*_tracks(trace)], [*diagnostics, *_timings(rows)])
 
 
 def _timings(rows: Sequence[Row]) -> Iterator[Diagnostic]:

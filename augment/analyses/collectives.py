@@ -90,35 +90,31 @@ def _rows(known: Collectives, device: Device, link_gbps: float) -> Iterator[Row]
     indexes = _of(known, device)
     (groups, kinds), which = combinations(known.group[indexes], known.kind.codes[indexes])
     for number, places in each(which, len(groups)):
-        yield _row(known, device, indexes[places], int(groups[number]), int(kinds[number]), link_gbps)
-
-
-def _row(known: Collectives, device: Device, places: Places, group: int, kind: int, link_gbps: float) -> Row:
-    of = known.groups[group]
-    dur, size = known.end[places] - known.ts[places], known.bytes[places]
-    time_ns = int(dur.sum())
-    sized = (size >= 0) & (dur > 0)
-    algorithm = float(size[sized].sum() / dur[sized].sum()) if size[sized].any() else None
-    factor = bus_factor(known.kind.values[kind], of.size)
-    bus = None if algorithm is None or factor is None else algorithm * factor
-    return Row(
-        rank=device.rank,
-        device=device.device,
-        group=of.name,
-        description=of.description,
-        kind=known.kind.values[kind],
-        group_size=of.size if of.size >= 0 else None,
-        count=len(places),
-        bytes=int(size.sum()) if (size >= 0).all() else None,
-        time_ns=time_ns,
-        exposed_ns=int(known.exposed_ns[places].sum()),
-        mean_ns=time_ns / len(places),
-        max_ns=int(dur.max()),
-        algorithm_gbps=algorithm,
-        bus_gbps=bus,
-        link_gbps=link_gbps or None,
-        efficiency_ratio=bus / link_gbps if bus is not None and link_gbps else None,
-    )
+        chosen, kind, of = indexes[places], known.kind.values[int(kinds[number])], known.groups[int(groups[number])]
+        dur, size = known.end[chosen] - known.ts[chosen], known.bytes[chosen]
+        time_ns = int(dur.sum())
+        sized = (size >= 0) & (dur > 0)
+        algorithm = float(size[sized].sum() / dur[sized].sum()) if size[sized].any() else None
+        factor = bus_factor(kind, of.size)
+        bus = None if algorithm is None or factor is None else algorithm * factor
+        yield Row(
+            rank=device.rank,
+            device=device.device,
+            group=of.name,
+            description=of.description,
+            kind=kind,
+            group_size=of.size if of.size >= 0 else None,
+            count=len(chosen),
+            bytes=int(size.sum()) if (size >= 0).all() else None,
+            time_ns=time_ns,
+            exposed_ns=int(known.exposed_ns[chosen].sum()),
+            mean_ns=time_ns / len(chosen),
+            max_ns=int(dur.max()),
+            algorithm_gbps=algorithm,
+            bus_gbps=bus,
+            link_gbps=link_gbps or None,
+            efficiency_ratio=bus / link_gbps if bus is not None and link_gbps else None,
+        )
 
 
 def _bandwidths(known: Collectives, device: Device) -> Iterator[CounterTrack]:

@@ -70,7 +70,29 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("the given log has no communicator of this process: its beginning was not logged")
     network = facts.collectives.network(trace)
     reached = {each.ranks: each.best_gbps for each in network.reached} if network else {}
-    rows = [_row(trace, name, of, reached) for name, of in sides.items()]
+    rows = []
+    for name, of in sides.items():
+        first = of[0]
+        timed = [round(1e9 * each.init_seconds) for each in of if each.init_seconds is not None]
+        ways = Counter(edge.via for each in of for edge in each.edges)
+        widths = {each.max_bandwidth for each in of}
+        rows.append(
+            _made(
+                trace,
+                name,
+                "communicator",
+                ranges_text(sorted({each.rank for each in of})),
+                group_size=first.size,
+                node_count=max((each.nodes for each in of if each.nodes), default=None),
+                logged_count=len({each.rank for each in of}),
+                transport=listed([way for way, _ in ways.most_common()]) if ways else None,
+                channel_count=min((each.channels for each in of if each.channels), default=None),
+                init_ns=max(timed, default=None),
+                least_init_ns=min(timed, default=None),
+                max_gbps=widths.pop() if len(widths) == 1 else None,
+                reached_gbps=reached.get(first.size),
+            )
+        )
     parts = [row for name, of in sides.items() for row in _parts(trace, name, of)]
     left_out = []
     for by in ("pair", "ring", "tree"):
@@ -91,28 +113,6 @@ def _name(each: Communicator) -> str:
 def _made(trace: Trace, communicator: str, by: By, name: str, **more: Any) -> Row:
     values: dict[str, Any] = dict.fromkeys(Row.__struct_fields__)
     return Row(**values | {"rank": trace.rank, "communicator": communicator, "by": by, "name": name} | more)
-
-
-def _row(trace: Trace, name: str, sides: Sequence[Communicator], reached: dict[int, float]) -> Row:
-    first = sides[0]
-    timed = [round(1e9 * each.init_seconds) for each in sides if each.init_seconds is not None]
-    ways = Counter(edge.via for each in sides for edge in each.edges)
-    widths = {each.max_bandwidth for each in sides}
-    return _made(
-        trace,
-        name,
-        "communicator",
-        ranges_text(sorted({each.rank for each in sides})),
-        group_size=first.size,
-        node_count=max((each.nodes for each in sides if each.nodes), default=None),
-        logged_count=len({each.rank for each in sides}),
-        transport=listed([way for way, _ in ways.most_common()]) if ways else None,
-        channel_count=min((each.channels for each in sides if each.channels), default=None),
-        init_ns=max(timed, default=None),
-        least_init_ns=min(timed, default=None),
-        max_gbps=widths.pop() if len(widths) == 1 else None,
-        reached_gbps=reached.get(first.size),
-    )
 
 
 def _parts(trace: Trace, name: str, sides: Sequence[Communicator]) -> Iterator[Row]:

@@ -76,7 +76,7 @@ from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import LAUNCHES, Trace
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
-from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
+from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
@@ -139,11 +139,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     left, moment = crossings(trace)
     following = np.searchsorted(track.ts, moment, side="right") - 1
     flows = Flows(NAME, "Critical path", Ends(left), Ends(following.astype(np.int64), track))
-    return Findings(_rows(trace, path), [track, flows] if len(flows) else [track], diagnostics)
-
-
-def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
-    """The rows of each step."""
+    # the rows of each step
     number = steps(trace)
     start, end = windows(trace)
     time, early = path.time, path.early_time
@@ -151,15 +147,19 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
     lengths = end - start
     after_start = lengths - early.sum(axis=1)
     ratio = (time - early) / np.maximum(after_start, 1)[:, np.newaxis]
-    return [
-        Row(
-            rank=trace.rank,
-            step=numbers[place],
-            bound_by=KINDS[kind],
-            time_ns=int(time[place, kind]),
-            before_recording_ns=int(early[place, kind]),
-            time_ratio=float(ratio[place, kind]),
-            path_ns=int(lengths[place]),
-        )
-        for place, kind in np.argwhere(time).tolist()
-    ]
+    return Findings(
+        [
+            Row(
+                rank=trace.rank,
+                step=numbers[place],
+                bound_by=KINDS[kind],
+                time_ns=int(time[place, kind]),
+                before_recording_ns=int(early[place, kind]),
+                time_ratio=float(ratio[place, kind]),
+                path_ns=int(lengths[place]),
+            )
+            for place, kind in np.argwhere(time).tolist()
+        ],
+        [track, flows] if len(flows) else [track],
+        diagnostics,
+    )

@@ -119,8 +119,43 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
     for place, under in enumerate(threads.tolist()):
         part = slice(*bounds[place : place + 2])
         nodes = [links.nodes[number] for number in node[part].tolist()]
-        tracks.append(_track(trace, under, ts[part], np.maximum(end[part] - ts[part], 0), row[part], nodes))
-    out, into = _handed_over(trace, links.nodes, row, node)
+        tracks.append(
+            SliceTrack(
+                analysis=NAME,
+                name="Execution trace",
+                under=under,
+                ts=ts[part],
+                dur=np.maximum(end[part] - ts[part], 0),
+                names=Texts(trace.events.name[row[part]], trace.strings),
+                args={
+                    "node_id": np.array([_id(node, "id") for node in nodes], np.int64),
+                    "parent_id": np.array([_id(node, "parent") for node in nodes], np.int64),
+                    "op_schema": _texts(str(attribute(node, "op_schema") or "") for node in nodes),
+                    **{what: _texts(_text(node, what) for node in nodes) for what in _TOLD},
+                    "input_tensors": _texts(_ids_text(node, "inputs") for node in nodes),
+                    "output_tensors": _texts(_ids_text(node, "outputs") for node in nodes),
+                },
+                description="operators and annotations that have a node in the execution trace",
+            )
+        )
+    # the pairs of outermost operators of which one last returned a tensor that the other takes as input, each once, as
+    # places in row, which is in the order of the call stacks; owner: the outermost operator around each, -1 for none
+    placed = stacks.place_of[row].astype(np.intp)
+    operators = np.flatnonzero(trace.events.category[row] == Category.CPU_OP)
+    owner: Int64s = np.append(operators, -1)[outermost_of(trace, placed[operators])[placed]]
+    given: dict[tuple[int, int], int] = {}
+    passed: dict[tuple[int, int], None] = {}
+    for at in np.argsort(row, kind="stable").tolist():  # by time
+        taker, operator = int(owner[at]), links.nodes[int(node[at])]
+        if taker < 0:
+            continue
+        for tensor in _tensors(_values(operator, "inputs")):
+            if given.get(tensor, taker) != taker:
+                passed[given[tensor], taker] = None
+        for tensor in _tensors(_values(operator, "outputs")):
+            given[tensor] = taker
+    columns = np.array(list(passed), np.int64).reshape(-1, 2)
+    out, into = columns[:, 0], columns[:, 1]
     flows = []
     pairs, which = combinations(thread[out], thread[into])
     for pair, index in each(which, len(pairs[0])):
@@ -130,57 +165,7 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
     return [*tracks, *flows]
 
 
-def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes: Sequence[Node]) -> SliceTrack:
-    """The linked events of one thread, as a track."""
-    return SliceTrack(
-        analysis=NAME,
-        name="Execution trace",
-        under=under,
-        ts=ts,
-        dur=dur,
-        names=Texts(trace.events.name[row], trace.strings),
-        args={
-            "node_id": np.array([_id(node, "id") for node in nodes], np.int64),
-            "parent_id": np.array([_id(node, "parent") for node in nodes], np.int64),
-            "op_schema": _texts(str(attribute(node, "op_schema") or "") for node in nodes),
-            **{what: _texts(_text(node, what) for node in nodes) for what in _TOLD},
-            "input_tensors": _texts(_ids_text(node, "inputs") for node in nodes),
-            "output_tensors": _texts(_ids_text(node, "outputs") for node in nodes),
-        },
-        description="operators and annotations that have a node in the execution trace",
-    )
-
-
 _TOLD = ("input_shapes", "input_types", "output_shapes", "output_types")
-
-
-def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s) -> tuple[Int64s, Int64s]:
-    """The pairs of outermost operators of which one last returned a tensor that the other takes as input, each once.
-
-    Places in ``row``, which is in the order of the call stacks.
-    """
-    owner = _outermost(trace, row)
-    given: dict[tuple[int, int], int] = {}
-    pairs: dict[tuple[int, int], None] = {}
-    for place in np.argsort(row, kind="stable").tolist():  # by time
-        track, source = int(owner[place]), nodes[int(node[place])]
-        if track < 0:
-            continue
-        for tensor in _tensors(_values(source, "inputs")):
-            if given.get(tensor, track) != track:
-                pairs[given[tensor], track] = None
-        for tensor in _tensors(_values(source, "outputs")):
-            given[tensor] = track
-    columns = np.array(list(pairs), np.int64).reshape(-1, 2)
-    return columns[:, 0], columns[:, 1]
-
-
-def _outermost(trace: Trace, row: Int64s) -> Int64s:
-    """The place of the outermost operator around each of ``row`` (in call-stack order); -1 if there is none."""
-    place = call_stacks(trace).place_of[row].astype(np.intp)
-    operators = np.flatnonzero(trace.events.category[row] == Category.CPU_OP)
-    owner: Int64s = np.append(operators, -1)[outermost_of(trace, place[operators])[place]]
-    return owner
 
 
 def _tensors(values: Any) -> Iterator[tuple[int, int]]:

@@ -29,11 +29,11 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, Places, combinations, expand, group_bounds, grouped, run_starts, sequence_hashes
+from augment.arrays import Places, combinations, expand, group_bounds, grouped, run_starts, sequence_hashes
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
-from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import launched_work
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
 
@@ -162,24 +162,22 @@ def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: l
         end = np.maximum.reduceat(work.end[stream.places], start)[marked]
         ts = work.ts[stream.places][start[marked]]
         dur = np.maximum(np.minimum(end, np.append(ts[1:], end[-1])) - ts, 0)
-        tracks.append(_track(stream, ts, dur, pattern[marks[start[marked]]], rows))
+        whose_pattern = pattern[marks[start[marked]]]
+        figures = {
+            "pattern": np.arange(1, len(rows) + 1),
+            "kernel_count": np.array([len(row.pattern) for row in rows], np.int64),
+            "occurrence_count": np.array([row.count for row in rows], np.int64),
+        }
+        tracks.append(
+            SliceTrack(
+                analysis=NAME,
+                name=f"Frequent kernel patterns stream {stream.stream}",
+                under=stream.track,
+                ts=ts,
+                dur=dur,
+                names=Texts(whose_pattern.astype(np.int32), [row.operator for row in rows]),
+                args={name: values[whose_pattern] for name, values in figures.items()},
+                description="work of one of the sequences that operators launch most often",
+            )
+        )
     return tracks
-
-
-def _track(stream: Stream, ts: Int64s, dur: Int64s, pattern: Int64s, rows: list[Row]) -> SliceTrack:
-    """The slices of one stream; each is part of an occurrence of ``pattern``."""
-    figures = {
-        "pattern": np.arange(1, len(rows) + 1),
-        "kernel_count": np.array([len(row.pattern) for row in rows], np.int64),
-        "occurrence_count": np.array([row.count for row in rows], np.int64),
-    }
-    return SliceTrack(
-        analysis=NAME,
-        name=f"Frequent kernel patterns stream {stream.stream}",
-        under=stream.track,
-        ts=ts,
-        dur=dur,
-        names=Texts(pattern.astype(np.int32), [row.operator for row in rows]),
-        args={name: values[pattern] for name, values in figures.items()},
-        description="work of one of the sequences that operators launch most often",
-    )

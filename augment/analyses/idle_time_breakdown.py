@@ -179,24 +179,7 @@ def _rows(stream: Stream, stream_gaps: StreamIdle) -> Iterator[Row]:
 def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
     """The idle time as a track, with arrows to the long pieces from what they waited for."""
     dur = idle.end - idle.start
-    inner = _causes(idle)
-    track = SliceTrack(
-        analysis=NAME,
-        name=name,
-        under=under,
-        ts=idle.start,
-        dur=dur,
-        names=Texts(idle.cause.astype(np.int32), CAUSES),
-        args=idle.evidence,
-        description="time between two pieces of GPU work in which none runs",
-        inner=inner,
-    )
-    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_INDEX))
-    return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))
-
-
-def _causes(idle: IdlePieces) -> Texts:
-    """The text below each cause: what the device waited for, as far as it is known."""
+    # the text below each cause: what the device waited for, as far as it is known
     codes = np.full(len(idle), -1, np.int32)
     values: list[str] = []
     for arg, cause, template in _BELOW:
@@ -212,9 +195,22 @@ def _causes(idle: IdlePieces) -> Texts:
         chosen = np.flatnonzero(is_known)
         stream = idle.evidence["waited_for_stream"] if cause == OTHER_STREAM_BUSY else None
         streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)
-        (name, number), which = combinations(column.codes[chosen], streams)
+        (text_code, number), which = combinations(column.codes[chosen], streams)
         codes[chosen] = len(values) + which
-        for text, place in zip(name.tolist(), number.tolist(), strict=True):
+        for text, place in zip(text_code.tolist(), number.tolist(), strict=True):
             known = stream.values[place] if isinstance(stream, Texts) and place >= 0 else "?"
             values.append(template.format(column.values[text], known))
-    return Texts(codes, values)
+    inner = Texts(codes, values)
+    track = SliceTrack(
+        analysis=NAME,
+        name=name,
+        under=under,
+        ts=idle.start,
+        dur=dur,
+        names=Texts(idle.cause.astype(np.int32), CAUSES),
+        args=idle.evidence,
+        description="time between two pieces of GPU work in which none runs",
+        inner=inner,
+    )
+    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_INDEX))
+    return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))

@@ -30,7 +30,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, combinations, group_bounds, grouped, grouped_statistics, sums
+from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.filled_sms import occupancy, weighed
@@ -79,7 +79,14 @@ def analyze(trace: Trace) -> Findings:
     keys, code = combinations(device, work.type, trace.events.name[work.row])
     count = len(keys[0])
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
-    kinds = _kinds(trace, code, count)
+    # for each code of work: the family with the most time, and whether its matrix units were used
+    families = work_families(trace)
+    parts, part = combinations(code, families.family, matrix_use(trace))
+    ns = sums(part, work.end - work.ts, len(parts[0]))
+    kinds: list[tuple[str, str | None]] = [("", None)] * count
+    for longest in np.lexsort((ns, parts[0])).tolist():  # for each code, the longest comes last
+        kernel, family, units = (int(key[longest]) for key in parts)
+        kinds[kernel] = families.names[family], _UNITS.get(MatrixUse(units))
     rows = []
     fills = [
         weighed(values, work.end - work.ts, code, count)
@@ -101,15 +108,3 @@ _UNITS = {
     MatrixUse.NOT_USED: "not_used",
     MatrixUse.UNTOLD: "unknown",
 }
-
-
-def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None]]:
-    """For each code of work: the family with the most time, and whether its matrix units were used."""
-    work, families = gpu_work(trace), work_families(trace)
-    keys, part = combinations(code, families.family, matrix_use(trace))
-    ns = sums(part, work.end - work.ts, len(keys[0]))
-    kinds: list[tuple[str, str | None]] = [("", None)] * count
-    for place in np.lexsort((ns, keys[0])).tolist():  # for each code, the longest comes last
-        kernel, family, units = (int(key[place]) for key in keys)
-        kinds[kernel] = families.names[family], _UNITS.get(MatrixUse(units))
-    return kinds

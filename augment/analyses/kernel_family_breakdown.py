@@ -26,7 +26,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, each, intervals, is_any
+from augment.arrays import each, intervals, is_any
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
@@ -113,9 +113,6 @@ def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums, _Sums]:
         key = (work.devices[index].start, family)
         busy[key] = intervals.total(intervals.union(work.ts[group], work.end[group]))
         for sum_of, sort in zip(sums, _SORTS, strict=True):
-            sum_of[key] = _ns(work.ts, work.end, group[is_any(use[group], sort)])
+            counted = group[is_any(use[group], sort)]
+            sum_of[key] = int((work.end[counted] - work.ts[counted]).sum())
     return busy, *sums
-
-
-def _ns(ts: Int64s, end: Int64s, places: Int64s) -> int:
-    return int((end[places] - ts[places]).sum())

@@ -31,7 +31,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Int32s, Int64s, Places, distinct, each, run_starts
+from augment.arrays import NO_INDEX, Int32s, Int64s, distinct, each, run_starts
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
@@ -86,14 +86,17 @@ def analyze(
         calls = _calls(device, delays, work.ts)
         over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
         for kind, ns in enumerate(over):
-            worst = calls.take(_worst(ns, most_count))
+            # those with the most beyond it, greatest first
+            above = np.flatnonzero(ns > 0)
+            if len(above) > most_count > 0:  # sorts only the candidates
+                above = above[ns[above] >= np.partition(ns[above], -most_count)[-most_count]]
+            worst = calls.take(above[np.argsort(-ns[above], kind="stable")][:most_count])
             parts.append(worst)
             kinds += [kind] * len(worst)
     columns = ([getattr(part, name) for part in parts] for name in LaunchDelays.__struct_fields__)
     calls, kind_of = LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
     # slices over calls that took long (under their threads) and over work that began late (under its streams)
-    work, events = gpu_work(trace), trace.events
-    tracks = []
+    events, tracks = trace.events, []
     on_host = np.flatnonzero(kind_of != LATE)
     thread = events.track[calls.row[on_host]]
     for track, member in each(thread, len(trace.tracks)):
@@ -120,15 +123,6 @@ def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
     first = run_starts(launched.row)
     calls = launched.take(first)
     return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(launched.gpu_ns, first), calls.delay_ns)
-
-
-def _worst(excess: Int64s, most: int) -> Places:
-    """The places with the greatest ``excess`` above 0, greatest first."""
-    above = np.flatnonzero(excess > 0)
-    if len(above) > most > 0:  # sorts only the candidates
-        above = above[excess[above] >= np.partition(excess[above], -most)[-most]]
-    worst: Places = above[np.argsort(-excess[above], kind="stable")][:most]
-    return worst
 
 
 def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:

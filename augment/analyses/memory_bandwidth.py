@@ -26,8 +26,8 @@ from augment.arrays import Int64s, intervals, time_weighted
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
-from augment.facts.gpu.device_activity import CopyRate, copy_rates
-from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
+from augment.facts.gpu.device_activity import copy_rates
+from augment.facts.gpu.gpu_work import Device, gpu_work
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
@@ -56,30 +56,30 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rates = copy_rates(trace)
     if not rates:
         return Skipped("no copy and no memset")
-    rows = [_row(gpu_work(trace), rate) for rate in rates]
+    rows, work = [], gpu_work(trace)
+    for rate in rates:
+        copying = rate.rate[:-1] > 0
+        gbps: npt.NDArray[np.float64] = rate.rate[:-1][copying] / 1e9
+        weighted = time_weighted(gbps, np.diff(rate.ts)[copying])
+        rows.append(
+            Row(
+                rank=rate.device.rank,
+                device=rate.device.device,
+                kind=rate.kind,
+                count=len(rate.places),
+                bytes=rate.bytes,
+                busy_ns=intervals.total(intervals.union(work.ts[rate.places], work.end[rate.places])),
+                mean_gbps=weighted and weighted.mean,
+                p25_gbps=weighted and weighted.p25,
+                p50_gbps=weighted and weighted.p50,
+                p75_gbps=weighted and weighted.p75,
+                max_gbps=float(gbps.max()) if weighted else None,
+            )
+        )
     tracks = [_track(rate.device, rate.kind, rate.ts, rate.rate) for rate in rates if len(rate.ts)]
     unknown = sum(rate.without for rate in rates)
     message = "copies without bytes or a duration, or faster than any memory (no bandwidth)"
     return Findings(rows, tracks, [Diagnostic("copy_without_bandwidth", unknown, message)] if unknown else [])
-
-
-def _row(work: GpuWork, rate: CopyRate) -> Row:
-    copying = rate.rate[:-1] > 0
-    gbps: npt.NDArray[np.float64] = rate.rate[:-1][copying] / 1e9
-    weighted = time_weighted(gbps, np.diff(rate.ts)[copying])
-    return Row(
-        rank=rate.device.rank,
-        device=rate.device.device,
-        kind=rate.kind,
-        count=len(rate.places),
-        bytes=rate.bytes,
-        busy_ns=intervals.total(intervals.union(work.ts[rate.places], work.end[rate.places])),
-        mean_gbps=weighted and weighted.mean,
-        p25_gbps=weighted and weighted.p25,
-        p50_gbps=weighted and weighted.p50,
-        p75_gbps=weighted and weighted.p75,
-        max_gbps=float(gbps.max()) if weighted else None,
-    )
 
 
 def _track(device: Device, kind: str, ts: Int64s, rate: Int64s) -> CounterTrack:

@@ -100,17 +100,15 @@ def analyze(trace: Trace) -> Findings | Skipped:
     lacking = (
         None if any(len(played.rows) for played in held.devices) else "no history was recorded: only the end is known"
     )
-    return Findings(rows, _drawn(trace, held), [*_clocks(held.clocks), *_devices(trace, held)], lacking, verdict)
-
-
-def _devices(trace: Trace, held: Held) -> Iterator[Diagnostic]:
-    """Whether the snapshot is of other devices than the trace, as where the files of two ranks are swapped."""
+    # whether the snapshot is of other devices than the trace, as where the files of two ranks are swapped
+    devices = []
     traced = {str(each.device) for each in gpu_work(trace).devices}
     here = {str(played.device) for played in held.devices}
     if traced and here and not traced & here:
         of = f"GPU {', '.join(sorted(here))}, and the trace of GPU {', '.join(sorted(traced))}"
         message = f"devices of the memory snapshot that the trace lacks: it is of {of}; is it another rank's?"
-        yield Diagnostic("memory_snapshot_device", len(here), message)
+        devices.append(Diagnostic("memory_snapshot_device", len(here), message))
+    return Findings(rows, _drawn(trace, held), [*_clocks(held.clocks), *devices], lacking, verdict)
 
 
 def _clocks(clocks: ComparedClocks) -> list[Diagnostic]:

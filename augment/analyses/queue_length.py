@@ -20,12 +20,11 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, changing, time_weighted
+from augment.arrays import changing, time_weighted
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
 from augment.facts.gpu.device_activity import queue_lengths
-from augment.facts.gpu.gpu_work import Stream
 from augment.facts.gpu.launched_work import launch_diagnostics
 
 NAME = "queue_length"
@@ -53,38 +52,36 @@ def analyze(trace: Trace) -> Findings | Skipped:
     queues = queue_lengths(trace)
     if not queues:
         return Skipped("no GPU work whose correlation names a launch")
-    rows = [_row(queue.stream, queue.ts, queue.length) for queue in queues]
-    tracks = [_track(queue.stream, queue.ts, queue.length) for queue in queues]
+    rows, tracks = [], []
+    for queue in queues:
+        held = np.diff(queue.ts)
+        weighted = time_weighted(queue.length[:-1], held)
+        rows.append(
+            Row(
+                rank=queue.stream.rank,
+                device=queue.stream.device,
+                stream=queue.stream.stream,
+                mean=weighted and weighted.mean,
+                std=weighted and weighted.std,
+                p25=weighted and weighted.p25,
+                p50=weighted and weighted.p50,
+                p75=weighted and weighted.p75,
+                max=int(queue.length.max()),
+                full_queue_ns=int(held[queue.length[:-1] >= FULL_QUEUE].sum()),
+            )
+        )
+        # the points at which the length changes, plus the first and the last
+        keep = changing(queue.length)
+        tracks.append(
+            CounterTrack(
+                analysis=NAME,
+                name=f"Queue Length stream {queue.stream.stream}",
+                under=queue.stream.track,
+                ts=queue.ts[keep],
+                values=queue.length[keep],
+                unit="operations",
+                description="operations launched and not yet started",
+                scale="operations",
+            )
+        )
     return Findings(rows, tracks, launch_diagnostics(trace))
-
-
-def _row(stream: Stream, ts: Int64s, length: Int64s) -> Row:
-    held = np.diff(ts)
-    weighted = time_weighted(length[:-1], held)
-    return Row(
-        rank=stream.rank,
-        device=stream.device,
-        stream=stream.stream,
-        mean=weighted and weighted.mean,
-        std=weighted and weighted.std,
-        p25=weighted and weighted.p25,
-        p50=weighted and weighted.p50,
-        p75=weighted and weighted.p75,
-        max=int(length.max()),
-        full_queue_ns=int(held[length[:-1] >= FULL_QUEUE].sum()),
-    )
-
-
-def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
-    """The points at which the length changes, plus the first and the last."""
-    keep = changing(length)
-    return CounterTrack(
-        analysis=NAME,
-        name=f"Queue Length stream {stream.stream}",
-        under=stream.track,
-        ts=ts[keep],
-        values=length[keep],
-        unit="operations",
-        description="operations launched and not yet started",
-        scale="operations",
-    )

@@ -112,16 +112,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped(f"no operator has shapes; record with {recording_words(trace.source.metadata).shapes}")
     if not len(operators):
         return Skipped("no operator with a formula launched computation")
-    return Findings(sorted(_rows(trace), key=_order), list(_annotations(trace)), list(_diagnostics(trace)))
-
-
-def _order(row: Row) -> tuple[object, ...]:
-    lost = -(row.lost_ns or 0)
-    return sort_key(row.rank), sort_key(row.device), lost, -row.time_ns, row.operator, row.shapes, row.number or ""
-
-
-def _rows(trace: Trace) -> Iterator[Row]:
-    operators, on_roof = operator_work(trace), roofs(trace)
+    rows = []
+    on_roof = roofs(trace)
     codes: dict[tuple[str, str, tuple[str, ...], int], int] = {}
     calls = [(call.operator, str(call.dims), tuple(call.types), call.element_bytes) for call in operators.calls]
     alike = np.array([codes.setdefault(call, len(codes)) for call in calls], np.int64)
@@ -136,7 +128,13 @@ def _rows(trace: Trace) -> Iterator[Row]:
         both, number = divmod(rest, width)
         which = both // 2
         is_number = on_roof.numbers[number - 1] or None if number else None
-        yield _row(trace, places, *texts[which], is_number, devices[device].rank, devices[device].device)
+        rows.append(_row(trace, places, *texts[which], is_number, devices[device].rank, devices[device].device))
+    return Findings(sorted(rows, key=_order), list(_annotations(trace)), list(_diagnostics(trace)))
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    lost = -(row.lost_ns or 0)
+    return sort_key(row.rank), sort_key(row.device), lost, -row.time_ns, row.operator, row.shapes, row.number or ""
 
 
 def _row(

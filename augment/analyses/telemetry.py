@@ -65,7 +65,20 @@ def analyze(trace: Trace) -> Findings | Skipped:
             inside = _within(samples, begin, end)
             if inside.stop > inside.start:
                 rows.append(_row(trace, device.device, None, samples, inside))
-                tracks.append(_track(samples, inside, device.track))
+                unit, factor = _DRAWN_UNITS.get(samples.unit, (samples.unit, 1.0))
+                # sm_clock as SM clock
+                first, *rest = samples.quantity.split("_")
+                tracks.append(
+                    CounterTrack(
+                        analysis=NAME,
+                        name=" ".join((first.upper() if first in _SHORT else first.capitalize(), *rest)),
+                        under=device.track,
+                        ts=samples.ts[inside],
+                        values=samples.values[inside] * factor,
+                        unit=unit,
+                        description="as recorded beside the trace",
+                    )
+                )
             rows += _of_steps(trace, device.device, samples)
     if not rows:
         return Skipped("no sample of the telemetry lies within the trace: its samples are further apart")
@@ -93,18 +106,3 @@ def _row(trace: Trace, device: Identity, step: int | None, samples: Samples, ins
         trace.rank, device, step, samples.quantity, samples.unit, float(values.mean()), float(values.min()),
         float(values.max()), len(values),
     )  # fmt: skip
-
-
-def _track(samples: Samples, inside: slice, under: int) -> CounterTrack:
-    unit, factor = _DRAWN_UNITS.get(samples.unit, (samples.unit, 1.0))
-    # sm_clock as SM clock
-    first, *rest = samples.quantity.split("_")
-    return CounterTrack(
-        analysis=NAME,
-        name=" ".join((first.upper() if first in _SHORT else first.capitalize(), *rest)),
-        under=under,
-        ts=samples.ts[inside],
-        values=samples.values[inside] * factor,
-        unit=unit,
-        description="as recorded beside the trace",
-    )

@@ -31,7 +31,7 @@ from msgspec import Struct
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.waits.gap_causes import STATES, DeviceStates, device_states
@@ -57,39 +57,23 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings:
     """Divide each device's span, and draw the parts."""
-    rows = [_row(coverage) for coverage in type_coverage(trace)]
-    return Findings(rows, [_drawn(state) for state in device_states(trace) if len(state)], _diagnostics(trace))
-
-
-def _drawn(states: DeviceStates) -> SliceTrack:
-    return SliceTrack(
-        analysis=NAME,
-        name="GPU state",
-        under=states.device.track,
-        ts=states.start,
-        dur=states.end - states.start,
-        names=Texts(states.state.astype(np.int32), STATES),
-        description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
-    )
-
-
-def _row(coverage: TypeCoverage) -> Row:
-    busy = coverage.time_of(any_of=COMPUTATION | COMMUNICATION | MEMORY)
-    compute = coverage.time_of(any_of=COMPUTATION)
-    return Row(
-        rank=coverage.device.rank,
-        device=coverage.device.device,
-        span_ns=coverage.span_ns,
-        busy_ns=busy,
-        idle_ns=coverage.span_ns - busy,
-        compute_ns=compute,
-        exposed_communication_ns=coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION),
-        exposed_memory_ns=coverage.time_of(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
-        non_compute_ns=busy - compute,
-    )
-
-
-def _diagnostics(trace: Trace) -> list[Diagnostic]:
+    rows = []
+    for coverage in type_coverage(trace):
+        busy = coverage.time_of(any_of=COMPUTATION | COMMUNICATION | MEMORY)
+        compute = coverage.time_of(any_of=COMPUTATION)
+        rows.append(
+            Row(
+                rank=coverage.device.rank,
+                device=coverage.device.device,
+                span_ns=coverage.span_ns,
+                busy_ns=busy,
+                idle_ns=coverage.span_ns - busy,
+                compute_ns=compute,
+                exposed_communication_ns=coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION),
+                exposed_memory_ns=coverage.time_of(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
+                non_compute_ns=busy - compute,
+            )
+        )
     work = gpu_work(trace)
     far = "pieces of GPU work begin over an hour before or after all events of the host: span and idle time are wrong"
     message = "pieces of GPU work on streams shared by several processes (combined): analyse each rank's file instead"
@@ -102,7 +86,23 @@ def _diagnostics(trace: Trace) -> list[Diagnostic]:
             "pieces of GPU work end before they start (counted with no duration)",
         ),
     )
-    return [*(diagnostic for diagnostic in diagnostics if diagnostic.count), *before_recording_diagnostics(trace)]
+    return Findings(
+        rows,
+        [_drawn(state) for state in device_states(trace) if len(state)],
+        [*(diagnostic for diagnostic in diagnostics if diagnostic.count), *before_recording_diagnostics(trace)],
+    )
+
+
+def _drawn(states: DeviceStates) -> SliceTrack:
+    return SliceTrack(
+        analysis=NAME,
+        name="GPU state",
+        under=states.device.track,
+        ts=states.start,
+        dur=states.end - states.start,
+        names=Texts(states.state.astype(np.int32), STATES),
+        description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
+    )
 
 
 def _far_from_host(trace: Trace) -> int:

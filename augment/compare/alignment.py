@@ -87,7 +87,24 @@ def align_sides(control: Side, test: Side) -> Alignment:
 
 def _align_calls(control: Side, test: Side) -> Int64s:
     calls, other = control.calls, test.calls
-    thread = _thread_pairs(control, test)
+    # the control's thread that each track of the test is compared with: the threads of the steps belong together, the
+    # others are paired by similarity of their calls
+    thread_of = np.full(len(test.trace.tracks), NO_INDEX, np.int64)
+    profiles, profiles_of_test = _profiles(control), _profiles(test)
+    alike = [
+        (_likeness(profile, other), -a, -b, thread, twin)
+        for a, (thread, profile) in enumerate(profiles.items())
+        for b, (twin, other) in enumerate(profiles_of_test.items())
+    ]
+    mains = main_thread(control), main_thread(test)
+    taken: tuple[set[int], set[int]] = (set(), set())
+    if NO_INDEX not in mains:
+        alike.append((2.0, 0, 0, *mains))
+    for likeness, _, _, thread, twin in sorted(alike, reverse=True):
+        if likeness > 0 and thread not in taken[0] and twin not in taken[1]:
+            thread_of[twin] = thread
+            taken[0].add(thread)
+            taken[1].add(twin)
     partner = np.full(len(calls), NO_INDEX, np.int64)
     back = np.full(len(other), NO_INDEX, np.int64)
     count = len(control.steps)
@@ -98,38 +115,14 @@ def _align_calls(control: Side, test: Side) -> Int64s:
             twins = twins[back[other.parent[twins]] != NO_INDEX]
             group_mine, group_yours = calls.parent[places].astype(np.int64), back[other.parent[twins]]
         else:
-            twins = twins[thread[other.thread[twins]] >= 0]
+            twins = twins[thread_of[other.thread[twins]] >= 0]
             group_mine = calls.thread[places].astype(np.int64) * count + calls.step[places]
-            group_yours = thread[other.thread[twins]] * count + other.step[twins]
+            group_yours = thread_of[other.thread[twins]] * count + other.step[twins]
         matches = align(group_mine, calls.name[places], group_yours, other.name[twins])
         met = matches != NO_INDEX
         partner[places[met]] = twins[matches[met]]
         back[twins[matches[met]]] = places[met]
     return partner
-
-
-def _thread_pairs(control: Side, test: Side) -> Int64s:
-    """The control's thread that each track of the test is compared with, or :data:`NO_INDEX`.
-
-    The threads of the steps belong together; the other threads are paired by similarity of their calls.
-    """
-    pairs = np.full(len(test.trace.tracks), NO_INDEX, np.int64)
-    profiles, twins = _profiles(control), _profiles(test)
-    alike = [
-        (_likeness(profile, other), -a, -b, thread, twin)
-        for a, (thread, profile) in enumerate(profiles.items())
-        for b, (twin, other) in enumerate(twins.items())
-    ]
-    mains = main_thread(control), main_thread(test)
-    taken: tuple[set[int], set[int]] = (set(), set())
-    if NO_INDEX not in mains:
-        alike.append((2.0, 0, 0, *mains))
-    for likeness, _, _, thread, twin in sorted(alike, reverse=True):
-        if likeness > 0 and thread not in taken[0] and twin not in taken[1]:
-            pairs[twin] = thread
-            taken[0].add(thread)
-            taken[1].add(twin)
-    return pairs
 
 
 def _profiles(side: Side) -> dict[int, dict[int, int]]:

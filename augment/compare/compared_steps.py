@@ -56,7 +56,12 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
         return ChosenSteps(chosen[0], chosen[1], whole=False)
     have = [bool((windows.number >= 0).any()) for windows in sides]
     if not all(have):
-        wholes = [_joined(windows) for windows in sides]
+        wholes = []
+        for windows in sides:
+            # one window from the first to the last
+            first, last = np.array([0]), np.array([len(windows) - 1])
+            head, tail = windows.take(first), windows.take(last)
+            wholes.append(StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end))
         offered = offer(regions_of(control), regions_of(test))
         return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=_without_steps(have, offered))
     if region is None and (places := _of_like_batches(control, test, sides)) is not None:
@@ -145,13 +150,6 @@ def _numbered(trace: Trace, windows: StepWindows, number: int) -> StepWindows:
         known = ", ".join(str(number) for number in windows.number.tolist() if number >= 0)
         raise UsageError(f"{trace.source.name}: has no step {number} ({f'it has {known}' if known else 'it has none'})")
     return windows.take(places)
-
-
-def _joined(windows: StepWindows) -> StepWindows:
-    """One window from the first to the last."""
-    first, last = np.array([0]), np.array([len(windows) - 1])
-    head, tail = windows.take(first), windows.take(last)
-    return StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end)
 
 
 def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:

@@ -35,7 +35,7 @@ from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceT
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.text import first_of
 from augment.facts.critical.handovers import main_track
-from augment.facts.gpu.gpu_work import Device, GpuWork, gpu_work
+from augment.facts.gpu.gpu_work import Device, gpu_work
 
 VERDICT = "Diagnosis"  #: the track that says what the comparison found
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
@@ -139,6 +139,9 @@ def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     chosen = np.flatnonzero((work.step >= 0) & least.work(work.name, delta))
     trace, other = pair.test.trace, pair.control.trace
     renamed = np.where(pair.alignment.renamed, _at(before.row, partner), NO_INDEX)[chosen]
+    # the number of each piece's stream; absent where it has none
+    numbers = [stream.stream if isinstance(stream.stream, int) else NO_VALUE for stream in gpu.streams]
+    # the row of the call that launched each piece of the test's work, or -1
     marks = marked(
         gpu.ts[chosen],
         work.ns[chosen],
@@ -146,8 +149,12 @@ def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
         texts_at(work.row[chosen], trace.events.name, trace.strings),
         {
             **delta_args(control_ns[chosen], delta[chosen]),
-            "operator": texts_at(_caller(pair)[chosen], trace.events.name, trace.strings),
-            "stream": _streams(gpu)[chosen],
+            "operator": texts_at(
+                np.append(pair.test.calls.row, NO_INDEX)[pair.test.work.call][chosen], trace.events.name, trace.strings
+            ),
+            "stream": np.repeat(np.array(numbers, np.int64), [stream.stop - stream.start for stream in gpu.streams])[
+                chosen
+            ],
             "control_name": texts_at(renamed, other.events.name, other.strings),
         },
     )
@@ -170,17 +177,6 @@ def _change(delta: Int64s, alone: Int64s) -> Int64s:
     kind = np.where(delta > 0, Change.INCREASED, np.where(delta < 0, Change.DECREASED, Change.UNCHANGED))
     changed: Int64s = np.where(alone, Change.ADDED, kind).astype(np.int64)
     return changed
-
-
-def _streams(gpu: GpuWork) -> Int64s:
-    """The number of each piece's stream; absent where it has none."""
-    numbers = [stream.stream if isinstance(stream.stream, int) else NO_VALUE for stream in gpu.streams]
-    return np.repeat(np.array(numbers, np.int64), [stream.stop - stream.start for stream in gpu.streams])
-
-
-def _caller(pair: Pair) -> Int64s:
-    """The row of the call that launched each piece of the test's work, or -1."""
-    return np.append(pair.test.calls.row, NO_INDEX)[pair.test.work.call]
 
 
 def _at(column: Int64s, places: Int64s) -> Int64s:

@@ -119,7 +119,18 @@ def check(control: Samples, test: Samples, limits: GateLimits | None = None) -> 
     explaining = [
         figure for figure in FIGURES if limits.of(figure) is None and figure.name in control and figure.name in test
     ]
-    explained = [_explanation(figure, control, test) for figure in explaining]
+    explained = []
+    for figure in explaining:
+        # the line of an ungated figure that explains the change of the step; None if it hardly changed
+        before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
+        step = float(test[WHOLE].mean() - control[WHOLE].mean())
+        if figure.unit == "ns" and _is_part(figure):
+            small = abs(after - before) < FLOOR * float(control[WHOLE].mean())
+            reason = f"a part of the step, which changed by {signed_text(step, 'ns')}"
+        else:
+            small = abs(after - before) < FLOOR * (1 if figure.unit == "ratio" else abs(before))
+            reason = "not gated"
+        explained.append(None if small else Line(figure, None, "info", reason, before, after, after - before))
     return lines + [line for line in explained if line is not None]
 
 
@@ -277,19 +288,6 @@ def _long_steps(
     if rest[1] - rest[0] > allowed:
         return "uncertain", "cannot tell whether long steps are chance; record more steps"
     return None
-
-
-def _explanation(figure: Figure, control: Samples, test: Samples) -> Line | None:
-    """The line of an ungated figure that explains the change of the step; None if it hardly changed."""
-    before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
-    step = float(test[WHOLE].mean() - control[WHOLE].mean())
-    if figure.unit == "ns" and _is_part(figure):
-        small = abs(after - before) < FLOOR * float(control[WHOLE].mean())
-        reason = f"a part of the step, which changed by {signed_text(step, 'ns')}"
-    else:
-        small = abs(after - before) < FLOOR * (1 if figure.unit == "ratio" else abs(before))
-        reason = "not gated"
-    return None if small else Line(figure, None, "info", reason, before, after, after - before)
 
 
 def _worse(figure: Figure) -> int:

@@ -173,7 +173,10 @@ def _changes(key: SeriesKey, runs: list[Floats], labels: Sequence[str], least_ns
     bounds = [0, *(at for at in jumps if _stays(means, at)), len(runs)]
     changed = False
     for before, at, after in zip(bounds, bounds[1:], bounds[2:], strict=False):
-        if not _apart(means[before:at], means[at:after]):
+        # the runs on each side must differ less than the sides do
+        left, right = means[before:at], means[at:after]
+        gap = max(left.min() - right.max(), right.min() - left.max())
+        if gap <= max(np.ptp(left), np.ptp(right)):
             continue
         changed = True
         was, became = float(means[before:at].mean()), float(means[at:after].mean())
@@ -189,12 +192,6 @@ def _stays(means: Floats, at: int) -> bool:
     other."""
     above = means > (means[at - 1] + means[at]) / 2
     return bool((above[:at] != above[at]).all() and (above[at:] == above[at]).all())
-
-
-def _apart(before: Floats, after: Floats) -> bool:
-    """Whether the runs on each side differ less than the sides do."""
-    gap = max(before.min() - after.max(), after.min() - before.max())
-    return bool(gap > max(np.ptp(before), np.ptp(after)))
 
 
 def _sentences(runs: Sequence[RunFigures], rows: Sequence[Row]) -> Iterator[str]:
@@ -216,21 +213,19 @@ def _sentences(runs: Sequence[RunFigures], rows: Sequence[Row]) -> Iterator[str]
         yield f"Since {row.since} a step takes {change}: {both}."
         parts = [part for part in rows if part.since == row.since and part.figure != STEP]
         parts = [part for part in parts if (part.delta_ns > 0) == (row.delta_ns > 0)]
-        where = [*_of_ranks(parts, runs[0].ranks), *(_part(part.collective, part) for part in parts if part.collective)]
+        # what of the ranks' own work changed: all ranks alike, or those that changed most
+        of_ranks = []
+        for figure in OWN_WORK.values():
+            of = [part for part in parts if part.figure == figure]
+            if len(of) == runs[0].ranks > 1:
+                of_ranks.append(f"all ranks {three_digits(float(np.median([part.delta_ns for part in of])))} {figure}")
+            else:
+                of_ranks += (_part(f"rank {part.rank}", part) for part in of[:2])
+        where = [*of_ranks, *(_part(part.collective, part) for part in parts if part.collective)]
         if where:
             yield f"Since then, per step: {listed(where, most=4)}."
         else:
             yield "No rank's own work and no transfer of a collective changed with it: where cannot be told."
-
-
-def _of_ranks(parts: Sequence[Row], ranks: int) -> Iterator[str]:
-    """What of the ranks' own work changed: all ranks alike, or those that changed most."""
-    for figure in OWN_WORK.values():
-        of = [part for part in parts if part.figure == figure]
-        if len(of) == ranks > 1:
-            yield f"all ranks {three_digits(float(np.median([part.delta_ns for part in of])))} {figure}"
-        else:
-            yield from (_part(f"rank {part.rank}", part) for part in of[:2])
 
 
 def _part(who: str, part: Row) -> str:

@@ -204,11 +204,14 @@ class Waterfall:
         before = self._names.number(BEFORE)
         owners: dict[tuple[TileKind, int, int], list[int]] = {}
         for key, _ in self._ledger:
-            owners.setdefault((self._kind(key), self._operator(self._path(key)), self._name(key)), []).append(key)
+            owners.setdefault(
+                (TileKind(key >> 2 * _BITS), self._operator(self._path(key)), self._name(key)), []
+            ).append(key)
         left: dict[tuple[TileKind, int, bool], list[list[int]]] = {}
         for (kind, operator, _), keys in owners.items():
             occurs = self._occurs(keys)
-            home = self._home(keys[0], shared)
+            # the path of the innermost operator around them that both sides have
+            home = next((path for path in reversed(self._paths.chain(self._path(keys[0]))) if path in shared), NO_INDEX)
             if all(occurs) or kind not in _WORK or self._name(keys[0]) == before:
                 yield _WaterfallPart(kind, operator, tuple(keys))
             elif home != NO_INDEX:
@@ -240,17 +243,9 @@ class Waterfall:
         sums = [self._ledger[key] for key in keys]
         return any(owner[CONTROL].any() for owner in sums), any(owner[TEST].any() for owner in sums)
 
-    def _home(self, key: int, shared: set[int]) -> int:
-        """The path of the innermost operator around ``key`` that both sides have."""
-        known = [path for path in self._paths.chain(self._path(key)) if path in shared]
-        return known[-1] if known else NO_INDEX
-
     def _operator(self, path: int) -> int:
         """The name of the innermost call of ``path``."""
         return self._paths.name[path] if path != NO_INDEX else NO_INDEX
-
-    def _kind(self, key: int) -> TileKind:
-        return TileKind(key >> 2 * _BITS)
 
     def _name(self, key: int) -> int:
         return (key & (1 << _BITS) - 1) - 1

@@ -167,9 +167,23 @@ class Timeline:
         chosen = timeline_events if filter_func is None else filter_func(timeline_events, symbol_table)
         self.symbol_table, self.setting = symbol_table, setting or TimelinePlotSetting()
         self.hover_columns = [name for name in hover_columns if name in chosen]
+        # the row of the chart that each event lies in
+        depths = chosen["depth"].tolist() if "depth" in chosen else [None] * len(chosen)
+        ranks = chosen["rank"].tolist() if "rank" in chosen else [None] * len(chosen)
+        several = len(set(ranks)) > 1
+        tasks = []
+        for rank, stream, depth in zip(ranks, chosen["stream"].tolist(), depths, strict=True):
+            row = (
+                f"gpu stream {stream:03}" if isinstance(stream, int) and stream != NO_STREAM else f"gpu stream {stream}"
+            )
+            if stream == NO_STREAM:
+                row = "cpu events" if depth is None else f"cpu level {int(depth):03}"
+            elif stream == ANNOTATION_STREAM and "num_kernels" in chosen:
+                row = "gpu annotation"
+            tasks.append(f"rank {rank} {row}" if several else row)
         self.timeline_events = chosen.assign(
             label=[short(str(name)) for name in chosen["name"]],
-            task=_tasks(chosen),
+            task=tasks,
             start=chosen["ts"] - (chosen["ts"].min() if len(chosen) else 0),
             shown=chosen["dur"].clip(lower=self.setting.short_events_display_duration)
             if self.setting.amplify_short_events
@@ -209,22 +223,6 @@ class Timeline:
             title=title,
         )
         return figure.update_layout(barmode="overlay", xaxis_title="us")
-
-
-def _tasks(frame: pd.DataFrame) -> list[str]:
-    """The row of the chart that each event lies in."""
-    depths = frame["depth"].tolist() if "depth" in frame else [None] * len(frame)
-    ranks = frame["rank"].tolist() if "rank" in frame else [None] * len(frame)
-    several = len(set(ranks)) > 1
-    tasks = []
-    for rank, stream, depth in zip(ranks, frame["stream"].tolist(), depths, strict=True):
-        row = f"gpu stream {stream:03}" if isinstance(stream, int) and stream != NO_STREAM else f"gpu stream {stream}"
-        if stream == NO_STREAM:
-            row = "cpu events" if depth is None else f"cpu level {int(depth):03}"
-        elif stream == ANNOTATION_STREAM and "num_kernels" in frame:
-            row = "gpu annotation"
-        tasks.append(f"rank {rank} {row}" if several else row)
-    return tasks
 
 
 def plot_timeline_gpu_kernels(

@@ -130,6 +130,12 @@ def collectives(trace: Trace) -> Collectives:
     kind = reader.kinds()
     groups, group = reader.groups()
     numbers = np.append(steps(trace).number, UNKNOWN)
+    # the time of each place of gpu_work in which its device communicates and computes nothing, ns
+    exposed = np.zeros(len(place), np.int64)
+    for coverage in type_coverage(trace):
+        places = np.flatnonzero((place >= coverage.device.start) & (place < coverage.device.stop))
+        span = work.ts[place[places]], work.end[place[places]]
+        exposed[places] = coverage.time_within(*span, any_of=COMMUNICATION, none_of=COMPUTATION)
     return Collectives(
         place=place,
         ts=work.ts[place],
@@ -141,7 +147,7 @@ def collectives(trace: Trace) -> Collectives:
         step=numbers[steps_of_gpu_work(trace)[place]],
         peer=reader.peers(kind),
         received=reader.received(),
-        exposed_ns=_exposed(trace, place),
+        exposed_ns=np.maximum(exposed, 0),
         groups=groups,
     )
 
@@ -242,16 +248,6 @@ class _Told:
             size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
             sizes.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
         return np.array(sizes, np.int64)[which]
-
-
-def _exposed(trace: Trace, place: Places) -> Int64s:
-    """The time of each ``place`` of ``gpu_work`` in which its device communicates and computes nothing, ns."""
-    work, exposed = gpu_work(trace), np.zeros(len(place), np.int64)
-    for coverage in type_coverage(trace):
-        places = np.flatnonzero((place >= coverage.device.start) & (place < coverage.device.stop))
-        span = work.ts[place[places]], work.end[place[places]]
-        exposed[places] = coverage.time_within(*span, any_of=COMMUNICATION, none_of=COMPUTATION)
-    return np.maximum(exposed, 0)
 
 
 def exposed_ns(trace: Trace, chosen: Places, start: Int64s) -> int:

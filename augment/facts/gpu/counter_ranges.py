@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -36,7 +35,14 @@ class CounterRanges(Struct, frozen=True):
 def counter_ranges(trace: Trace) -> CounterRanges:
     """The trace's ranges. The n-th range belongs to the n-th call that launches a kernel, if the numbers are equal."""
     ranges = trace.events.slices_of(Category.CUDA_PROFILER_RANGE)
-    counters = [_numbers(args) for args in trace.args_of(ranges)]
+    counters = []
+    for args in trace.args_of(ranges):
+        # the counters among args, and the figures computed from them
+        kept = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
+        weights = {name: match for name in kept if (match := _FLOP.fullmatch(name))}
+        if weights:
+            kept["flop"] = sum(kept[name] * (2 if match[1] == "fma" else 1) for name, match in weights.items())
+        counters.append(kept)
     # calls that launch one kernel each, in order of time; a runtime call and the driver call within it are one
     rows = np.sort(launches(trace).row)
     is_launch = [code for code in distinct(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
@@ -53,12 +59,3 @@ def counter_ranges(trace: Trace) -> CounterRanges:
         around = events.ts[row] + events.dur[row] >= events.ts[call] + events.dur[call]
         operators.append(tuple(trace.names_of(row[around])))
     return CounterRanges(ranges, counters, operators, None)
-
-
-def _numbers(args: dict[str, Any]) -> dict[str, float]:
-    """The counters among ``args``, and the figures computed from them."""
-    counters = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
-    weights = {name: match for name in counters if (match := _FLOP.fullmatch(name))}
-    if weights:
-        counters["flop"] = sum(counters[name] * (2 if match[1] == "fma" else 1) for name, match in weights.items())
-    return counters

@@ -75,7 +75,18 @@ def gpu_work(trace: Trace) -> GpuWork:
     """The trace's GPU work."""
     events = trace.events
     rows = events.slices_of(*GPU_WORK)
-    keys, code_of_track = _streams(trace, events.track[rows])
+    # the streams as (rank, device, stream, first track), ascending, and a table from track to stream
+    used = np.zeros(len(trace.tracks), np.bool_)
+    used[events.track[rows]] = True
+    tracks_of: dict[tuple[int | None, Identity, Identity], list[int]] = {}
+    for index in np.flatnonzero(used).tolist():
+        line = trace.tracks[index]
+        tracks_of.setdefault((line.rank, line.device, line.stream), []).append(index)
+    identities = sorted(tracks_of, key=lambda key: tuple(map(sort_key, key)))
+    keys = [(*key, tracks_of[key][0]) for key in identities]
+    code_of_track = np.zeros(len(trace.tracks), np.int32)
+    for number, key in enumerate(identities):
+        code_of_track[tracks_of[key]] = number
     code = code_of_track.take(events.track[rows])
     order = grouped(code, len(keys))
     bounds = group_bounds(code, len(keys)).tolist()
@@ -110,21 +121,6 @@ def sort_key(identity: Identity) -> tuple[int, int, str]:
     if isinstance(identity, int):
         return 0, identity, ""
     return (2, 0, "") if identity is None else (1, 0, identity)
-
-
-def _streams(trace: Trace, track: Int32s) -> tuple[list[tuple[int | None, Identity, Identity, int]], Int32s]:
-    """The streams on ``track`` as (rank, device, stream, first track), ascending, and a table from track to stream."""
-    used = np.zeros(len(trace.tracks), np.bool_)
-    used[track] = True
-    tracks_of: dict[tuple[int | None, Identity, Identity], list[int]] = {}
-    for index in np.flatnonzero(used).tolist():
-        line = trace.tracks[index]
-        tracks_of.setdefault((line.rank, line.device, line.stream), []).append(index)
-    keys = sorted(tracks_of, key=lambda key: tuple(map(sort_key, key)))
-    table = np.zeros(len(trace.tracks), np.int32)
-    for code, key in enumerate(keys):
-        table[tracks_of[key]] = code
-    return [(*key, tracks_of[key][0]) for key in keys], table
 
 
 def work_of_several_processes(trace: Trace) -> int:

@@ -125,26 +125,7 @@ class ForwardBackward(Struct, frozen=True):
 @derived(until="breakdowns")
 def forward_backward(trace: Trace) -> ForwardBackward:
     """The pairs linked by flows or, without flows, by sequence numbers."""
-    linked = _by_flows(trace)
-    if len(linked):
-        return linked
-    # each operator with a forward thread, and the last earlier one of its number without a forward thread
-    args = arg_columns(trace)
-    numbers = args.ints("Sequence number")
-    rows, number = numbers.rows[:], numbers.values[:]
-    rows, number = rows[number >= 0], number[number >= 0]
-    is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
-    order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
-    rows, number, is_backward = rows[order], number[order], is_backward[order]
-    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(len(rows))))
-    ends = np.flatnonzero(is_backward & (last >= 0))
-    ends = ends[number[last[ends]] == number[ends]]
-    ends = ends[np.argsort(rows[ends])]
-    return ForwardBackward(rows[last[ends]], rows[ends])
-
-
-def _by_flows(trace: Trace) -> ForwardBackward:
-    """The pairs linked by flows. Ends of flows outside operators, or without a beginning, are ignored."""
+    # the pairs linked by flows. Ends of flows outside operators, or without a beginning, are ignored.
     events = trace.events
     sparse = events.flow_id
     rows = sparse.rows[:]
@@ -171,9 +152,24 @@ def _by_flows(trace: Trace) -> ForwardBackward:
             here = np.minimum(np.searchsorted(start, ts[asked]), len(place) - 1)
             operator[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], operator[asked])
     forward, backward = operator[last[ends]], operator[ends]
-    linked = (forward != NO_INDEX) & (backward != NO_INDEX) & (forward != backward)
-    backward, first = np.unique(backward[linked], return_index=True)
-    return ForwardBackward(forward[linked][first], backward)
+    real = (forward != NO_INDEX) & (backward != NO_INDEX) & (forward != backward)
+    backward, first = np.unique(backward[real], return_index=True)
+    linked = ForwardBackward(forward[real][first], backward)
+    if len(linked):
+        return linked
+    # each operator with a forward thread, and the last earlier one of its number without a forward thread
+    args = arg_columns(trace)
+    numbers = args.ints("Sequence number")
+    rows, number = numbers.rows[:], numbers.values[:]
+    rows, number = rows[number >= 0], number[number >= 0]
+    is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
+    order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
+    rows, number, is_backward = rows[order], number[order], is_backward[order]
+    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(len(rows))))
+    ends = np.flatnonzero(is_backward & (last >= 0))
+    ends = ends[number[last[ends]] == number[ends]]
+    ends = ends[np.argsort(rows[ends])]
+    return ForwardBackward(rows[last[ends]], rows[ends])
 
 
 PREFIX = "nn.Module: "  #: torch.profiler's prefix of a module's call, before its class and number: Linear_3

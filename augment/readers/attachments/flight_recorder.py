@@ -73,7 +73,10 @@ def dump_of(document: Any, path: str) -> RankDump:
         written = convert(document, _Written, strict=False)
     except (ValidationError, RecursionError) as error:
         raise UnknownFormat(path, f"not a dump of the flight recorder that augment knows: {error}") from error
-    groups = {name: DumpedGroup(name, group.desc, _ranks(group.ranks)) for name, group in written.pg_config.items()}
+    groups = {
+        name: DumpedGroup(name, group.desc, tuple(int(number) for number in re.findall(r"\d{1,9}", group.ranks)))
+        for name, group in written.pg_config.items()
+    }
     progress = {
         int(number): (status.last_enqueued_collective, status.last_completed_collective)
         for number, status in written.pg_status.items()
@@ -134,10 +137,6 @@ class _Written(Struct):
     pg_config: dict[str, _Config] = field(default_factory=dict)
     pg_status: dict[str, _Status] = field(default_factory=dict)
     entries: list[_DumpedEntry] = field(default_factory=list)
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d{1,9}", text))
 
 
 def _operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -100,9 +100,24 @@ class RecorderText:
         if self._kind == "parquet":
             return ParquetTables(os.path.dirname(self._path), self._path)
         if self._kind != "sqlite":
-            return CsvTables(dict(self._csv_files(opened)))
+            # the file, and beside kernels the others of the run, by kind
+            csv_files = []
+            csv_files.append((self._kind, _lines(self._stream)))
+            name = os.path.basename(self._path)
+            run, mark, suffix = name.rpartition(KERNELS_CSV + ".csv")
+            if self._kind == KERNELS_CSV and mark:
+                for kind in CSV_KINDS:
+                    beside = Path(self._path).with_name(f"{run}{kind}.csv{suffix}")
+                    if kind != KERNELS_CSV and beside.is_file():
+                        opener = gzip.open if suffix == ".gz" else open
+                        csv_files.append((kind, _lines(opened.enter_context(opener(beside, "rb")))))
+            return CsvTables(dict(csv_files))
         path = self._path
-        if self._file is None or not _is_file(path, self._file):  # SQLite reads files, by their names
+        # whether path is the open file itself: no URL, and no link, which might lead elsewhere when it is opened
+        # again
+        if self._file is None or not (
+            os.path.lexists(path) and os.path.samestat(os.lstat(path), os.fstat(self._file.fileno()))
+        ):  # SQLite reads files, by their names
             import tempfile
 
             path = os.path.join(opened.enter_context(tempfile.TemporaryDirectory()), "report.sqlite")
@@ -130,18 +145,6 @@ class RecorderText:
             raise UnknownFormat(self._path, "an export of nsys without CUDA and NVTX: nsys profile -t cuda,nvtx")
         raise UnknownFormat(self._path, "an SQLite database, but neither of nsys export nor of rocprofv3")
 
-    def _csv_files(self, opened: ExitStack) -> Iterator[tuple[str, Iterable[str]]]:
-        """The file, and beside kernels the others of the run, by kind."""
-        yield self._kind, _lines(self._stream)
-        name = os.path.basename(self._path)
-        run, mark, suffix = name.rpartition(KERNELS_CSV + ".csv")
-        if self._kind == KERNELS_CSV and mark:
-            for kind in CSV_KINDS:
-                beside = Path(self._path).with_name(f"{run}{kind}.csv{suffix}")
-                if kind != KERNELS_CSV and beside.is_file():
-                    opener = gzip.open if suffix == ".gz" else open
-                    yield kind, _lines(opened.enter_context(opener(beside, "rb")))
-
 
 def kind_of(head: bytes) -> str | None:
     """What a file is that begins with ``head``: sqlite, parquet, or a kind of CSV; None for anything else."""
@@ -157,12 +160,6 @@ def _identity(file: BinaryIO) -> _Key:
     """What changes when the file does."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _is_file(path: str, file: BinaryIO) -> bool:
-    """Whether ``path`` is the open ``file`` itself: no URL, and no link, which might lead elsewhere when it is opened
-    again."""
-    return os.path.lexists(path) and os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
 
 
 def _lines(stream: TextStream) -> Iterator[str]:

@@ -249,7 +249,9 @@ class Nsight:
             yield self.text.on_host(pid, tid, Slice(category, self._as_json(plain), start, end))
             return
         correlation = self.text.correlation(pid, number)
-        yield self.text.on_host(pid, tid, Slice(category, self._as_json(plain), start, end, _correlated(correlation)))
+        yield self.text.on_host(
+            pid, tid, Slice(category, self._as_json(plain), start, end, f'"correlation":{correlation},')
+        )
         if LAUNCHING.search(plain):
             yield self.text.launching(pid, tid, start, correlation)
             if (pid, tid) in self._calls and (args := self._collective(self._calls[pid, tid], start)):
@@ -404,10 +406,6 @@ def _annotation_of(text: str, start: int, end: int) -> Slice:
             return Slice("cpu_op", quoted(match[1]), start, end, args)
         text = match[1] if match else text
     return Slice("user_annotation", quoted(text), start, end)
-
-
-def _correlated(correlation: int) -> str:
-    return f'"correlation":{correlation},'
 
 
 def _payload(data: Any, entries: dict[tuple[int, int], list[tuple[str, str, int]]]) -> dict[str, int]:
