@@ -153,7 +153,8 @@ def conclude(
         for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
             before = results[member.input.path]
             if before.drawn != conclusion.digest and (tracks or before.drawn):
-                redraws.append(Redraw(member.input, before, tracks or tuple, conclusion.digest))
+                tracks = tracks or partial(drawn_at_first, before.summaries)
+                redraws.append(Redraw(member.input, before, tracks, conclusion.digest))
         possible = [redraw for redraw in redraws if redraw.size]
         seamless = len(redraws) - len(possible)
         said = conclusion.verdict, conclusion.joined, conclusion.notes
@@ -251,15 +252,29 @@ def _with_tracks(item: Input, file: File, tracks: Sequence[Addable], drawn: str)
     return replace(file, size=size, sha256=sha256)
 
 
-def is_as_written(file: File) -> bool:
-    """Whether an output still is as it was first written, apart from tracks drawn into it since."""
+def drawn_at_first(summaries: Iterable[File]) -> list[Addable]:
+    """What the outputs of a rank with these summaries had at their seams before its job was known.
+
+    Raises:
+        InputError: the summary is damaged.
+    """
+    from augment.job.rank_answers import drawn_alone
+    from augment.job.ranks.summary import read_summary
+
+    paths = [file.path for file in summaries if file.path.endswith(SUFFIX)]
+    return [*drawn_alone(read_summary(locations.read(paths[0]), paths[0]))] if paths else []
+
+
+def is_as_written(file: File, summaries: Iterable[File]) -> bool:
+    """Whether an output of a rank with these summaries still is as first written, apart from tracks drawn since."""
     from augment.writers.seams import is_as_written
 
     if file.seam is None:
         return False
     try:
+        first = drawn_at_first(summaries)
         with locations.at_hand(file.path, locations.parent(file.path), file.size) as (path, _):
-            return is_as_written(Path(path), file.seam, file.undrawn_sha256)
+            return is_as_written(Path(path), file.seam, file.undrawn_sha256, first)
     except AugmentError:
         return False
 
@@ -291,6 +306,7 @@ def compare_ranks(
     from augment.job import sidecar
     from augment.job.answer import answer_of, split
     from augment.job.parallel.dimensions import CONTRADICTED
+    from augment.job.rank_answers import drawn
 
     count = len(summaries)
     ranks = [(path, member.input.path) for member, path in summaries]
@@ -298,18 +314,11 @@ def compare_ranks(
     with closing(executor(tasks)) as portions:
         result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
-    tracks = [partial(_drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
+    tracks = [partial(drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
     digest = job_digest(result.hashes, request)
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
     return Conclusion(files, tracks, result.verdict.text, digest, result.verdict.joined, notes, result)
-
-
-def _drawn(result: Answer, rank: int) -> list[Addable]:
-    """What the job draws into the outputs of a rank."""
-    from augment.job.rank_answers import track
-
-    return [track(result, rank), *result.annotations(rank)]
 
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:

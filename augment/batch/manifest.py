@@ -93,7 +93,7 @@ class Manifest:
             return None
         outputs, summaries = self._files(record["outputs"]), self._files(record["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
-        if not all(self._size(file) is not None and job_question.is_as_written(file) for file in changed):
+        if not all(self._size(file) is not None and job_question.is_as_written(file, summaries) for file in changed):
             return None
         return Result(
             item.path,

@@ -38,12 +38,14 @@ from augment.errors import AugmentError, InputError, OutputError, UnknownFormat,
 if TYPE_CHECKING:
     from augment.batch.run_plan import Result
     from augment.core.annotations import Annotation, CounterTrack, SliceTrack
+    from augment.core.attachments import RankInJob
     from augment.job.answer import Answer
     from augment.job.matching.clocks import Clock
     from augment.job.ranks.summary import RankSummary
     from augment.job.roles import Together
     from augment.pipeline.request import Request
     from augment.writers.perfetto.several import Several, TraceGroup
+    from augment.writers.seams import Addable
 
 
 class Merged(Struct, frozen=True):
@@ -386,7 +388,7 @@ class _Timeline:
 
     def _parts(self, folder: str, parents: Mapping[str, int], groups: int, *, archived: bool) -> Iterator[RankPart]:
         """What makes the part of each rank, after so many groups, of which some are parents of those of a role."""
-        from augment.job.rank_answers import track
+        from augment.job.rank_answers import drawn, rank_in_job
         from augment.writers.perfetto.several import TraceGroup, free_name
 
         names: set[str] = {JOB, ROLES, *parents} if groups else set()
@@ -404,7 +406,8 @@ class _Timeline:
                 self._clock(at, self._shift_ns),
                 self._chosen.steps,
                 self._plan,
-                [track(answers, rank.place), *answers.annotations(rank.place)] if answers.is_drawn(rank.place) else [],
+                drawn(answers, rank.place) if answers.is_drawn(rank.place) else [],
+                rank_in_job(answers, rank.place),
                 self._row[is_of_rank],
                 self._instance[is_of_rank],
                 self._matched,
@@ -448,8 +451,9 @@ class RankPart(Struct, frozen=True):
     """What makes the part of a rank in a timeline, for :func:`write_rank`, perhaps in another process.
 
     ``path`` is where it is written. ``number`` counts the ranks before it, ``place`` the groups. ``clock`` maps times
-    of the rank to times of the file. ``of_job`` are the job's tracks on the rank, on its own clock. ``rows`` of the
-    rank's event table are those of the collectives ``instances``, of ``matched`` in all.
+    of the rank to times of the file. ``of_job`` is what the job draws on the rank, on its own clock; ``figures`` are
+    what it tells of it. ``rows`` of the rank's event table are those of the collectives ``instances``, of ``matched``
+    in all.
     """
 
     input: Input
@@ -460,7 +464,8 @@ class RankPart(Struct, frozen=True):
     clock: Callable[[Int64s], Int64s]
     steps: tuple[int, int] | None
     plan: RunPlan
-    of_job: list[SliceTrack | CounterTrack]
+    of_job: list[Addable]
+    figures: RankInJob | None
     rows: Int64s
     instances: Int64s
     matched: int
@@ -470,7 +475,7 @@ class RankPart(Struct, frozen=True):
 def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
     """Write the part of a rank; its memory is free on return. Diagnostics of what was changed or left out, and what is
     to be said of unused files."""
-    from augment.core.findings import AugmentedTrace, Findings
+    from augment.core.findings import AugmentedTrace, Findings, Outcome
     from augment.facts.source.several_ranks import on_clock
     from augment.facts.steps.window import within
     from augment.job.output.timeline import handovers
@@ -481,6 +486,7 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
     from augment.writers.perfetto.packets import Links, Part
     from augment.writers.perfetto.several import write_trace
     from augment.writers.perfetto.tracks import Tracks
+    from augment.writers.seams import at_seam
 
     request, folder = part.plan.request, Path(part.path).parent
     with memory.bounded(memory.bound_for([part.input], part.plan.memory), folder), _read(part.input) as source:
@@ -489,10 +495,17 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
         )
         whole = with_its_ranks(evidence.added_to(source))
         trace = whole if part.steps is None else within(whole, *part.steps)
+        across, diagnosis = at_seam(part.of_job)
         kept = kept_tracks(part.plan.kept, part.input) if part.plan.kept and part.steps is None else None
-        outcomes = {"": Findings([], kept)} if kept else augment(trace, request, steps=None, later="writing").outcomes
-        unused = [] if kept else list(evidence.unused(AugmentedTrace(trace, outcomes)))
-        across = [track for track in map(_cut(trace), part.of_job) if len(track.ts)]
+        unused: list[str] = []
+        outcomes: Mapping[str, Outcome]
+        if kept:
+            outcomes = {"": Findings([], [*at_seam(kept)[0], *diagnosis] if diagnosis else kept)}
+        else:  # the rank's diagnosis is made of what is shown
+            known = trace if part.figures is None else trace.changed(part.figures)
+            outcomes = augment(known, request, steps=None, later="writing").outcomes
+            unused = list(evidence.unused(AugmentedTrace(trace, outcomes)))
+        across = [track for track in map(_cut(trace), across) if len(track.ts)]
         augmented = on_clock(AugmentedTrace(trace, {**outcomes, "across ranks": Findings([], across)}), part.clock)
         with open(part.path, "wb") as file:
             if part.archived:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch.convert import delivered, result_of
 from augment.batch.inputs import Input
-from augment.batch.job_question import COMPARISON, Concluded, job_digest, jobs_of, summary_of
+from augment.batch.job_question import COMPARISON, Concluded, drawn_at_first, job_digest, jobs_of, summary_of
 from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
 from augment.batch.peek import identify
@@ -33,6 +33,7 @@ from augment.writers.seams import add_tracks, seams_of_files
 if TYPE_CHECKING:
     from augment.client import Augmented, Client
     from augment.pipeline.request import Request
+    from augment.writers.seams import Addable
 
 _FAREWELL_S = 2.0
 
@@ -230,18 +231,19 @@ def _result_in_job(
         if isinstance(made, AugmentError):
             raise made
         result = _with_evidence(_result(item, made, item.path), made, item, evidence, progress)
-        return replace(result, files=tuple(map(_undrawn, result.files)))
+        first = drawn_at_first(result.summaries)
+        return replace(result, files=tuple(_undrawn(file, first) for file in result.files))
 
     return result_of(item, work)
 
 
-def _undrawn(file: File) -> File:
-    """The same, with the hash that it had before the job's tracks were drawn into it."""
+def _undrawn(file: File, first: Sequence[Addable]) -> File:
+    """The same, with the hash that it had before the job's tracks were drawn into it, in place of the ``first``."""
     if file.seam is None:
         return file
     with tempfile.TemporaryDirectory(prefix="augment-") as scratch:
         bare = Path(scratch, "bare")
-        add_tracks(Path(file.path), bare, file.seam, ())
+        add_tracks(Path(file.path), bare, file.seam, first)
         return replace(file, undrawn_sha256=hashlib.sha256(bare.read_bytes()).hexdigest())
 
 

@@ -50,6 +50,7 @@ class SliceTrack(Struct, frozen=True):
     ``group`` names a track of the device that this one lies in, with all others of that group: the name then says
     which device it speaks of.
     ``colour``: slices of one number get one colour where the viewer supports it; names decide for -1, or without it.
+    ``seamed``: writers put the track at the seam of their outputs, as the job of the rank may say otherwise.
     """
 
     analysis: str
@@ -64,6 +65,7 @@ class SliceTrack(Struct, frozen=True):
     of_process: bool = False
     group: str = ""
     colour: Int64s | None = None
+    seamed: bool = False
 
     def take(self, rows: npt.NDArray[np.intp]) -> SliceTrack:
         """The slices at the indexes in ``rows``, which ascend."""
@@ -123,27 +125,37 @@ class InstantTrack(Struct, frozen=True):
 
 
 class Ends(Struct, frozen=True):
-    """The slices at one end of arrows: int64 rows of the added ``track``, or of ``Trace.events`` where that is None."""
+    """The slices at one end of arrows: int64 rows of the added ``track``, or of ``Trace.events`` where that is None.
+
+    Where no trace is at hand, ``ts`` and ``tracks`` are the starts of its slices, and indexes into ``Trace.tracks``.
+    """
 
     rows: Int64s
     track: SliceTrack | None = None
+    ts: Int64s | None = None
+    tracks: Int64s | None = None
 
-    def times(self, trace: Trace) -> Int64s:
+    def times(self, trace: Trace | None) -> Int64s:
         """The start of each slice, int64 ns."""
-        return (trace.events.ts if self.track is None else self.track.ts)[self.rows]
+        if self.ts is not None:
+            return self.ts
+        assert trace is not None or self.track is not None
+        return (self.track.ts if self.track is not None else trace.events.ts)[self.rows]  # type: ignore[union-attr]
 
 
 class Flows(Struct, frozen=True):
     """Arrows from slices to equally many slices, pair by pair; each end is in the source or on an added track.
 
     An added track must come before the flows in the list of annotations. Perfetto cannot draw an arrow back in time:
-    writers draw each arrow from the slice that begins first.
+    writers draw each arrow from the slice that begins first. ``ids`` number the arrows of a ``seamed`` track, int64 in
+    [0, 2**46): the ends in the source keep them when the track is drawn again.
     """
 
     analysis: str
     name: str
     out: Ends
     into: Ends
+    ids: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.out.rows)

@@ -99,7 +99,8 @@ class _Fewer(Struct):
         left = np.flatnonzero((out.rows >= 0) & (into.rows >= 0))
         left = left[longest(size[left], most)]
         if len(left):
-            yield replace(flows, out=Ends(out.rows[left], out.track), into=Ends(into.rows[left], into.track))
+            ids = None if flows.ids is None else flows.ids[left]
+            yield replace(flows, out=Ends(out.rows[left], out.track), into=Ends(into.rows[left], into.track), ids=ids)
 
     def _ends(self, ends: Ends) -> Ends:
         if ends.track is None:

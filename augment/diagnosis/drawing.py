@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -12,13 +12,14 @@ from msgspec import Struct
 from augment.arrays.ordering import run_starts
 from augment.arrays.types import NO_INDEX
 from augment.core.annotations import CUT_OFF, Annotation, Ends, Flows, InstantTrack, SliceTrack, Texts
-from augment.core.text import Words, percent, time
+from augment.core.text import percent, time
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words as words_of_trace
 from augment.diagnosis.judging import longest, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import ends_early
 from augment.diagnosis.rule import Finding, Spans
+from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.verdict import headline
 from augment.diagnosis.wording import advice, evidence, title, track_of
 from augment.facts.critical.handovers import main_track
@@ -29,6 +30,123 @@ MOST_SLICES = 32  #: of one finding; the longest
 #: of the verdict and of findings: the Perfetto UI makes these numbers red, orange, light blue and green
 COLOURS = {"high": 1339, "warning": 1324, "info": 101, "none": 1254}
 JOINED_RATIO = 0.03  #: of a step: what is no further apart is one slice
+
+
+class DrawnDiagnosis(Struct, frozen=True):
+    """The track as plain data, which a rank leaves for its job, whose findings may differ.
+
+    ``start_ns`` and ``dur_ns`` of each slice, and of which of the ``texts`` it is, the first slice that of the verdict.
+    Each of the ``texts`` has a name and args; ``saved_ns`` (-1: unknown) are theirs. ``arrows`` lead from a slice to an
+    event: slice, id of the arrow, row of the event, its start and its track.
+    """
+
+    under: int
+    start_ns: list[int]
+    dur_ns: list[int]
+    of_text: list[int]
+    texts: list[dict[str, str]]
+    saved_ns: list[int]
+    arrows: list[tuple[int, int, int, int, int]]
+
+    @classmethod
+    def of(cls, annotations: Iterable[Annotation], trace: Trace) -> DrawnDiagnosis | None:
+        """That which is among the annotations of a trace."""
+        drawn = list(annotations)
+        track = next((each for each in drawn if isinstance(each, SliceTrack) and each.seamed), None)
+        if track is None:
+            return None
+        of_text, columns = track.names.codes.tolist(), {_NAME: track.names}
+        columns |= {name: each for name, each in track.args.items() if isinstance(each, Texts)}
+        texts = [{name: each.values[number] for name, each in columns.items()} for number in range(max(of_text) + 1)]
+        saved_ns = np.asarray(track.args[_SAVED])[np.unique(of_text, return_index=True)[1]]
+        arrows: list[tuple[int, int, int, int, int]] = []
+        for each in drawn:
+            if isinstance(each, Flows) and each.ids is not None:
+                rows = each.into.rows
+                ends = each.out.rows, each.ids, rows, each.into.times(trace), trace.events.track[rows]
+                arrows += [tuple(arrow) for arrow in np.column_stack(ends).tolist()]
+        return cls(track.under, track.ts.tolist(), track.dur.tolist(), of_text, texts, saved_ns.tolist(), arrows)
+
+    def annotations(self, analysis: str) -> list[SliceTrack | Flows]:
+        """The track and its arrows."""
+        code, none = np.array(self.of_text, np.int32), np.int32(-1)
+
+        def column(name: str) -> Texts:
+            """A text for each slice; none where it is empty."""
+            values = [each[name] for each in self.texts]
+            return Texts(np.where(np.array([*map(bool, values)])[code], code, none), values)
+
+        track = SliceTrack(
+            analysis=analysis,
+            name=TRACK,
+            under=self.under,
+            ts=np.array(self.start_ns, np.int64),
+            dur=np.array(self.dur_ns, np.int64),
+            names=column(_NAME),
+            args={
+                **{name: column(name) for name in self.texts[0] if name != _NAME},
+                _SAVED: np.array(self.saved_ns, np.int64)[code],
+            },
+            description="the verdict, and in it what is wrong with this run: each finding over the time it speaks of",
+            of_process=True,
+            colour=np.array([_colour(each) for each in self.texts], np.int64)[code],
+            seamed=True,
+        )
+        out, ids, rows, ts, tracks = np.array(self.arrows, np.int64).reshape(-1, 5).T.copy()
+        flows = Flows(analysis, TRACK, Ends(out, track), Ends(rows, None, ts, tracks), ids)
+        return [track, *([flows] if len(flows) else [])]
+
+
+_NAME, _SAVED = "name", "saved_per_step_ns"
+_MOST_TEXTS = 64  #: more than there are rules
+
+
+def texts_of(
+    rule: str,
+    title: str,
+    advice: str,
+    evidence: Sequence[str],
+    severity: str,
+    confidence: str,
+    *,
+    saves: str,
+    where: str = "",
+    limit: str = "",
+) -> dict[str, str]:
+    """The name and args of a finding: ``data loading, saves 23 %: The host … → Give the loader …``: what a narrow slice
+    has no room for is last.
+
+    The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
+    """
+    return {
+        _NAME: f"{rule.replace('_', ' ')}{saves}: {title} → {advice}",
+        "advice": advice,  # the first that is seen
+        "evidence": "; ".join(evidence),
+        "where": where,
+        "limit": limit,
+        "confidence": confidence,
+        "severity": severity,
+        "rule": rule,
+    }
+
+
+def saves(ratio: float | None, confidence: str, at_most: bool, at_least: bool) -> str:
+    """What a cure saves of a step, not of the time that is drawn; what is merely possible ``may save``."""
+    verb = "may save" if confidence == "low" else "saves"
+    bound = " up to" if at_most else " at least" if at_least else ""
+    return "" if ratio is None else f", {verb}{bound} {percent(ratio)}"
+
+
+def of_verdict(text: str, first: dict[str, str] | None) -> dict[str, str]:
+    """The name and args of the verdict: these are those of its first finding, if it names any."""
+    args = dict.fromkeys(texts_of("", "", "", (), "", "", saves=""), "") if first is None else first
+    return {**args, _NAME: text}
+
+
+def _colour(text: dict[str, str]) -> int:
+    """The colour of a text: what is merely possible is as light as what saves little."""
+    severity = text["severity"] or "none"
+    return COLOURS["info" if text["confidence"] == "low" and severity != "none" else severity]
 
 
 class _Slice(Struct, frozen=True):
@@ -46,51 +164,49 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         return []
     start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
     end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
-    slices = [_Slice(start, end, len(findings), -1), *slices]  # the verdict is around all
-    code = np.array([each.finding for each in slices], np.int32)
-    grave = [number for number, each in enumerate(findings) if each.is_grave]
-    shown = findings[grave[0]] if grave else None  # whose advice the verdict's slice has, too
-    colour = [COLOURS[each.severity if each.found.confidence != "low" else "info"] for each in findings]
-    colour.append(COLOURS["none"] if shown is None else COLOURS[shown.severity])
-    advised = f" → {advice(words, shown)}" if shown is not None else ""
-
-    def texts(text: Callable[[Finding], str]) -> Texts:
-        """A text for each slice; none where it is empty. That of the verdict is its first finding's."""
-        values = [*map(text, findings), "" if shown is None else text(shown)]
-        return Texts(np.where(np.array([*map(bool, values)])[code], code, np.int32(-1)), values)
-
-    track = SliceTrack(
-        analysis=analysis,
-        name=TRACK,
-        under=_under(trace),
-        ts=np.array([each.start for each in slices], np.int64),
-        dur=np.array([each.end - each.start for each in slices], np.int64),
-        names=Texts(code, [*(_name(words, each) for each in findings), headline(trace) + advised]),
-        args={
-            "advice": texts(lambda each: advice(words, each)),  # the first that is seen
-            "evidence": texts(lambda each: "; ".join(evidence(words, each))),
-            "where": texts(lambda each: _where(trace, each)),
-            "limit": texts(lambda each: each.limit or ""),
-            "confidence": texts(lambda each: each.found.confidence),
-            "severity": texts(lambda each: each.severity),
-            "rule": texts(lambda each: each.rule),
-            "saved_per_step_ns": np.array([*map(_saved, findings), -1], np.int64)[code],
-        },
-        description="the verdict, and in it what is wrong with this run: each finding over the time that it speaks of",
-        of_process=True,
-        colour=np.array(colour, np.int64)[code],
-    )
-    rows = np.array([each.row for each in slices], np.int64)
+    # The verdict is around all, and in it what speaks of the whole job
+    of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME]
+    slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]
+    grave = [each for each in findings if each.is_grave]
+    verdict = headline(trace) + (f" → {advice(words, grave[0])}" if grave else "")
+    texts = [
+        texts_of(
+            each.rule,
+            title(words, each),
+            advice(words, each),
+            evidence(words, each),
+            each.severity,
+            each.found.confidence,
+            saves=saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.seen.at_least),
+            where=_where(trace, each),
+            limit=each.limit or "",
+        )
+        for each in findings
+    ]
+    texts.append(of_verdict(verdict, texts[findings.index(grave[0])] if grave else None))
+    saved_ns = [-1 if each.found.saved_ns is None else each.found.saved_ns for each in findings]
+    events, rows = trace.events, np.array([each.row for each in slices], np.int64)
+    shown, code = np.unique([each.finding for each in slices], return_inverse=True)
     caused = np.flatnonzero(rows >= 0)
-    flows = Flows(analysis, TRACK, Ends(caused, track), Ends(rows[caused]))
+    ids = rows[caused] * _MOST_TEXTS + code[caused]
+    arrows = np.column_stack([caused, ids, rows[caused], events.ts[rows[caused]], events.track[rows[caused]]])
+    track = DrawnDiagnosis(
+        under=_under(trace),
+        start_ns=[each.start for each in slices],
+        dur_ns=[each.end - each.start for each in slices],
+        of_text=code.tolist(),
+        texts=[texts[number] for number in shown.tolist()],
+        saved_ns=[[*saved_ns, -1][number] for number in shown.tolist()],
+        arrows=[tuple(arrow) for arrow in arrows.tolist()],
+    )
     # A mark where the GPU's events end in a recording that ends before its last work does; none if it has no such event
     work, end_of_work = gpu_work(trace), list[Annotation]()
     if len(work) and (trace.partial is not None or ends_early(trace)):
         why = "the recording ended before the work did" if trace.partial is None else "the file is cut off"
-        code, text = np.zeros(1, np.int32), f"{words_of_trace(trace).gpu} events end here: {why}"
+        text = Texts(np.zeros(1, np.int32), [f"{words_of_trace(trace).gpu} events end here: {why}"])
         end = np.array([np.maximum(work.ts, work.end).max()], np.int64)
-        end_of_work.append(InstantTrack(analysis, CUT_OFF, _under(trace), end, Texts(code, [text]), why))
-    return [track, *([flows] if len(flows) else []), *end_of_work]
+        end_of_work.append(InstantTrack(analysis, CUT_OFF, _under(trace), end, text, why))
+    return [*track.annotations(analysis), *end_of_work]
 
 
 def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list[Annotation]:
@@ -119,18 +235,6 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
     return [track]
 
 
-def _name(words: Words, finding: Finding) -> str:
-    """``data loading, saves 23 %: The host … → Give the loader …``: what a narrow slice has no room for is last.
-    The share is what a cure saves of a step, not that of the time which is drawn; what is merely possible ``may save``.
-
-    The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
-    """
-    saves = "may save" if finding.found.confidence == "low" else "saves"
-    saves += " up to" if finding.found.at_most else " at least" if finding.found.seen.at_least else ""
-    share = "" if finding.saved_ratio is None else f", {saves} {percent(finding.saved_ratio)}"
-    return f"{finding.rule.replace('_', ' ')}{share}: {title(words, finding)} → {advice(words, finding)}"
-
-
 def _under(trace: Trace) -> int:
     main = main_track(trace)
     streams = gpu_work(trace).streams
@@ -146,10 +250,6 @@ def _where(trace: Trace, finding: Finding) -> str:
     track, count = track_of(trace, row), f"the longest of {len(spans):,}: " if len(spans) > 1 else ""
     after = (start - int(trace.events.ts[0])) / 1e6
     return f"{count}{time(end - start)}{f' on {track}' if track else ''}, {after:.3f} ms after the first event"
-
-
-def _saved(finding: Finding) -> int:
-    return -1 if finding.found.saved_ns is None else finding.found.saved_ns
 
 
 def _slices(findings: tuple[Finding, ...], join_ns: float) -> list[_Slice]:

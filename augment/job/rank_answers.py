@@ -17,12 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Int64s, Intervals, sums
-from augment.core.annotations import Texts
+from augment.core.annotations import Flows, SliceTrack, Texts
 from augment.core.attachments import LateRank, RankInJob
 from augment.core.findings import AugmentedTrace
 from augment.core.text import Words, words_of
 from augment.core.trace import Trace
-from augment.diagnosis.drawing import TRACK as OWN_TRACK
+from augment.diagnosis.drawing import DrawnDiagnosis, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
@@ -40,11 +40,12 @@ from augment.facts.steps.window import only
 from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer_of
 from augment.job.path.step_parts import exposed_parts
-from augment.job.ranks.summary import rank_names, summary_of
+from augment.job.ranks.summary import RankSummary, rank_names, summary_of
 from augment.writers.files import TOLD
 from augment.writers.metrics import ReportedTrack
+from augment.writers.seams import Addable
 
-TRACK = "Job diagnosis"
+TRACK, DIAGNOSIS = "Job diagnosis", "diagnosis"
 _SEEN: dict[str, type[Seen]] = {
     "exposed_communication": ExposedCommunication,
     "small_collectives": SmallCollectives,
@@ -57,14 +58,15 @@ _SEEN: dict[str, type[Seen]] = {
 
 
 class RankAnswer(Struct, frozen=True):
-    """What the job tells a rank. ``text``: about the rank, and what to do; ``verdict``: that with what else is wrong;
-    ``rows``: the answers of rules that differ from those of the rank alone, as rows of its diagnosis. All are empty,
-    and ``figures`` None, if the job cannot tell."""
+    """What the job tells a rank. ``text``: about the rank, and what to do; ``verdict``: that with what else is wrong,
+    and ``headline``: the same with findings first; ``rows``: the answers of rules that differ from those of the rank
+    alone, as rows of its diagnosis. All are empty, and ``figures`` None, if the job cannot tell."""
 
     text: list[str] = []
     verdict: list[str] = []
     rows: list[dict[str, Any]] = []
     figures: RankInJob | None = None
+    headline: str = ""
 
     def reported(self, job: str) -> dict[str, Any]:
         """The member of the rank's metrics; ``job`` is the verdict of its job."""
@@ -152,8 +154,10 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
     verdict = [sentence for sentence, _ in kept]
+    states = [sentence for sentence, about in kept if not about]
     verdict[state:state] = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
-    return RankAnswer(text, verdict, rows, figures)
+    titles = [sentence for sentence in verdict if sentence not in states]
+    return RankAnswer(text, verdict, rows, figures, " ".join([*titles, *states]))
 
 
 def _finding(rule: str, answer: RuleAnswer, words: Words) -> Finding | None:
@@ -194,6 +198,66 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     }
 
 
+def drawn_alone(summary: RankSummary) -> list[SliceTrack | Flows]:
+    """The rank's own diagnosis as it was drawn before its job was known; nothing if no rule was asked."""
+    own = summary.own_diagnosis
+    return own.drawn.annotations(DIAGNOSIS) if own and own.drawn else []
+
+
+def drawn(answer: Answer, member: int) -> list[Addable]:
+    """All that a job draws on the timeline of a member: its diagnosis, which the job may tell otherwise, and the job's
+    tracks, where it has any."""
+    own = answer.summaries[member].own_diagnosis
+    judged: list[Addable] = []
+    if own is not None and own.drawn is not None:
+        judged += _in_job(own.drawn, rank_answer(answer, member)).annotations(DIAGNOSIS)
+    return [*judged, *([track(answer, member), *answer.annotations(member)] if answer.is_drawn(member) else [])]
+
+
+def _in_job(own: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
+    """The diagnosis that a rank has drawn, as its job tells it: what is withdrawn is gone, other findings say what the
+    job knows, and what only the job finds is around all of them."""
+    if not said.headline:
+        return own
+    of_rule = {text["rule"]: number for number, text in enumerate(own.texts) if number != own.of_text[0]}
+    texts, saved_ns = dict(enumerate(own.texts)), dict(enumerate(own.saved_ns))
+    for row in said.rows:
+        number = of_rule.get(row["rule"], len(own.texts))
+        if row["status"] == "found" and (number in of_rule.values() or row["rule"] == straggling_rank.NAME):
+            texts[number] = texts_of(
+                row["rule"],
+                row["title"],
+                row["advice"],
+                row["evidence"],
+                row["severity"],
+                row["confidence"],
+                saves=saves(row["saved_ratio"], row["confidence"], row["at_most"], row["at_least"]),
+                where=texts[number]["where"] if number in texts else "",
+            )
+            saved_ns[number] = -1 if row["saved_ns"] is None else row["saved_ns"]
+        elif row["rule"] in of_rule:
+            del texts[number]
+    verdict, added = own.of_text[0], [number for number in texts if number >= len(own.texts)]
+    findings = [texts[number] for number in (*added, *of_rule.values()) if number in texts]
+    grave = [text for text in findings if text["severity"] != "info" and text["confidence"] != "low"]
+    advised = f" → {grave[0]['advice']}" if grave else ""
+    texts[verdict] = of_verdict(said.headline + advised, grave[0] if grave else None)
+    kept = [place for place, number in enumerate(own.of_text) if number in texts]
+    places = [0] + [0] * len(added) + kept[1:]
+    of_text = [verdict, *added, *(own.of_text[place] for place in kept[1:])]
+    place_of = {place: index for index, place in enumerate(places)} | {0: 0}
+    number_of = {number: index for index, number in enumerate(sorted(texts))}
+    return DrawnDiagnosis(
+        under=own.under,
+        start_ns=[own.start_ns[place] for place in places],
+        dur_ns=[own.dur_ns[place] for place in places],
+        of_text=[number_of[number] for number in of_text],
+        texts=[texts[number] for number in sorted(texts)],
+        saved_ns=[saved_ns[number] for number in sorted(texts)],
+        arrows=[(place_of[arrow[0]], *arrow[1:]) for arrow in own.arrows if arrow[0] in place_of],
+    )
+
+
 def track(answer: Answer, member: int) -> ReportedTrack:
     """The track: a slice over the steps and collectives of a member."""
     summary, said = answer.summaries[member], rank_answer(answer, member)
@@ -201,11 +265,7 @@ def track(answer: Answer, member: int) -> ReportedTrack:
     times = np.concatenate(edges)
     start, end = int(times.min()), int(times.max())
     job = " ".join(answer.verdict.text)
-    reported, alone = said.reported(job), summary.own_diagnosis
-    # The rank's own track was drawn before the job was known
-    drawn = {row["rule"] for row in alone.rows if row["status"] == "found"} if alone else set()
-    changed = [f"of {row['rule'].replace('_', ' ')}: {row['title']}" for row in said.rows if row["rule"] in drawn]
-    instead = [f"In place of what the track {OWN_TRACK} says {'; '.join(changed)}."] if changed else []
+    reported = said.reported(job)
 
     def text(value: str) -> Texts:
         return Texts(np.array([0 if value else -1], np.int32), [value])
@@ -219,7 +279,7 @@ def track(answer: Answer, member: int) -> ReportedTrack:
         under=summary.main_track if summary.main_track >= 0 else summary.streams[0].device_track,
         ts=np.array([start], np.int64),
         dur=np.array([max(end - start, 1)], np.int64),
-        names=text(" ".join([*said.text, *instead]) or job),
+        names=text(" ".join(said.text) or job),
         args={
             "verdict": text(" ".join(said.verdict)),
             "job": text(job),

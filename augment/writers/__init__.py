@@ -26,8 +26,8 @@ class Writer(Protocol):
     def write(self, augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         """Write the trace to ``path``. Returns diagnostics of what was changed or left out."""
 
-    def write_seamed(self, augmented: AugmentedTrace, path: Path) -> Written:
-        """As :meth:`write`, and returns what is needed to add tracks to the file."""
+    def write_seamed(self, augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+        """As :meth:`write`, and returns the seam at which tracks can be added ``under`` these of the source."""
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle, gpu_slices, flamegraph)
@@ -80,9 +80,9 @@ def write_seamed(
     names = () if formats is None else formats or (DEFAULT,)
     for writer in map(writer_named, names):
         path = output_path(name, folder, writer.SUFFIX)
-        written = writer.write_seamed(augmented, path)
+        written = writer.write_seamed(augmented, path, under)
         diagnostics += written.diagnostics
-        files.append((path, written.seam(under).described if under else None))
+        files.append((path, written.seam.described if under else None))
     path = output_path(name, folder, metrics.SUFFIX)
     seam = metrics.write(augmented, path, diagnostics)
     files.append((path, seam.described if under else None))

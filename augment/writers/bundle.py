@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from augment.core.annotations import Flows
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic
 from augment.errors import InputError, OutputError
@@ -22,7 +23,7 @@ from augment.writers import perfetto
 from augment.writers.compression import END, NOTHING, Checked, DeflateWriter, fastest
 from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto.added import Room
-from augment.writers.seams import Addable, Seam, Written
+from augment.writers.seams import Addable, Seam, Written, at_seam, homes_of
 
 NAME = "bundle"
 SUFFIX = ".augmented.zip"
@@ -51,7 +52,7 @@ class BundleSeam(Seam, frozen=True, tag=NAME):
         text = self.before
         if annotations:
             out = DeflateWriter(new, text)
-            perfetto.add(out, self.room, self.shift_ns, annotations)
+            perfetto.add(out, self.room, self.shift_ns, _drawable(annotations))
             text, _ = out.mark()
         _close(new, self.source, self.added_at, text)
 
@@ -66,8 +67,8 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     return write_seamed(augmented, path).diagnostics
 
 
-def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """As :func:`write`, and returns what is needed to add tracks to the file."""
+def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+    """As :func:`write`, and returns the seam for tracks ``under`` these."""
     source = augmented.trace.source
     if "recorder" in source.metadata:
         raise OutputError(f"{path}: Perfetto cannot read {source.name}, which a bundle would hold: --to perfetto")
@@ -80,11 +81,20 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
         out = DeflateWriter(file)
         arrows, tracks = perfetto.write_annotations(augmented, out)
         before, at = out.mark()
-        _close(file, part, added_at, before)
+        text, (_, later), shift_ns = before, at_seam(augmented.annotations), -source.base_ns
+        room = tracks.room(sorted({*under, *homes_of(later)}))
+        if later:
+            perfetto.add(out, room, shift_ns, _drawable(later))
+            text, _ = out.mark()
+        _close(file, part, added_at, text)
     message = "added flows link slices of the source, which a bundle cannot: not drawn"
     diagnostics = [Diagnostic("bundle_flow_left_out", arrows, message)] if arrows else []
-    shift_ns = -source.base_ns
-    return Written(diagnostics, lambda under: BundleSeam(at, added_at, part, before, shift_ns, tracks.room(under)))
+    return Written(diagnostics, BundleSeam(at, added_at, part, before, shift_ns, room))
+
+
+def _drawable(annotations: Sequence[Addable]) -> list[Addable]:
+    """All but arrows."""
+    return [each for each in annotations if not isinstance(each, Flows)]
 
 
 def _stored(file: BinaryIO, path: str, name: str) -> ZipMember:

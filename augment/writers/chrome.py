@@ -8,20 +8,21 @@ source is the piece of an event at its end left out, and its brackets are closed
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from msgspec import Struct
 
+from augment.core.annotations import Annotation
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Source
 from augment.errors import InputError, OutputError
 from augment.writers.chrome_events import ChromeEvents, Layout, PidRoom, layout_of
 from augment.writers.compression import NOTHING, TRAILER, Checked, GzipWriter, find_splice, resumed
 from augment.writers.files import copy_bytes, replacing
-from augment.writers.seams import Addable, Seam, Written
+from augment.writers.seams import Addable, Seam, Written, at_seam, homes_of
 from augment.writers.templates import Rendered
 
 NAME = "chrome"
@@ -30,14 +31,14 @@ SPLICED_FROM = 32 << 20  #: bytes of text, below which the search for a place to
 
 
 class ChromeSeam(Seam, frozen=True, tag=NAME):
-    """The text ``before`` the seam and ``after`` it; it is ``at`` a byte of the file, which had ``size`` at first.
+    """The text ``before`` the seam and ``after`` it, the last ``rest`` bytes. It is ``at`` a byte of the file.
 
-    ``bare``: nothing was added at first, not even the block's end.
+    ``bare``: nothing was added before it, and ``after`` lacks the block's end.
     """
 
     SUFFIX = SUFFIX
 
-    size: int
+    rest: int
     before: Checked
     after: Checked
     bare: bool
@@ -54,9 +55,8 @@ class ChromeSeam(Seam, frozen=True, tag=NAME):
                 out.write(piece)
             out.write(b"\n" if self.bare else b"")
             text, _ = out.mark()
-        rest = self.size - self.at
-        old.seek(-rest, os.SEEK_END)
-        copy_bytes(old, new, rest - TRAILER.size)
+        old.seek(-self.rest, os.SEEK_END)
+        copy_bytes(old, new, self.rest - TRAILER.size)
         new.write(text.then(self.after).trailer)
 
 
@@ -69,25 +69,25 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     return write_seamed(augmented, path).diagnostics
 
 
-def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """As :func:`write`, and returns what is needed to add tracks to the file."""
+def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+    """As :func:`write`, and returns the seam for tracks ``under`` these."""
     source = augmented.trace.source
     if source.insert_at is None:
         raise OutputError(
             f"{path}: tracks can be added to Chrome JSON only, and {source.name} has another format: --to perfetto"
         )
+    stay, later = at_seam(augmented.annotations)
     events = ChromeEvents(layout_of(augmented.trace), source.base_ns, augmented.trace)
     with replacing(path, source.path) as file:
         out, chunks, insert_at = _begun(file, source, source.insert_at)
-        block = _TextBlock(source.insert_comma, events.render(augmented.annotations), out)
+        block = _TextBlock(source.insert_comma, events, stay, later, sorted({*under, *homes_of(later)}), out)
         for piece in _spliced(source, chunks, insert_at, block.pieces()):
             out.write(piece)
         text, size = out.finish(), file.tell()
 
-    def seam(under: Iterable[int]) -> ChromeSeam:
-        after = text.without_beginning(block.before)
-        return ChromeSeam(block.at, size, block.before, after, block.bare, source.base_ns, events.layout.room(under))
-
+    assert block.room is not None
+    after, rest = text.without_beginning(block.until), size - block.rest_at
+    seam = ChromeSeam(block.at, rest, block.before, after, block.bare, source.base_ns, block.room)
     diagnostics = []
     if early := events.early + int(np.count_nonzero(augmented.trace.events.ts < augmented.trace.source.base_ns)):
         message = "events before time 0, the source's and added ones, which Perfetto drops; --to perfetto keeps them"
@@ -115,21 +115,40 @@ def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, 
 
 
 class _TextBlock(Struct):
-    """The text to add, or nothing; and the text ``before`` its end, which is ``at`` a byte of the file."""
+    """The text to add, or nothing: that of annotations that ``stay``, up to the seam, and of those ``later``.
+
+    The seam is ``at`` a byte of the file, with the text ``before`` it; that ``until`` the end of the latter reaches to
+    ``rest_at``.
+    """
 
     comma: bool
-    added: Iterator[Rendered]
+    events: ChromeEvents
+    stay: Sequence[Annotation]
+    later: Sequence[Addable]
+    under: Sequence[int]
     out: GzipWriter
     bare: bool = True
     before: Checked = NOTHING
     at: int = 0
+    until: Checked = NOTHING
+    rest_at: int = 0
+    room: PidRoom | None = None
 
     def pieces(self) -> Iterator[Rendered]:
         """All of the text, in pieces to write one by one."""
-        for piece in self.added:
+        if self.room is not None:
+            return
+        for piece in self.events.render(self.stay):
             yield piece[1:] if self.bare and not self.comma else piece
             self.bare = False
-        self.before, self.at = self.out.mark()
+        (self.before, self.at), self.room = self.out.mark(), self.events.layout.room(self.under)
+        self.until, self.rest_at = self.before, self.at
+        if self.later:
+            layout, self.events.layout = self.events.layout, Layout(self.room)
+            yield from self.events.render(self.later)
+            self.events.layout = layout
+            yield b"\n" if self.bare else b""
+            self.until, self.rest_at = self.out.mark()
         if not self.bare:
             yield b"\n"
 

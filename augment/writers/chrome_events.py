@@ -57,7 +57,6 @@ class ChromeEvents(Struct):
     shortened: int = 0  #: slices whose ``dur`` was shortened, see :func:`fitting_durations`
     not_finite: int = 0  #: counter points left out
     early: int = 0  #: times before the file's time 0
-    _next_flow: int = 0
     _threads: dict[int, tuple[int, int]] = field(default_factory=dict)  #: for added slice tracks, by their ``id``
 
     def render(self, annotations: Sequence[Annotation]) -> Iterator[Rendered]:
@@ -147,9 +146,7 @@ class ChromeEvents(Struct):
 
     def _flows(self, flows: Flows) -> Template:
         """Both ends of each arrow, at the beginnings of the slices that they bind to."""
-        trace = self.trace
-        assert trace is not None
-        first, self._next_flow = fresh_flow_ids(trace, len(flows), self._next_flow)
+        trace, first = self.trace, self.layout.flow_ids(len(flows))
         ids = Number(np.arange(first, first + len(flows)))
         threads: list[bytes] = []
         ts = np.stack([ends.times(trace) for ends in (flows.out, flows.into)])
@@ -163,7 +160,7 @@ class ChromeEvents(Struct):
             template += [b",", TemplateChoice(thread[end], threads), closing]
         return template
 
-    def _threads_of(self, trace: Trace, ends: Ends, threads: list[bytes]) -> Int64s:
+    def _threads_of(self, trace: Trace | None, ends: Ends, threads: list[bytes]) -> Int64s:
         """The thread of each end, as an index into ``threads``, to which new threads are added. Only the needed threads
         are listed.
         """
@@ -171,10 +168,10 @@ class ChromeEvents(Struct):
         if ends.track is not None:
             threads.append(b'"pid":%d,"tid":%d' % self._threads[id(ends.track)])
             return np.full(len(ends.rows), known, np.int64)
-        track = trace.events.track[ends.rows]
-        used, place = compressed(track, len(trace.tracks))
-        tracks = (trace.tracks[index] for index in used.tolist())
-        threads += [b'"pid":%s,"tid":%s' % (_identity(track.pid), _identity(track.tid)) for track in tracks]
+        track = ends.tracks if trace is None else trace.events.track[ends.rows]
+        assert track is not None
+        used, place = compressed(track, int(track.max(initial=-1)) + 1)
+        threads += [self.layout.thread_of(index) for index in used.tolist()]
         return known + place[track].astype(np.int64)
 
 
@@ -192,8 +189,8 @@ def _names(texts: Texts) -> TemplateChoice:
     return TemplateChoice(np.where(chosen.codes == NO_VALUE, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
 
 
-def _identity(value: object) -> bytes:
-    return json_text(value) if isinstance(value, str) else json.dumps(value).encode()
+def _identity(value: object) -> str:
+    return json_text(value).decode() if isinstance(value, str) else json.dumps(value)
 
 
 _FIRST_FRESH = 10_000_001  #: above all thread ids of Linux (2**22) and above what Kineto adds to stream numbers
@@ -204,19 +201,21 @@ class Home(msgspec.Struct, frozen=True):
     """The place in the file for what is added under a track of the source.
 
     ``process`` is the name of the process if it was made up. ``sort_index`` is that of the track itself (-1: none).
-    ``suffix`` is appended to names.
+    ``suffix`` is appended to names. ``thread`` are the members of the track's own events that tell their thread.
     """
 
     pid: int
     process: str
     sort_index: int
     suffix: str
+    thread: str = ""
 
 
 class PidRoom(msgspec.Struct, frozen=True):
     """The state of a layout: ``homes`` by track, the used numbers, and the used names of counters by pid.
 
-    ``told`` are the processes whose made-up name is in the file; numbers below ``first_fresh`` are not free, either.
+    ``told`` are the processes whose made-up name is in the file; numbers below ``first_fresh`` are not free, either,
+    nor are ids of flows below ``first_flow``.
     """
 
     homes: dict[int, Home]
@@ -224,6 +223,7 @@ class PidRoom(msgspec.Struct, frozen=True):
     counters: list[tuple[int | None, str]]
     told: list[int]
     first_fresh: int
+    first_flow: int = 0
 
 
 class Layout:
@@ -239,7 +239,7 @@ class Layout:
     def __init__(self, room: PidRoom) -> None:
         self._homes = room.homes
         self._used, self._counters, self._told = set(room.used), set(room.counters), set(room.told)
-        self._next = room.first_fresh
+        self._next, self._next_flow = room.first_fresh, room.first_flow
         self._metadata: list[tuple[str, bytes]] = []
 
     def room(self, tracks: Iterable[int]) -> PidRoom:
@@ -252,7 +252,17 @@ class Layout:
             counters=sorted((counter for counter in self._counters if counter[0] in (None, *pids)), key=str),
             told=sorted(self._told & pids),
             first_fresh=self._next,
+            first_flow=self._next_flow,
         )
+
+    def flow_ids(self, count: int) -> int:
+        """The first of ``count`` ids that no flow has."""
+        first, self._next_flow = self._next_flow, self._next_flow + count
+        return first
+
+    def thread_of(self, track: int) -> bytes:
+        """The members ``pid`` and ``tid`` of a track of the source."""
+        return self._homes[track].thread.encode()
 
     def take_metadata(self) -> list[tuple[str, bytes]]:
         """The metadata events of everything placed since the last call: the analysis, and the text after the
@@ -319,20 +329,22 @@ def layout_of(trace: Trace) -> Layout:
         sort_index = track.tid if isinstance(track.tid, int) and 0 <= track.tid <= _MAX_SORT_INDEX else -1
         several = track.device is not None and len(devices[track.pid]) > 1
         suffix = f" device {track.device}" if several else ""
+        thread = f'"pid":{_identity(track.pid)},"tid":{_identity(track.tid)}'
         if isinstance(track.pid, int):
-            homes[index] = Home(track.pid, "", sort_index, suffix)
+            homes[index] = Home(track.pid, "", sort_index, suffix, thread)
             continue
         if track.pid not in made_up:
             name = track.process_name or str(track.pid or "trace")
             made_up[track.pid] = Home(next(free), name, -1, "")
-        homes[index] = replace(made_up[track.pid], sort_index=sort_index, suffix=suffix)
+        homes[index] = replace(made_up[track.pid], sort_index=sort_index, suffix=suffix, thread=thread)
     taken = max((home.pid for home in made_up.values()), default=_FIRST_FRESH - 1)
     names = distinct(trace.events.name[trace.events.phase == ord("C")])  # of the source's counters
-    return Layout(PidRoom(homes, sorted(used), [(None, trace.strings[i]) for i in names.tolist()], [], taken + 1))
+    counters: list[tuple[int | None, str]] = [(None, trace.strings[i]) for i in names.tolist()]
+    return Layout(PidRoom(homes, sorted(used), counters, [], taken + 1, first_fresh_flow(trace)))
 
 
-def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
-    """The first of ``count`` ids that no flow of the source has, ``taken`` having been given out, and the next free.
+def first_fresh_flow(trace: Trace) -> int:
+    """The first id from which on no flow of the source has one.
 
     Perfetto reads an id that is a string as a hexadecimal number.
     """
@@ -345,8 +357,7 @@ def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
         except ValueError:
             continue
         first = max(first, known + 1 if known < 2**52 else 0)
-    first = max(first, taken)
-    return first, first + count
+    return first
 
 
 _EXACT = 1 << 49  #: below this, a double of microseconds is exact enough to round to the nanosecond that was written

@@ -127,6 +127,7 @@ class DeflateWriter:
         """All text so far, and the byte of the file at which it ends. Later data never refer to earlier data."""
         self._empty()
         self._file.write(self._compressor.flush(zlib.Z_FULL_FLUSH))
+        self._crc32, self._compressor = fastest(-zlib.MAX_WBITS)  # what follows is as after any other beginning
         return Checked(self._crc, self._size), self._file.tell()
 
     def _empty(self) -> None:

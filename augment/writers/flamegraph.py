@@ -5,6 +5,7 @@ On each device the tracks ``GPU time by stack``, ``Idle time by stack`` and ``Ex
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from augment.core.findings import AugmentedTrace
@@ -31,6 +32,6 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     return write_seamed(augmented, path).diagnostics
 
 
-def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """As :func:`write`, and returns what is needed to add tracks to the file."""
-    return perfetto.write_with_flames(augmented, path, FlamegraphSeam)
+def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+    """As :func:`write`, and returns the seam for tracks ``under`` these."""
+    return perfetto.write_with_flames(augmented, path, FlamegraphSeam, under)

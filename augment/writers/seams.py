@@ -1,8 +1,9 @@
 """Seams let tracks be added to finished outputs: those of a job are known only when all its ranks are converted.
 
-A writer leaves a *seam* in an output, the place after everything that it added. Later the output is copied, with other
-tracks at the seam in place of any that are there. Without tracks, the copy equals the first output byte for byte. This
-requires nothing of the trace except the writer's description of the seam, and almost nothing is compressed again.
+A writer leaves a *seam* in an output, the place after everything that stays, and there writes the tracks that the job
+may tell otherwise (``seamed``). Later the output is copied, with other tracks at the seam in place of these. With the
+tracks of the beginning, the copy equals the first output byte for byte. This requires nothing of the trace except the
+writer's description of the seam, and almost nothing is compressed again.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Union, cast
 
 import msgspec
 
-from augment.core.annotations import CounterTrack, SliceTrack
+from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
 from augment.core.trace import Diagnostic
 from augment.errors import InputError
 from augment.writers.files import replacing
 
-Addable = SliceTrack | CounterTrack
+Addable = SliceTrack | CounterTrack | Flows
 Described = Mapping[str, Any]  #: a seam as plain data that fits JSON
 SUFFIX = ".seams.summary"  #: of a file with the seams of a trace's outputs, a JSON list, for later additions
 
@@ -48,10 +49,35 @@ class Seam(msgspec.Struct, frozen=True, tag_field="writer"):
 
 
 class Written(NamedTuple):
-    """Diagnostics of what was changed or left out, and what makes the seam for tracks under these."""
+    """Diagnostics of what was changed or left out, and the seam for tracks under those that were named."""
 
     diagnostics: list[Diagnostic]
-    seam: Callable[[Iterable[int]], Seam]
+    seam: Seam
+
+
+def at_seam(annotations: Iterable[Annotation]) -> tuple[list[Annotation], list[Addable]]:
+    """The annotations that stay, and those at the seam: tracks that are ``seamed``, and arrows from them."""
+    stay: list[Annotation] = []
+    later: list[Addable] = []
+    for each in annotations:
+        track = each.out.track if isinstance(each, Flows) else each
+        if isinstance(track, SliceTrack) and track.seamed:
+            assert not isinstance(each, InstantTrack)
+            later.append(each)
+        else:
+            stay.append(each)
+    return stay, later
+
+
+def homes_of(annotations: Iterable[Addable]) -> set[int]:
+    """The tracks of the source under which these lie, or to whose slices their arrows lead."""
+    homes: set[int] = set()
+    for each in annotations:
+        if isinstance(each, Flows):
+            homes.update(*(end.tracks.tolist() for end in (each.out, each.into) if end.tracks is not None))
+        else:
+            homes.add(each.under)
+    return homes
 
 
 def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[Addable]) -> None:
@@ -79,13 +105,14 @@ def shows(path: Path, seam: Described, annotations: Sequence[Addable]) -> bool:
         return False
 
 
-def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
-    """Whether the output is the one that had this hash, apart from what was added at its seam since."""
+def is_as_written(path: Path, seam: Described, sha256: str, first: Sequence[Addable] = ()) -> bool:
+    """Whether the output is the one that had this hash, apart from what was added at its seam since, in place of the
+    ``first`` annotations there."""
     import tempfile
 
     try:
         with open(path, "rb") as old, tempfile.TemporaryFile() as bare:
-            _seam(seam).with_tracks(old, bare, ())
+            _seam(seam).with_tracks(old, bare, first)
             bare.seek(0)
             digest = hashlib.sha256()
             while chunk := bare.read(1 << 18):

@@ -37,7 +37,9 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.results.report.health import lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
+from augment.results.sidecars import in_job
 from augment.writers import perfetto as native
+from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from simulator.options import GPUS
 
@@ -302,6 +304,56 @@ def test_a_recorded_rank_has_one_answer_by_every_way(shared_traces: Path, tmp_pa
     waiting = json.loads((tmp_path / "out" / "rank2.metrics.json").read_bytes())
     assert "largest minor" in str(waiting["verdict"])  # what rank 2 says alone, and no more where the job blames rank 1
     assert "largest minor" not in str(waiting["told_by_job"]["verdict"])
+
+
+# What a rank's own track ``Diagnosis`` says, in the outputs of a run.
+
+DRAWN = "select distinct name, extract_arg(arg_set_id, 'ARGS.rule') from slice where category = 'augment.diagnosis'"
+
+
+@pytest.mark.parametrize(("suffix", "args"), [("pftrace", "debug"), ("json.gz", "args"), ("zip", "debug")])
+def test_the_diagnosis_that_a_rank_has_drawn_is_that_of_its_job(
+    run_of_a_job: Path, perfetto: PerfettoEngine, suffix: str, args: str
+) -> None:
+    for path in sorted(run_of_a_job.glob("rank*.metrics.json")):
+        perfetto.load(path.with_name(path.name.replace("metrics.json", f"augmented.{suffix}")))
+        assert not {problem for problem in perfetto.problems() if "negative" not in problem}
+        says_what_the_job_tells(path, perfetto.rows(DRAWN.replace("ARGS", args)))
+
+
+def test_so_it_is_in_the_merged_file(run_of_a_job: Path, perfetto: PerfettoEngine) -> None:
+    perfetto.load(run_of_a_job / "job.augmented.pftrace")
+    of_rank = (
+        f"{DRAWN.replace('ARGS', 'debug')} and track_id in (select id from track where name = 'Diagnosis rank %d')"
+    )
+    for rank in range(JOB.ranks):
+        says_what_the_job_tells(run_of_a_job / f"rank{rank}.metrics.json", perfetto.rows(of_rank % rank))
+
+
+def says_what_the_job_tells(path: Path, drawn: list[tuple[Any, ...]]) -> None:
+    of_job = in_job(json.loads(path.read_bytes()))
+    (verdict,) = {name for name, _ in drawn if all(sentence in name for sentence in of_job["verdict"]["text"][:-1])}
+    assert f"Its job: {json.loads(path.read_bytes())['told_by_job']['job']}" == of_job["verdict"]["text"][-1]
+    rows = {row["rule"]: row for row in of_job["analyses"]["diagnosis"]["rows"] if row["status"] == "found"}
+    assert "straggling_rank" in rows
+    findings = {rule: name for name, rule in drawn if name != verdict}
+    assert {rule for rule, row in rows.items() if row["count"]} <= findings.keys() <= rows.keys()
+    for rule, name in findings.items():
+        assert f": {rows[rule]['title']} → {rows[rule]['advice']}" in name
+
+
+@pytest.fixture(scope="module")
+def run_of_a_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of ``augment run`` on a job of which one rank's host is late."""
+    folder, out = tmp_path_factory.mktemp("job"), tmp_path_factory.mktemp("out")
+    simulate(replace(JOB, **FAULTS["host"]), folder)
+    (alone,) = folder.glob("rank1*.json.gz")
+    findings = {row.rule for row in augment(read(str(alone)), only=["diagnosis"]).verdict.rows}
+    assert "exposed_communication" in findings  # which the job withdraws
+    formats = ("--to", "perfetto,chrome,bundle")
+    result = CliRunner().invoke(group(), ["run", str(folder), "-o", str(out), "--quiet", "--merge", *formats])
+    assert result.exit_code == 0, result.output
+    return out
 
 
 def test_a_job_says_what_to_do(tmp_path: Path) -> None:

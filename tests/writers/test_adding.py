@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.core.annotations import Annotation, CounterTrack, SliceTrack
+from augment.core.annotations import Annotation, CounterTrack, Flows, SliceTrack
 from augment.core.findings import AugmentedTrace, Findings
-from augment.core.trace import Trace
+from augment.core.trace import Category, Trace
+from augment.diagnosis.drawing import DrawnDiagnosis, texts_of
 from augment.errors import InputError, OutputError
 from augment.readers import read
 from augment.writers import WRITERS, bundle, chrome, writer_named
@@ -73,7 +74,7 @@ def make(trace: Trace, *annotations: Annotation) -> AugmentedTrace:
 
 
 def seamed(writer: Any, trace: Trace, path: Path, *annotations: Annotation) -> Described:
-    return writer.write_seamed(make(trace, *annotations), path).seam(under(trace)).described
+    return writer.write_seamed(make(trace, *annotations), path, under(trace)).seam.described
 
 
 def source(folder: Path, events: list[dict[str, Any]], **members: Any) -> Trace:
@@ -131,6 +132,53 @@ def test_what_was_added_gives_way_to_the_last_byte(writer: Any, kind: str, tmp_p
     add_tracks(path, path, seam, [])
     assert path.read_bytes() == base.read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["base", "expected", "out", "t.json"]
+
+
+@writer_of
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("bare", [False, True], ids=["", "nothing that stays"])
+def test_what_is_at_the_seam_from_the_beginning_gives_way_and_comes_back(
+    writer: Any, kind: str, bare: bool, tmp_path: Path, perfetto: PerfettoEngine
+) -> None:
+    trace = source(tmp_path, SOURCES[kind])
+    base, path = tmp_path / f"base{writer.SUFFIX}", tmp_path / f"out{writer.SUFFIX}"
+    stay = [] if bare else of_analyses(trace)
+    first, other = judged(trace, "verdict", "why"), judged(trace, "verdict of the job")
+    seam = json.loads(json.dumps(seamed(writer, trace, base, *stay, *first)))
+    assert arrows(perfetto, base) == (0 if writer is bundle else 1)
+    add_tracks(base, path, seam, other)
+    assert arrows(perfetto, path) == 0
+    names = "select distinct s.name from slice s where category = 'augment.diagnosis'"
+    assert perfetto.rows(names) == [("verdict of the job",)]
+    assert is_as_written(path, seam, hashlib.sha256(base.read_bytes()).hexdigest(), first)
+    add_tracks(path, path, seam, first)
+    assert path.read_bytes() == base.read_bytes()
+    if writer is chrome:
+        assert stripped(written(path)) == (tmp_path / "t.json").read_bytes()
+
+
+def judged(trace: Trace, *names: str) -> list[SliceTrack | CounterTrack | Flows]:
+    """A diagnosis: slices within each other, and from the last of two an arrow to the first kernel."""
+    rows = np.flatnonzero(trace.events.category == Category.KERNEL)[:1]
+    events, count = trace.events, len(names)
+    drawn = DrawnDiagnosis(
+        under=int(events.track[rows[0]]),
+        start_ns=[5000] * count,
+        dur_ns=[90_000 - number for number in range(count)],
+        of_text=list(range(count)),
+        texts=[texts_of("rule", name, "do", (), "high", "high", saves="") | {"name": name} for name in names],
+        saved_ns=[*range(count)],
+        arrows=[(1, 7, int(rows[0]), int(events.ts[rows[0]]), int(events.track[rows[0]]))] if count > 1 else [],
+    )
+    return list(drawn.annotations("diagnosis"))
+
+
+def arrows(perfetto: PerfettoEngine, path: Path) -> int:
+    """How many arrows join a diagnosis and a kernel."""
+    perfetto.load(path)
+    assert not {name for name in perfetto.problems() if "negative" not in name}
+    sql = "select a.name, b.name from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
+    return [set(row) for row in perfetto.rows(sql)].count({"why", "k"})
 
 
 @pytest.mark.parametrize("without", ["", "isal"])

@@ -182,9 +182,9 @@ def test_arrows_name_the_threads_that_they_need(tmp_path: Path, monkeypatch: pyt
     events = [{"ph": "X", "pid": 4242, "tid": each, "ts": each, "dur": 1, "name": "op"} for each in range(50)]
     named: list[object] = []
 
-    def counting(value: object) -> bytes:
+    def counting(value: object) -> str:
         named.append(value)
-        return json.dumps(value).encode()
+        return json.dumps(value)
 
     monkeypatch.setattr("augment.writers.chrome_events._identity", counting)
     flows = [Flows("example", "waits", Ends(ns(each)), Ends(ns(each + 1))) for each in range(49)]

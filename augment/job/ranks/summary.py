@@ -17,6 +17,7 @@ from augment.core.annotations import Texts
 from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
 from augment.core.trace import Trace
 from augment.diagnosis.devices import vendor
+from augment.diagnosis.drawing import DrawnDiagnosis
 from augment.diagnosis.judging import measure
 from augment.errors import InputError
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
@@ -40,7 +41,7 @@ from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
-VERSION = 11
+VERSION = 12
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -102,12 +103,14 @@ class RankStream(msgspec.Struct, frozen=True):
 
 class OwnDiagnosis(msgspec.Struct, frozen=True):
     """What a rank says without its job: the ``vendor`` of its devices, the sentences of its verdict, each with its
-    rules, the ``rows`` of :data:`RULES_OF_JOB`, and the rules whose findings are ``grave``."""
+    rules, the ``rows`` of :data:`RULES_OF_JOB`, and the rules whose findings are ``grave``; and what is ``drawn`` of it
+    (None: nothing)."""
 
     vendor: str
     sentences: list[tuple[str, list[str]]]
     rows: list[dict[str, Any]]
     grave: list[str] = []
+    drawn: DrawnDiagnosis | None = None
 
 
 class RankSummary(msgspec.Struct):
@@ -148,13 +151,13 @@ class RankSummary(msgspec.Struct):
     first_ns: int | None = None  #: when its first event begins; None without events
     last_ns: int | None = None  #: when its last event ends
     main_track: int = NO_INDEX  #: of the thread that drives the rank, -1 unknown
-    diagnosis: bytes = b""  #: an :class:`OwnDiagnosis`, if the rules were asked
+    diagnosis: bytes = b""  #: an :class:`OwnDiagnosis`, compressed, if the rules were asked
     transports: dict[str, str] = {}  #: by what NCCL joins the two ranks of a group, by its identity, where its log says
 
     @property
     def own_diagnosis(self) -> OwnDiagnosis | None:
         """What the rank says of itself; None if no rule was asked."""
-        return msgspec.msgpack.decode(self.diagnosis, type=OwnDiagnosis) if self.diagnosis else None
+        return msgspec.msgpack.decode(zlib.decompress(self.diagnosis), type=OwnDiagnosis) if self.diagnosis else None
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -256,7 +259,8 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     rows = [msgspec.to_builtins(row) for row in findings.rows if row.rule in RULES_OF_JOB]
     sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
     grave = [row.rule for row in findings.rows if row.severity not in (None, "info") and row.confidence != "low"]
-    return msgspec.msgpack.encode(OwnDiagnosis(vendor(trace), sentences, rows, grave))
+    drawn = DrawnDiagnosis.of(findings.annotations, trace)
+    return zlib.compress(msgspec.msgpack.encode(OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn)))
 
 
 def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
@@ -317,12 +321,15 @@ def read_summary(content: bytes, name: str) -> RankSummary:
 
 
 def drawn_under(augmented: AugmentedTrace) -> list[int]:
-    """The tracks of the source under which the job's tracks are drawn on the rank's timeline."""
+    """The tracks of the source under which the job's tracks are drawn on the rank's timeline, and its diagnosis, whose
+    arrows lead to others."""
     trace = augmented.trace
+    own = DrawnDiagnosis.of(augmented.annotations, trace)
+    of_diagnosis = {own.under, *(arrow[-1] for arrow in own.arrows)} if own else set()
     streams = _threads(trace, host_collectives(trace).row) or _streams(trace, collectives(trace).place)[0]
     tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
     main = main_track(trace)
-    return sorted(tracks | {main} if tracks and main != NO_INDEX else tracks)
+    return sorted(tracks | of_diagnosis | ({main} - {NO_INDEX})) if tracks else []
 
 
 def _streams(trace: Trace, place: Places) -> tuple[list[RankStream], Int64s]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -22,7 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays.types import NO_INDEX
-from augment.core.annotations import Annotation, Ends, Flows
+from augment.core.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Diagnostic, Trace
 from augment.facts.waits.time_by_stack import time_by_stack
@@ -30,11 +30,20 @@ from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto import flames, stages, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
-from augment.writers.perfetto.packets import Events, InternedTexts, Part, Suffixes, SuffixNumbers, encode, suffixes
+from augment.writers.perfetto.packets import (
+    Events,
+    InternedTexts,
+    Part,
+    Suffixes,
+    SuffixNumbers,
+    encode,
+    suffixes,
+    suffixes_of_ids,
+)
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
 from augment.writers.perfetto.tracks import Tracks
-from augment.writers.seams import Addable, Seam, Written
+from augment.writers.seams import Addable, Seam, Written, at_seam, homes_of
 
 Piece: TypeAlias = Events | Callable[[], Events]
 
@@ -80,34 +89,39 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     return write_seamed(augmented, path).diagnostics
 
 
-def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
-    """As :func:`write`, and returns what is needed to add tracks to the file."""
-    return _written(augmented, path, PerfettoSeam)
+def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+    """As :func:`write`, and returns the seam for tracks ``under`` these."""
+    return _written(augmented, path, PerfettoSeam, under)
 
 
-def write_with_stages(augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam]) -> Written:
+def write_with_stages(
+    augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam], under: Collection[int]
+) -> Written:
     """The same with the GPU work once more as render stages."""
-    return _written(augmented, path, seam, with_stages=True)
+    return _written(augmented, path, seam, under, with_stages=True)
 
 
-def write_with_flames(augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam]) -> Written:
+def write_with_flames(
+    augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam], under: Collection[int]
+) -> Written:
     """The same with time by call stack."""
-    return _written(augmented, path, seam, with_flames=True)
+    return _written(augmented, path, seam, under, with_flames=True)
 
 
 def _written(
     augmented: AugmentedTrace,
     path: Path,
     seam: type[PerfettoSeam],
+    under: Collection[int],
     *,
     with_stages: bool = False,
     with_flames: bool = False,
 ) -> Written:
-    trace = augmented.trace
+    trace, (_, later) = augmented.trace, at_seam(augmented.annotations)
     tracks = Tracks(trace)
     shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
     with replacing(path, trace.source.path) as file:
-        diagnostics = write_part(augmented, file, tracks, Part(), shift_ns)
+        diagnostics = write_part(augmented, file, tracks, Part(), shift_ns, seamed=True)
         packed = Packed(file)
         if with_stages or stages.MEMBER in trace.source.metadata:  # what came as render stages is kept as such
             stages.write_stages(trace, packed, shift_ns)
@@ -119,8 +133,9 @@ def _written(
             pids = {each.device.track: tracks.pid_of(each.device.track) for each in stacks[1]}
             flames.write_samples(*stacks, pids, packed, shift_ns)
         packed.flush()
-        at = file.tell()
-    return Written(diagnostics, lambda under: seam(at, shift_ns, tracks.room(under)))
+        at, room = file.tell(), tracks.room(sorted({*under, *homes_of(later)}))
+        add(file, room, shift_ns, later)
+    return Written(diagnostics, seam(at, shift_ns, room))
 
 
 def add(file: wire.Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:
@@ -132,13 +147,19 @@ def add(file: wire.Writable, room: Room, shift_ns: int, annotations: Sequence[Ad
         packed = Packed(file)
         out = EventsFile(packed, tracks, InternedTexts(), first=False)
         out.shift_ns = shift_ns
-        out.write(out.of_annotations(annotations, {}))
+        out.write(out.of_annotations(annotations, suffixes_of_ids(annotations)))
         packed.flush()
     return tracks.count
 
 
 def write_part(
-    augmented: AugmentedTrace, file: wire.Writable, tracks: Tracks, part: Part, shift_ns: int = 0
+    augmented: AugmentedTrace,
+    file: wire.Writable,
+    tracks: Tracks,
+    part: Part,
+    shift_ns: int = 0,
+    *,
+    seamed: bool = False,
 ) -> list[Diagnostic]:
     """Write the events and annotations of one of several traces in a file, after those of earlier traces.
 
@@ -148,8 +169,11 @@ def write_part(
         tracks: makes the trace's tracks.
         part: what the trace is in the file.
         shift_ns: what to add to all times.
+        seamed: without the tracks at a seam.
     """
     trace, annotations, interned = augmented.trace, augmented.annotations, InternedTexts()
+    if seamed:  # their arrows have ends in the source
+        annotations = [each for each in annotations if not (isinstance(each, SliceTrack) and each.seamed)]
     planned = plan(trace, tracks, annotations, part)
     packed = Packed(file)
     out = EventsFile(packed, tracks, interned, first=part.number == 0)
@@ -166,19 +190,19 @@ def write_part(
 
 
 def write_annotations(augmented: AugmentedTrace, file: wire.Writable) -> tuple[int, Tracks]:
-    """Write only the annotations, on the clock of the source's text.
+    """Write only the annotations that stay, on the clock of the source's text.
 
     Returns:
         The number of arrows left out because they link slices of the source, and the tracks that were made.
     """
-    trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
+    trace, (annotations, later), repairs = augmented.trace, at_seam(augmented.annotations), Counter[str]()
     tracks = Tracks(trace)
     out = EventsFile(file, tracks, InternedTexts())
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_INDEX, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(SuffixNumbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
     out.write(out.of_annotations(annotations, arrows[1]))
-    return repairs["flow_without_slices"], tracks
+    return repairs["flow_without_slices"] + sum(len(each) for each in later if isinstance(each, Flows)), tracks
 
 
 class Packed:

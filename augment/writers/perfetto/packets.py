@@ -254,6 +254,8 @@ _FIELD = np.dtype([("tag", "u1", 2), ("id", "<i8")])
 
 _ARROWS = 1 << 40  #: more arrows than any trace has
 _LINKS = 1 << 62  #: ids from here on belong to links
+_OF_IDS = _LINKS + (1 << 61)  #: and from here on to arrows that have ids of their own
+_PART = 1 << 46  #: such arrows of a trace
 
 
 class Links(Struct, frozen=True):
@@ -329,7 +331,13 @@ def suffixes(numbers: SuffixNumbers, source: Flows, repairs: Counter[str]) -> tu
     Perfetto draws arrows forward in time alone: others are turned round, which is a repair of the source's.
     """
     firsts, seconds = [], []
+    links = list(numbers.part.links)
     for flows in (source, *(annotation for annotation in numbers.annotations if isinstance(annotation, Flows))):
+        if flows.ids is not None:
+            ids = flows.ids + (_OF_IDS - _LINKS + numbers.part.number * _PART)
+            sides = (each for each in (flows.out, flows.into) if not each.track or id(each.track) in numbers.base_of)
+            links += [Links(ends.rows, ids, ends.track) for ends in sides]
+            continue
         (out, out_written), (into, into_written) = numbers.of(flows.out), numbers.of(flows.into)
         out_ts, into_ts = flows.out.times(numbers.trace), flows.into.times(numbers.trace)
         turned = (out_ts > into_ts) | ((out_ts == into_ts) & (out_written > into_written))
@@ -339,7 +347,7 @@ def suffixes(numbers: SuffixNumbers, source: Flows, repairs: Counter[str]) -> tu
         repairs["flow_without_slices"] += int(np.count_nonzero(~drawn))
         firsts.append(np.where(turned, into, out)[drawn])
         seconds.append(np.where(turned, out, into)[drawn])
-    fields = _fields(np.concatenate(firsts), np.concatenate(seconds), numbers)
+    fields = _fields(np.concatenate(firsts), np.concatenate(seconds), numbers, links)
     return _between(fields, 0, numbers.source_count), {
         id(annotation): _between(fields, numbers.base_of[id(annotation)], len(annotation.ts))
         for annotation in numbers.annotations
@@ -347,22 +355,37 @@ def suffixes(numbers: SuffixNumbers, source: Flows, repairs: Counter[str]) -> tu
     }
 
 
-def _fields(first: Int64s, second: Int64s, numbers: SuffixNumbers) -> Suffixes:
+def _fields(first: Int64s, second: Int64s, numbers: SuffixNumbers, links: Sequence[Links]) -> Suffixes:
     """The fields of arrows between slices, by their numbers, and of links to other traces."""
-    count, part = len(first), numbers.part
+    count = len(first)
     none = np.empty(0, np.int64)
-    linked = np.concatenate([none, *(numbers.of(Ends(link.rows, link.track))[0] for link in part.links)])
-    ids = np.concatenate([none, *(link.ids for link in part.links)])
+    linked = np.concatenate([none, *(numbers.of(Ends(link.rows, link.track))[0] for link in links)])
+    ids = np.concatenate([none, *(link.ids for link in links)])
     drawn = linked != NO_INDEX
     rows = np.concatenate([first, second, linked[drawn]])
     record = np.zeros(len(rows) + 1, _FIELD)
     record["tag"][:] = np.frombuffer(wire.varint(wire.EVENT_FLOW << 3 | 1), np.uint8)
     record["tag"][count : 2 * count] = np.frombuffer(wire.varint(wire.EVENT_LAST_FLOW << 3 | 1), np.uint8)
-    record["id"][: 2 * count] = np.tile(np.arange(1, count + 1) + part.number * _ARROWS, 2)
+    record["id"][: 2 * count] = np.tile(np.arange(1, count + 1) + numbers.part.number * _ARROWS, 2)
     record["id"][2 * count : -1] = ids[drawn] + _LINKS
     order = np.argsort(rows, kind="stable")
     start, size = order * FIELD_BYTES, np.full(len(rows), FIELD_BYTES, np.int64)
     return Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))
+
+
+def suffixes_of_ids(annotations: Sequence[Annotation]) -> dict[int, Suffixes]:
+    """The fields of arrows with ids on the tracks that they leave, by their ``id``: their ends in the source were
+    written before."""
+    fields = {}
+    for flows in annotations:
+        if isinstance(flows, Flows) and flows.ids is not None and flows.out.track is not None:
+            order = np.argsort(flows.out.rows, kind="stable")
+            record = np.zeros(len(order) + 1, _FIELD)
+            record["tag"][:] = np.frombuffer(wire.varint(wire.EVENT_FLOW << 3 | 1), np.uint8)
+            record["id"][:-1] = (flows.ids + _OF_IDS)[order]
+            start, size = np.arange(len(order)) * FIELD_BYTES, np.full(len(order), FIELD_BYTES, np.int64)
+            fields[id(flows.out.track)] = Suffixes(flows.out.rows[order], Blobs(record.view(np.uint8), start, size))
+    return fields
 
 
 def colours(numbers: Int64s) -> Suffixes:

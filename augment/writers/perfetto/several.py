@@ -48,7 +48,7 @@ from augment.writers.perfetto import EventsFile, Packed, add, wire, write_part
 from augment.writers.perfetto.added import Room
 from augment.writers.perfetto.packets import Events, InternedTexts, Links, Part, blobs_of, slices
 from augment.writers.perfetto.tracks import TrackPlace, Tracks
-from augment.writers.seams import Addable
+from augment.writers.seams import Addable, homes_of
 
 _FIRST_PROCESS = 10_000  #: ranks of root tracks; devices come before
 
@@ -230,7 +230,7 @@ class Several:
         content = wire.number(wire.TRACK_UUID, root) + _root_of(group, self._roots)
         described = wire.packet(wire.message(wire.PACKET_DESCRIPTOR, content))
         if annotations:
-            room = Room(root, {track.under: root for track in annotations}, {root: 0}, described)
+            room = Room(root, dict.fromkeys(homes_of(annotations), root), {root: 0}, described)
             self._tracks = add(self._file, room, shift_ns, annotations)
         else:
             self._file.write(described)
