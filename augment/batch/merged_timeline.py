@@ -500,11 +500,14 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
         unused: list[str] = []
         outcomes: Mapping[str, Outcome]
         if kept:
-            outcomes = {"": Findings([], [*at_seam(kept)[0], *diagnosis] if diagnosis else kept)}
-        else:  # the rank's diagnosis is made of what is shown
+            outcomes = {"": Findings([], kept)}
+        else:
             known = trace if part.figures is None else trace.changed(part.figures)
             outcomes = augment(known, request, steps=None, later="writing").outcomes
             unused = list(evidence.unused(AugmentedTrace(trace, outcomes)))
+        if diagnosis and part.steps is None:  # else it is made of the steps that are shown
+            stay, _ = at_seam(AugmentedTrace(trace, outcomes).annotations)
+            outcomes = {"": Findings([], [*stay, *diagnosis])}
         across = [track for track in map(_cut(trace), across) if len(track.ts)]
         augmented = on_clock(AugmentedTrace(trace, {**outcomes, "across ranks": Findings([], across)}), part.clock)
         with open(part.path, "wb") as file:
