@@ -11,9 +11,9 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, expand, touched, union
+from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
 from augment.arrays.ordering import distinct, each, is_among, is_any, sums
-from augment.arrays.types import Bools, Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
 from augment.core.attachments import WORKERS
 from augment.core.context import derived
 from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
@@ -38,7 +38,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.critical.what_if import Cut, joined, without_waits
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import outermost
+from augment.facts.host.call_stacks import call_stacks, outermost
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import matching, starting, strings_where
 from augment.facts.waits.dependencies import DependencyKind
@@ -265,9 +265,9 @@ def inside_of(times: Intervals, start: Int64s, end: Int64s) -> Bools:
 
 
 def _stretches(trace: Trace) -> Spans:
-    """The long stretches of the launching threads, and all within operators that launch a kernel for the first time
-    and take long for it, which in a cold start have a rule of their own; of other threads than the main one only those
-    in a slice."""
+    """The long stretches of the launching threads, also of many frames of Python, and all within operators that launch
+    a kernel for the first time and take long for it, which in a cold start have a rule of their own; of other threads
+    than the main one only those in a slice."""
     segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
     spans = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace)))
     others = union(spans.start, spans.end)
@@ -277,13 +277,34 @@ def _stretches(trace: Trace) -> Spans:
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
         cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         long = (np.diff(ts) >= LONG_NS) & ~cold if cold_start(trace) else (np.diff(ts) >= LONG_NS) | cold
-        chosen = long & _other_work(trace, row) & ((row >= 0) | (lane == main))
-        chosen &= ~is_among(ts[:-1], standstills(trace).start)
-        chosen[chosen] = ~_mostly(others, ts[:-1][chosen], ts[1:][chosen])
-        chosen[chosen] = ~elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
-        chosen[chosen] = ~_ends_with_work(trace, ts[:-1][chosen], ts[1:][chosen])
-        parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
+        long &= ~is_among(ts[:-1], standstills(trace).start)
+        frames = _runs_of_frames(trace, ts, row)
+        start, end = np.append(ts[:-1][long], frames.start), np.append(ts[1:][long], frames.end)
+        row = np.append(row[long], frames.row)
+        chosen = _other_work(trace, row) & ((row >= 0) | (lane == main))
+        chosen[chosen] = ~_mostly(others, start[chosen], end[chosen])
+        chosen[chosen] = ~elsewhere(trace, lane, start[chosen], end[chosen], row[chosen])
+        chosen[chosen] = ~_ends_with_work(trace, start[chosen], end[chosen])
+        places = np.flatnonzero(chosen)
+        places = places[np.argsort(start[places], kind="stable")]
+        parts.append((start[places], end[places], row[places]))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _runs_of_frames(trace: Trace, ts: Int64s, row: Int64s) -> Spans:
+    """The long stretches in which a thread is in no operator or call, but in one short frame of Python after the other;
+    the rows are the innermost frames that hold a whole stretch. Without stacks each would be one segment."""
+    events, stacks = trace.events, call_stacks(trace)
+    chosen = np.append(host_kinds(trace, row) == BoundBy.OUTSIDE_OPERATORS, False)
+    outside = where(ts, chosen)
+    alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
+    long = outside.end - outside.start >= LONG_NS
+    start, end = subtract(Intervals(outside.start[long], outside.end[long]), alone)
+    around = row[np.searchsorted(ts, start, side="right") - 1]
+    while len(within := np.flatnonzero((around >= 0) & (events.ts[around] + events.dur[around] < end))):
+        parent = stacks.parent[stacks.place_of[around[within]]]  # one round per level of nesting
+        around[within] = np.where(parent < 0, NO_INDEX, stacks.row[parent])
+    return Spans(start, end, around)
 
 
 def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:

@@ -7,12 +7,13 @@ from collections import Counter
 
 import numpy as np
 
+from augment.arrays.intervals import total, union
 from augment.arrays.ordering import distinct, group_bounds, is_among, is_any, numbered
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
-from augment.core.text import short
-from augment.core.trace import Category, Trace
+from augment.core.text import LONGEST_NAME, short
+from augment.core.trace import COMPLETE, Category, Trace
 from augment.diagnosis.first_calls import at_first_calls, cold_operators
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
@@ -21,7 +22,7 @@ from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import innermost
+from augment.facts.host.call_stacks import call_stacks, innermost
 from augment.facts.host.occupancy import host_segments, occupants
 from augment.facts.names.name_masks import STEP, matching
 
@@ -33,6 +34,8 @@ LEAST_RATIO = 1 / 3  #: of all that far exceed what is usual, and
 LEAST_NAMES = 3  #: different operators that they are in, of which
 MOST_OF_ONE = 0.5  #: none has a greater share; below these limits it is a matter of what is done there
 SPREAD = 0.5  #: from the first to the last, as a share of the recording: a start-up is over by then
+_FRAME = re.compile(r".*/(?=[^/]+\.py\(\d+\): )")
+MOST_AROUND, WHOLE = 0.8, 0.9  #: of stretches, in what names them all; of the steps, in what therefore names nothing
 _VIEWS = re.compile(
     r"aten::(?:view|_unsafe_view|_reshape_alias|as_strided|t|transpose|permute|expand|select|slice|squeeze|unsqueeze"
     r"|detach|alias|narrow|split|unbind)$"
@@ -147,5 +150,37 @@ def names_of(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
     spent: Counter[str] = Counter()
     for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
         name = trace.strings[trace.events.name[row]] if row >= 0 else ""
-        spent["" if name.startswith(STEP) else short(name)] += part
+        spent["" if name.startswith(STEP) else _shown(name)] += part
     return [name for name, _ in spent.most_common()]
+
+
+def _shown(name: str) -> str:
+    """A name that fits a sentence; of a frame that does not, the file without its folders."""
+    return short(name if len(name) <= LONGEST_NAME else _FRAME.sub("", name, count=1))
+
+
+def frame_around(trace: Trace, rows: Int64s, ns: Int64s) -> str:
+    """The name of the innermost frame, annotation or operator that holds most of the time of stretches of ``ns``, each
+    directly in one of ``rows``; empty if nothing does but what holds almost everything, such as a step."""
+    events, stacks = trace.events, call_stacks(trace)
+    inside = np.flatnonzero(rows >= 0)
+    place = stacks.place_of[rows[inside]]
+    pairs = []  # a stretch, and what is around it
+    while len(inside := inside[place >= 0]):  # one round per level of nesting
+        place = place[place >= 0]
+        pairs.append((inside, place))
+        place = stacks.parent[place]
+    if not pairs or int(np.argmax(ns)) not in pairs[0][0]:
+        return ""
+    stretch, around = map(np.concatenate, zip(*pairs, strict=True))
+    name = events.name[stacks.row[around]]
+    _, first = np.unique(np.stack((stretch, name)), axis=1, return_index=True)  # a function may call itself
+    held = np.bincount(name[first], ns[stretch[first]], len(trace.strings))
+    names = name[stretch == np.argmax(ns)]  # of the longest, from the innermost
+    most = names[held[names] >= MOST_AROUND * ns.sum()][:1]
+    if not len(most):
+        return ""
+    slices, windows = np.flatnonzero((events.phase == COMPLETE) & (events.name == most[0])), measure(trace).windows
+    parts = within_steps(trace, events.ts[slices], events.ts[slices] + events.dur[slices])[1]
+    whole = total(union(parts.start, parts.end)) >= WHOLE * total(union(windows.begin, windows.finish))
+    return "" if whole else _shown(trace.strings[int(most[0])])

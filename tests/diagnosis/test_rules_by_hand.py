@@ -59,6 +59,11 @@ def launched(name: str, start: int, end: int, correlation: int, at: int | None =
     return [launch, kernel(name, start, end, correlation=correlation)]
 
 
+def frame(name: str, start: int, end: int) -> Event:
+    """A frame of Python on the main thread."""
+    return Event(Category.PYTHON_FUNCTION, name, start, end, THREAD)
+
+
 def problem_of(answer: Answer) -> Found:
     assert isinstance(answer, Found), answer
     return answer
@@ -180,6 +185,21 @@ def test_what_follows_the_last_work_belongs_to_nobody() -> None:
     assert verdict(long)[1:] == verdict(short)[1:]
     launching = call("cudaLaunchKernel", last + 900_000_000, last + 900_020_000)
     assert measure(trace_of(*host, launching)).length_ns > 800_000_000, "a launch asks for work"
+
+
+def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
+    """As NumPy's frames of the preprocessing of images: without stacks, the same stretch saves as much."""
+    ms = 1_000_000
+    step, train = annotation("ProfilerStep#0", 0, 300 * ms), frame("train.py(3): main", 0, 300 * ms)
+    work = [each for at in range(20) for each in launched("gemm", (202 + 4 * at) * ms, (205 + 4 * at) * ms, at)]
+    outer = frame("pipelines/video.py(129): preprocess", ms, 201 * ms)
+    inner = [frame("images.py(390): normalize", at * ms // 2, (at + 1) * ms // 2) for at in range(4, 400, 2)]
+    told = problem_of(host_gaps.check(trace_of(step, train, *work, outer, *inner)))
+    assert title_of(told).startswith("The host stalls for up to 20")
+    assert title_of(told).endswith("in pipelines/video.py(129): preprocess without launching work")
+    plain = problem_of(host_gaps.check(trace_of(step, *work)))
+    assert told.saved_ns == plain.saved_ns > 190 * ms
+    assert isinstance(launch_bound.check(trace_of(step, train, *work, outer, *inner)), Fine)
 
 
 def test_work_that_the_file_lacks_is_told() -> None:

@@ -1,7 +1,8 @@
 """Does the host do something long that is no launching?
 
-A stretch of 1 ms and more in which a thread that launches work is in one operator, or in no operator at all: garbage
-collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. So does the time between the end of
+A stretch of 1 ms and more in which a thread that launches work is in one operator, or in no operator at all, however
+many frames of Python were recorded meanwhile: garbage collection, logging, checkpoints, tokenizing, work on the CPU,
+waiting for a lock. It is named by the frame or annotation that holds most of it. So does the time between the end of
 the backward pass on its thread and the next that the main thread does, and before. Fetching batches, calls of the
 runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
 that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
@@ -26,7 +27,7 @@ from augment.core import text
 from augment.core.trace import Trace
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls, cold_times
-from augment.diagnosis.standstills import names_of, system_calls
+from augment.diagnosis.standstills import frame_around, names_of, system_calls
 
 NAME = "host_gaps"
 #: functions that wait for something outside of the process, or for another thread
@@ -82,15 +83,20 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("the host does nothing long but launching")
     spans = cause.spans
     which, parts = judging.within_steps(trace, spans.start, spans.end)
-    names = names_of(trace, spans.row[which], parts.end - parts.start)
-    spent = system_calls(trace, rule.Spans(parts.start, parts.end, spans.row[which]))
+    pieces = rule.Spans(parts.start, parts.end, spans.row[which])
+    idle = judging.idle_ns(trace, pieces)  # what the host does while the devices work holds nothing up
+    idle = idle if idle.any() else parts.end - parts.start
+    names, spent = names_of(trace, pieces.row, idle), system_calls(trace, pieces)
     lengths = int((parts.end - parts.start).sum())
     calls = [f"{name} ({text.percent(ns / lengths)})" for name, ns in spent.most_common(3) if 10 * ns >= lengths]
-    inside = names[0]
+    waits = _WAITING.search(names[0]) is not None
+    if not waits and (around := frame_around(trace, pieces.row, idle)):
+        names = [around]
+    inside, whole = names[0], arrays.union(parts.start, parts.end)
     if not inside and 2 * spent.total() > lengths:  # nothing else was recorded of the time
         names = [name for name, _ in spent.most_common()]
+        waits = _WAITING.search(names[0]) is not None
     unknown = judging.measure(trace).unit == "recording"  # a server without requests waits, too
-    waits = _WAITING.search(names[0]) is not None
     why: Why = "operators" if inside else "unknown"
     if waits:
         why = "waits"
@@ -98,9 +104,9 @@ def check(trace: Trace) -> rule.Answer:
         why = "first_calls"
     return judging.judged(
         trace,
-        HostGaps(longest_ns=int((parts.end - parts.start).max()), slices=names, why=why, calls=calls),
+        HostGaps(longest_ns=int((whole.end - whole.start).max()), slices=names, why=why, calls=calls),
         cause.saved_ns,
-        spans=rule.Spans(parts.start, parts.end, spans.row[which]),
+        spans=pieces,
         confidence="high" if inside and not (waits or cause.inferred) else "low" if waits and unknown else "medium",
         cut=cause.cut,
     )
