@@ -87,11 +87,8 @@ def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
     )
     values = [[None] * (len(edges) - 1) if values is None else values.tolist() for values in columns]
     for part, (begin, dur, busy, launches, *optional) in enumerate(zip(*values, strict=True)):
-        yield Row(device.rank, device.device, part, begin, dur, busy, launches, *map(_known, optional))
-
-
-def _known(value: int | None) -> int | None:
-    return None if value == NO_VALUE else value
+        known = (None if value == NO_VALUE else value for value in optional)
+        yield Row(device.rank, device.device, part, begin, dur, busy, launches, *known)
 
 
 def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:

@@ -76,28 +76,25 @@ def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
     groups: dict[tuple[str, str | None, str | None], list[int]] = {}  # node_id, linked, unlinked, ns
     for place, node in enumerate(links.nodes):
         key = (str(node.get("name", "")), _text(node, "input_shapes"), _text(node, "input_types"))
-        sums = groups.setdefault(key, [_id(node, "id"), 0, 0, 0])
+        figures = groups.setdefault(key, [_id(node, "id"), 0, 0, 0])
         if place in event_of:
-            sums[1] += 1
-            sums[3] += int(dur[event_of[place]])
+            figures[1] += 1
+            figures[3] += int(dur[event_of[place]])
         else:
-            sums[2] += 1
+            figures[2] += 1
     rows = [
-        Row(trace.rank, *key, sums[0] if sums[0] >= 0 else None, sums[1], sums[2], 0, sums[3])
-        for key, sums in groups.items()
+        Row(trace.rank, *key, figures[0] if figures[0] >= 0 else None, figures[1], figures[2], 0, figures[3])
+        for key, figures in groups.items()
     ]
     rows.sort(key=lambda row: -row.cpu_ns)
-    return [*rows, *_rows_without_node(trace, links)]
-
-
-def _rows_without_node(trace: Trace, links: ExecutionLinks) -> Iterator[Row]:
     rest = links.events[~np.isin(links.events, links.row)]
     names, table = compressed(trace.events.name[rest], len(trace.strings))
     code = table[trace.events.name[rest]]
-    count = np.bincount(code, minlength=len(names))
-    ns = sums(code, trace.events.dur[rest], len(names))
-    for place in np.argsort(-ns, kind="stable").tolist():
-        yield Row(trace.rank, trace.strings[names[place]], None, None, None, 0, 0, int(count[place]), int(ns[place]))
+    count, ns = np.bincount(code, minlength=len(names)), sums(code, dur[rest], len(names))
+    return rows + [
+        Row(trace.rank, trace.strings[names[at]], None, None, None, 0, 0, int(count[at]), int(ns[at]))
+        for at in np.argsort(-ns, kind="stable").tolist()
+    ]
 
 
 def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:

@@ -155,6 +155,8 @@ def _drawn(trace: Trace, served: ServedSteps, rows: list[Row]) -> Iterator[Annot
     codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     phases = [row.phase for row in rows]
     names = ("requests", "prefill_tokens", "decode_tokens", "cached_tokens", "gap_ns", "graph_requests")
+    values_of = {name: [getattr(row, name) for row in rows] for name in names}
+    of_args = {name: [-1 if value is None else value for value in values] for name, values in values_of.items()}
     yield SliceTrack(
         analysis=NAME,
         name="Inference steps",
@@ -162,7 +164,7 @@ def _drawn(trace: Trace, served: ServedSteps, rows: list[Row]) -> Iterator[Annot
         ts=start[lasting],
         dur=wall[lasting],
         names=Texts(np.array([PHASES.index(batch.phase) for batch in served.batches], np.int32)[lasting], PHASES),
-        args={name: np.array([_arg(getattr(row, name)) for row in rows], np.int64)[lasting] for name in names},
+        args={name: np.array(values, np.int64)[lasting] for name, values in of_args.items()},
         description="steps of the engine by phase, with what is in the batch",
         inner=Texts(np.array([codes[text] for text in texts], np.int32), list(codes)),
         colour=np.array([PHASES.index(batch.phase) for batch in served.batches], np.int64)[lasting],
@@ -181,10 +183,6 @@ def _drawn(trace: Trace, served: ServedSteps, rows: list[Row]) -> Iterator[Annot
         if phases and not np.isnan(known).all():
             drawn = np.concatenate((np.nan_to_num(known), np.zeros(int(closing.sum()))))[order][distinct]
             yield CounterTrack(NAME, name, track, ts[order][distinct], drawn, unit, about)
-
-
-def _arg(value: int | None) -> int:
-    return -1 if value is None else value
 
 
 def _text(row: Row) -> str:

@@ -76,10 +76,6 @@ def analyze(trace: Trace) -> Findings | Skipped:
             unit, number = work.devices[index], int(windows.number[place]) if place >= 0 else -1
             name = None if kind < 0 else families.names[kind]
             rows.append(Row(unit.rank, unit.device, None if number < 0 else number, name, *values))
-    rows.sort(key=_order)
+    rows.sort(key=lambda row: (row.family is not None, -row.sum_ns, row.family or ""))
+    rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.step is None, row.step or 0))
     return Findings(rows)
-
-
-def _order(row: Row) -> tuple[object, ...]:
-    step = (row.step is None, row.step or 0)
-    return sort_key(row.rank), sort_key(row.device), step, row.family is not None, -row.sum_ns, row.family or ""

@@ -50,7 +50,6 @@ from augment.core.trace import Category, Diagnostic, Trace
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.held import Held, Holder, MemoryReplay, Moment, held_memory
-from augment.facts.source.recorded_times import ComparedClocks
 
 NAME = "memory_snapshot"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
@@ -89,7 +88,7 @@ class Row(Struct, frozen=True):
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """MemoryReplay the snapshot, and draw it."""
+    """Replay the snapshot, and draw it."""
     held = held_memory(trace)
     if held is None:
         return Skipped("no memory snapshot is given beside the trace; name one with --memory-snapshot")
@@ -100,33 +99,33 @@ def analyze(trace: Trace) -> Findings | Skipped:
     lacking = (
         None if any(len(played.rows) for played in held.devices) else "no history was recorded: only the end is known"
     )
+    diagnostics, clocks = [], held.clocks
+    if clocks.offset_ns is not None:
+        away = f"{clocks.offset_ns / 1000:,.0f} µs (spread {(clocks.spread_ns or 0) / 1000:,.0f} µs)"
+        message = "annotations of the memory snapshot that the trace has as well: its clock is"
+        diagnostics.append(
+            Diagnostic("memory_snapshot_clock", clocks.pairs, f"{message} {away} ahead; no time is moved")
+        )
     # whether the snapshot is of other devices than the trace, as where the files of two ranks are swapped
-    devices = []
     traced = {str(each.device) for each in gpu_work(trace).devices}
     here = {str(played.device) for played in held.devices}
     if traced and here and not traced & here:
         of = f"GPU {', '.join(sorted(here))}, and the trace of GPU {', '.join(sorted(traced))}"
         message = f"devices of the memory snapshot that the trace lacks: it is of {of}; is it another rank's?"
-        devices.append(Diagnostic("memory_snapshot_device", len(here), message))
-    return Findings(rows, _drawn(trace, held), [*_clocks(held.clocks), *devices], lacking, verdict)
-
-
-def _clocks(clocks: ComparedClocks) -> list[Diagnostic]:
-    """How far the snapshot's clock is from the trace's."""
-    if clocks.offset_ns is None:
-        return []
-    away = f"{clocks.offset_ns / 1000:,.0f} µs (spread {(clocks.spread_ns or 0) / 1000:,.0f} µs)"
-    message = (
-        f"annotations of the memory snapshot that the trace has as well: its clock is {away} ahead; no time is moved"
-    )
-    return [Diagnostic("memory_snapshot_clock", clocks.pairs, message)]
+        diagnostics.append(Diagnostic("memory_snapshot_device", len(here), message))
+    drawn = held.devices if held.snapshot.has_times else []
+    unit = byte_unit(max((int(played.reserved.max()) for played in drawn), default=0))
+    annotations = [each for played in drawn if len(played.rows) for each in _tracks(trace, held, played, unit)]
+    return Findings(rows, annotations, diagnostics, lacking, verdict)
 
 
 def _rows(trace: Trace, held: Held, moment: Moment) -> Iterator[Row]:
+    origin = int(trace.events.ts[0]) if len(trace.events) else int(held.snapshot.action_ts.min(initial=1 << 62))
+
     def row(by: str, name: str, count_bytes: int, **more: object) -> Row:
         values = dict.fromkeys(Row.__struct_fields__) | {
             "rank": trace.rank, "device": moment.device, "moment": moment.what, "by": by, "name": name,
-            "bytes": count_bytes, "at_ns": None if moment.at_ns is None else moment.at_ns - _origin(trace, held),
+            "bytes": count_bytes, "at_ns": None if moment.at_ns is None else moment.at_ns - origin,
         }  # fmt: skip
         return Row(**(values | more))  # type: ignore[arg-type]
 
@@ -172,17 +171,6 @@ def _largest(holders: Sequence[Holder]) -> Iterator[Holder]:
         yield Holder(f"{len(rest):,} others", sum(each.bytes for each in rest), sum(each.count for each in rest))
 
 
-def _origin(trace: Trace, held: Held) -> int:
-    return int(trace.events.ts[0]) if len(trace.events) else int(held.snapshot.action_ts.min(initial=1 << 62))
-
-
-def _drawn(trace: Trace, held: Held) -> list[Annotation]:
-    if not held.snapshot.has_times:
-        return []
-    unit = byte_unit(max(int(played.reserved.max()) for played in held.devices))
-    return [each for played in held.devices if len(played.rows) for each in _tracks(trace, held, played, unit)]
-
-
 def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str]) -> Iterator[Annotation]:
     """Counters of what was allocated and reserved, the moments, and when the largest holders held anything."""
     streams = [each.track for each in gpu_work(trace).devices if each.device == played.device]
@@ -204,7 +192,12 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
     moments = sorted(
         (m for m in held.moments if m.device == played.device and m.what != "end"), key=lambda m: m.at_ns or 0
     )
-    texts = [_told(moment) for moment in moments]
+    texts = [
+        f"Peak: {size(moment.allocated)} allocated, {size(moment.reserved)} reserved"
+        if moment.what == "peak"
+        else f"Out of memory: {size(moment.requested)} requested, {size(moment.allocated)} allocated"
+        for moment in moments
+    ]
     yield InstantTrack(
         analysis=NAME,
         name=f"{label} snapshot moments",
@@ -236,12 +229,6 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
             args={"most_bytes": most},
             description="when this line of code held memory; the lines that held most at the peak",
         )
-
-
-def _told(moment: Moment) -> str:
-    if moment.what == "peak":
-        return f"Peak: {size(moment.allocated)} allocated, {size(moment.reserved)} reserved"
-    return f"Out of memory: {size(moment.requested)} requested, {size(moment.allocated)} allocated"
 
 
 def _together(begun: Int64s, ended: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, Int64s]:

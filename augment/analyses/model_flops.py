@@ -102,6 +102,7 @@ def analyze(
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.wall_ns[step])
             achieved = flops / wall / 1e3 if wall else None
+            mfu = achieved / rate if rate and achieved is not None and achieved <= rate else None
             rows.append(
                 Row(
                     rank=device.rank,
@@ -114,16 +115,12 @@ def analyze(
                     achieved_tflops=achieved,
                     peak_tflops=rate,
                     peak_number=peak_number,
-                    mfu_ratio=_mfu(achieved, rate) if lacking is None else None,
+                    mfu_ratio=mfu if lacking is None else None,
                     lacking=lacking or _beyond(achieved or 0.0, rate or 0.0, source),
                 )
             )
     beyond = sum(bool(row.peak_tflops and (row.achieved_tflops or 0) > row.peak_tflops) for row in rows)
     return Findings(rows, diagnostics=[Diagnostic("mfu_above_peak", beyond, _ABOVE)] if beyond else [])
-
-
-def _mfu(achieved: float | None, rate: float | None) -> float | None:
-    return achieved / rate if rate and achieved is not None and achieved <= rate else None
 
 
 def _without_peak(trace: Trace, device: Identity, number: str) -> str:

@@ -25,14 +25,12 @@ them or call them less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int32s, Int64s, Places, combinations, sums
-from augment.core.annotations import Texts
+from augment.arrays import combinations, sums
 from augment.core.findings import Findings, column
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
@@ -71,53 +69,34 @@ def analyze(trace: Trace) -> Findings:
     """Add up the operators by name and shape."""
     events, operators = trace.events, operator_times(trace)
     place, row = operators.place, operators.row
-    shape, shapes = _shapes(trace, row)
-    keys, code = combinations(events.name[row], shape)
+    of_row, shapes = arg_columns(trace).texts(SHAPES)
+    shape_of = np.full(len(events), -1, np.int32)
+    shape_of[of_row] = shapes.codes
+    keys, code = combinations(events.name[row], shape_of[row])
     count = len(keys[0])
     # the GPU time of the operators at place in the call stacks, including all operators in them
     launched, work = launched_work(trace), gpu_work(trace)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
     start, stop = launched.spans(place)
-    within: Int64s = until[stop] - until[start]
-    cpu, gpu = events.dur[row], within
-    owner, gpu_ns = _launched_itself(trace, place)
+    # each piece of work that an operator launched itself
+    owner = enclosing(trace, place)[call_stacks(trace).place_of[work.launch[launched.place]]]
+    known = launched.place[owner >= 0]
+    itself, self_ns = code[owner[owner >= 0]], work.end[known] - work.ts[known]
     columns = [
         np.bincount(code, minlength=count),
-        sums(code, cpu, count),
+        sums(code, events.dur[row], count),
         sums(code, operators.self_ns, count),
-        sums(code, gpu, count),
+        sums(code, until[stop] - until[start], count),
+        sums(itself, self_ns, count),
+        np.bincount(itself, minlength=count),
     ]
-    columns += [sums(code[owner], gpu_ns, count), np.bincount(code[owner], minlength=count)]
-    rows = list(_rows(trace, keys, shapes, columns))
+    rows = []
+    for name, shape, *figures in zip(*(values.tolist() for values in (*keys, *columns)), strict=True):
+        text = None if shape < 0 else shapes.values[shape]
+        on_gpu = figures[3:] if len(work) else (None, None, None)
+        rows.append(Row(trace.rank, trace.strings[name], text, *figures[:3], *on_gpu))
     rows.sort(key=lambda row: (-(row.self_gpu_ns or 0), -row.self_cpu_ns, row.operator or "", row.input_shapes or ""))
-    work = gpu_work(trace)
     if (rest := len(work) - sum(row.kernel_count or 0 for row in rows)) > 0:
         ns = int((work.end - work.ts).sum()) - sum(row.self_gpu_ns or 0 for row in rows)
         rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
     return Findings(rows, (), [*crossing_diagnostics(trace), *arg_columns(trace).diagnostics([SHAPES])])
-
-
-def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
-    """For each row the code of its shapes, -1 for none; and the shapes of each code."""
-    rows, shapes = arg_columns(trace).texts(SHAPES)
-    code_of = np.full(len(trace.events), -1, np.int32)
-    code_of[rows] = shapes.codes
-    return code_of[row], shapes
-
-
-def _launched_itself(trace: Trace, place: Places) -> tuple[Int32s, Int64s]:
-    """For each piece of work that an operator launched: the index of the operator in ``place``, and its duration."""
-    launched, work = launched_work(trace), gpu_work(trace)
-    owner = enclosing(trace, place)[call_stacks(trace).place_of[work.launch[launched.place]]]
-    known = launched.place[owner >= 0]
-    return owner[owner >= 0], work.end[known] - work.ts[known]
-
-
-def _rows(trace: Trace, keys: list[Int64s], shapes: Texts, sums: list[Int64s]) -> Iterator[Row]:
-    has_gpu = len(gpu_work(trace)) > 0
-    for name, shape, count, cpu, self_cpu, gpu, self_gpu, kernels in zip(
-        *(key.tolist() for key in (*keys, *sums)), strict=True
-    ):
-        text = None if shape < 0 else shapes.values[shape]
-        on_gpu = (gpu, self_gpu, kernels) if has_gpu else (None, None, None)
-        yield Row(trace.rank, trace.strings[name], text, count, cpu, self_cpu, *on_gpu)

@@ -18,7 +18,6 @@ scheduler (asynchronous scheduling, CUDA graphs); decode in steps with prompts, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -82,16 +81,17 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not len(places):
         return Skipped(f"no request of {spans.name} was under way while the trace was recorded")
     tracks, left_out = _tracks(trace, spans, places, begin, end)
-    return Findings(_rows(trace, spans, places, begin, end), tracks, [*_diagnostics(spans, len(places), left_out)])
-
-
-def _diagnostics(spans: RequestSpans, joined: int, left_out: int) -> Iterator[Diagnostic]:
-    if others := len(spans.ids) - joined:
-        yield Diagnostic("requests_apart", others, "requests ended before the trace begins, or arrived after its end")
-    if spans.unreadable:
-        yield Diagnostic("spans_unreadable", spans.unreadable, "lines or spans that are none: left out")
-    if left_out:
-        yield Diagnostic("requests_not_drawn", left_out, f"requests beyond {LANES} at the same time are not drawn")
+    others = len(spans.ids) - len(places)
+    diagnostics = [
+        Diagnostic(code, count, message)
+        for code, count, message in (
+            ("requests_apart", others, "requests ended before the trace begins, or arrived after its end"),
+            ("spans_unreadable", spans.unreadable, "lines or spans that are none: left out"),
+            ("requests_not_drawn", left_out, f"requests beyond {LANES} at the same time are not drawn"),
+        )
+        if count
+    ]
+    return Findings(_rows(trace, spans, places, begin, end), tracks, diagnostics)
 
 
 def _rows(trace: Trace, spans: RequestSpans, places: Places, begin: int, end: int) -> list[Row]:

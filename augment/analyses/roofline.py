@@ -58,7 +58,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bytes, Int64s, Places, combinations, each, intervals, is_among, numbered
+from augment.arrays import Int64s, Places, combinations, each, intervals, is_among, numbered
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import recording_words
@@ -129,12 +129,13 @@ def analyze(trace: Trace) -> Findings | Skipped:
         which = both // 2
         is_number = on_roof.numbers[number - 1] or None if number else None
         rows.append(_row(trace, places, *texts[which], is_number, devices[device].rank, devices[device].device))
-    return Findings(sorted(rows, key=_order), list(_annotations(trace)), list(_diagnostics(trace)))
-
-
-def _order(row: Row) -> tuple[object, ...]:
-    lost = -(row.lost_ns or 0)
-    return sort_key(row.rank), sort_key(row.device), lost, -row.time_ns, row.operator, row.shapes, row.number or ""
+    rows.sort(
+        key=lambda row: (
+            sort_key(row.rank), sort_key(row.device), -(row.lost_ns or 0), -row.time_ns, row.operator, row.shapes,
+            row.number or "",
+        )
+    )  # fmt: skip
+    return Findings(rows, list(_annotations(trace)), list(_diagnostics(trace)))
 
 
 def _row(
@@ -150,7 +151,9 @@ def _row(
     unknown = any(each.bytes is None for each, _ in kinds)
     bytes_ = None if unknown else sum((each.bytes or 0) * count for each, count in kinds)
     roof = None if np.isnan(on_roof.roof_ns[places]).any() else on_roof.roof_ns[places]
-    bound = Bound.UNKNOWN if roof is None else _most(on_roof.bound[places], on_roof.ns[places])
+    # the bound in which most of the time was spent
+    longest = int(np.bincount(on_roof.bound[places], on_roof.ns[places] + 1).argmax())
+    bound = Bound.UNKNOWN if roof is None else Bound(longest)
     bounded = most if most != flops else None
     sure = "bounded" if bounded is not None else "modelled_bytes" if flops is None else "high"
     return Row(
@@ -175,11 +178,6 @@ def _row(
     )
 
 
-def _most(bound: Bytes, ns: Int64s) -> Bound:
-    """The bound in which most of the time was spent."""
-    return Bound(int(np.bincount(bound, ns + 1).argmax()))
-
-
 def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
     on_roof = roofs(trace)
     for device, peak in device_peaks(trace).items():
@@ -190,17 +188,6 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "graph_not_joined", len(reasons), f"launches of graphs whose kernels do not all have operators: {why}"
         )
-    yield from _lists_without_bytes(trace)
-    if on_roof.beyond.any():
-        why = "a formula counts more bytes than the kernels move; they have no roof"
-        yield Diagnostic("bytes_not_moved", int(on_roof.beyond.sum()), f"operators beyond the rate of memory: {why}")
-    above = int((on_roof.compute_ns > ABOVE * on_roof.ns).sum())
-    if above:
-        why = "the clock is above the boost clock, the device is another, or a formula is wrong"
-        yield Diagnostic("above_peak", above, f"operators are faster than their device's dense peak: {why}")
-
-
-def _lists_without_bytes(trace: Trace) -> Iterator[Diagnostic]:
     work, lists = gpu_work(trace), list_kernels(trace)
     unknown = ~is_among(lists.row, operator_work(trace).row)
     ns = int(lists.ns[unknown].sum())
@@ -208,6 +195,13 @@ def _lists_without_bytes(trace: Trace) -> Iterator[Diagnostic]:
         why = "no shapes are recorded of more than 30 tensors, and types only in names of PyTorch's kernels"
         message = f"operators over lists of tensors, {ns / 1e6:,.2f} ms of kernels, whose bytes are not known: {why}"
         yield Diagnostic("lists_without_bytes", int(unknown.sum()), message)
+    if on_roof.beyond.any():
+        why = "a formula counts more bytes than the kernels move; they have no roof"
+        yield Diagnostic("bytes_not_moved", int(on_roof.beyond.sum()), f"operators beyond the rate of memory: {why}")
+    above = int((on_roof.compute_ns > ABOVE * on_roof.ns).sum())
+    if above:
+        why = "the clock is above the boost clock, the device is another, or a formula is wrong"
+        yield Diagnostic("above_peak", above, f"operators are faster than their device's dense peak: {why}")
 
 
 def _annotations(trace: Trace) -> Iterator[Annotation]:

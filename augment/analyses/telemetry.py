@@ -13,7 +13,6 @@ get slower. See [telemetry](telemetry.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -59,6 +58,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped(watched or "no telemetry is given")
     begin, end = int(trace.events.ts[0]), int(trace.events.end.max())
     rows, tracks = [], list[CounterTrack]()
+    steps = step_windows(trace)
     for place, quantities in watched.devices.items():
         device = gpu_work(trace).devices[place]
         for samples in quantities.values():
@@ -79,20 +79,15 @@ def analyze(trace: Trace) -> Findings | Skipped:
                         description="as recorded beside the trace",
                     )
                 )
-            rows += _of_steps(trace, device.device, samples)
+            for number, start, stop in zip(steps.number.tolist(), steps.start, steps.end, strict=True):
+                inside = _within(samples, start, stop)
+                if number >= 0 and inside.stop > inside.start:
+                    rows.append(_row(trace, device.device, number, samples, inside))
     if not rows:
         return Skipped("no sample of the telemetry lies within the trace: its samples are further apart")
     zone = f"times of the telemetry have no zone (taken as {watched.zone}, at which alone it covers the trace)"
     notes = [Diagnostic("telemetry_zone", 1, zone)] if watched.zone else []
     return Findings(rows, tracks, notes)
-
-
-def _of_steps(trace: Trace, device: Identity, samples: Samples) -> Iterator[Row]:
-    steps = step_windows(trace)
-    for number, start, end in zip(steps.number.tolist(), steps.start.tolist(), steps.end.tolist(), strict=True):
-        inside = _within(samples, start, end)
-        if number >= 0 and inside.stop > inside.start:
-            yield _row(trace, device, number, samples, inside)
 
 
 def _within(samples: Samples, start: int, end: int) -> slice:

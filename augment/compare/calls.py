@@ -266,7 +266,14 @@ class Paths:
         """The paths of calls ``name`` within calls of the paths ``parent`` (:data:`NO_INDEX` for none)."""
         key = (parent.astype(np.int64) + 1) << 32 | name
         distinct, which = np.unique(key, return_inverse=True)
-        numbers = [self._number((int(code) >> 32) - 1, int(code) & 0xFFFFFFFF) for code in distinct.tolist()]
+        numbers = []
+        for code in distinct.tolist():
+            call = above, called = (code >> 32) - 1, code & 0xFFFFFFFF
+            if call not in self._numbers:
+                self._numbers[call] = len(self.parent)
+                self.parent.append(above)
+                self.name.append(called)
+            numbers.append(self._numbers[call])
         return np.array(numbers, np.int32)[which]
 
     def chain(self, path: int) -> list[int]:
@@ -284,11 +291,3 @@ class Paths:
     def parents(self) -> Int64s:
         """The parent of each path, int64."""
         return np.array(self.parent, np.int64)
-
-    def _number(self, parent: int, name: int) -> int:
-        key = parent, name
-        if key not in self._numbers:
-            self._numbers[key] = len(self.parent)
-            self.parent.append(parent)
-            self.name.append(name)
-        return self._numbers[key]

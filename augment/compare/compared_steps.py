@@ -18,7 +18,6 @@ from augment.diagnosis.first_calls import cold_operators
 from augment.diagnosis.rule import Spans
 from augment.errors import InputError, UsageError
 from augment.facts.steps import batches
-from augment.facts.steps.engine_steps import Batch
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
 
 StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all
@@ -52,7 +51,14 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
         expect_work(trace, windows)
     if step is not None:
         numbers = step if isinstance(step, tuple) else (step, step)
-        chosen = [_numbered(*arguments) for arguments in zip((control, test), sides, numbers, strict=True)]
+        chosen = []
+        for trace, windows, number in zip((control, test), sides, numbers, strict=True):
+            places = np.flatnonzero(windows.number == number)[:1]
+            if not len(places):
+                known = ", ".join(str(number) for number in windows.number.tolist() if number >= 0)
+                there = f"it has {known}" if known else "it has none"
+                raise UsageError(f"{trace.source.name}: has no step {number} ({there})")
+            chosen.append(windows.take(places))
         return ChosenSteps(chosen[0], chosen[1], whole=False)
     have = [bool((windows.number >= 0).any()) for windows in sides]
     if not all(have):
@@ -63,9 +69,12 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
             head, tail = windows.take(first), windows.take(last)
             wholes.append(StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end))
         offered = offer(regions_of(control), regions_of(test))
-        return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=_without_steps(have, offered))
-    if region is None and (places := _of_like_batches(control, test, sides)) is not None:
-        return places
+        lacking = f"the {'test' if have[0] else 'control'} has no" if any(have) else "neither side has a"
+        message = f"{lacking} annotation of a step: whole recordings are compared"
+        unlike = (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
+        return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=unlike if any(have) or offered else ())
+    if region is None and (alike := _of_like_batches(control, test, sides)) is not None:
+        return alike
     count = min(map(len, sides))
     left_out = max(map(len, sides)) - count
     message = "steps without counterpart: one side recorded more steps, and its last ones are not compared"
@@ -85,7 +94,11 @@ def _of_like_batches(control: Trace, test: Trace, sides: tuple[StepWindows, Step
         of_step = batches(trace)
         if not of_step:
             return None
-        keys.append([_phase_and_size(of_step[number]) for number in windows.number.tolist()])
+        # the phase of each step, and its tokens of prompts, else its sequences; -1 unknown
+        chosen = [of_step[number] for number in windows.number.tolist()]
+        keys.append(
+            [(each.phase, each.prefill_tokens if each.prefill_tokens > 0 else each.requests) for each in chosen]
+        )
     kept: tuple[list[int], list[int]] = ([], [])
     for phase in dict.fromkeys(phase for phase, _ in keys[0]):
         before, after = (
@@ -113,11 +126,6 @@ def _of_like_batches(control: Trace, test: Trace, sides: tuple[StepWindows, Step
     return ChosenSteps(sides[0].take(places[0]), sides[1].take(places[1]), whole=False, diagnostics=diagnostics)
 
 
-def _phase_and_size(batch: Batch) -> tuple[str, int]:
-    """The phase of a step, and its tokens of prompts, else its sequences; -1 unknown."""
-    return batch.phase, batch.prefill_tokens if batch.prefill_tokens > 0 else batch.requests
-
-
 def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
     """The steps of a trace, or the occurrences of a region.
 
@@ -142,22 +150,6 @@ def expect_work(trace: Trace, windows: StepWindows) -> None:
         raise InputError(trace.source.path, "is cut off, and no step is known to be whole in it; record it again")
     if not len(windows):
         raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
-
-
-def _numbered(trace: Trace, windows: StepWindows, number: int) -> StepWindows:
-    places = np.flatnonzero(windows.number == number)[:1]
-    if not len(places):
-        known = ", ".join(str(number) for number in windows.number.tolist() if number >= 0)
-        raise UsageError(f"{trace.source.name}: has no step {number} ({f'it has {known}' if known else 'it has none'})")
-    return windows.take(places)
-
-
-def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:
-    if not any(have) and not offered:
-        return ()
-    lacking = "neither side has a" if not any(have) else f"the {'test' if have[0] else 'control'} has no"
-    message = f"{lacking} annotation of a step: whole recordings are compared"
-    return (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
 
 
 # What happens once (compilation, the capture of a graph, operators at their first call) is no part of steady steps.

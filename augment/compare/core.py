@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -105,13 +106,9 @@ class Diff(Struct, frozen=True):
         verdict = verdict_on(self.outcomes, self.whole, self.late)
         if self.once:
             verdict = Verdict([*verdict.text, f"{self.once}."], verdict.rows)
-        note = difference(*([name for side in sides for _, name in side.trace.source.devices] for sides in self._sides))
+        sides = [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
+        note = difference(*([name for side in ranks for _, name in side.trace.source.devices] for ranks in sides))
         return Verdict([note, *verdict.text], verdict.rows) if verdict.text and note else verdict
-
-    @property
-    def _sides(self) -> tuple[list[Side], list[Side]]:
-        """The ranks of the control, and those of the test."""
-        return [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
 
     @property
     def summary(self) -> str:
@@ -202,7 +199,11 @@ def diff(
         ]
         compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
     outcomes, late, more = _outcomes(compared, names, paths)
-    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*diagnostics, *more])), whole, late, once)
+    counts = Counter[tuple[str, str]]()
+    for each in (*diagnostics, *more):
+        counts[each.code, each.message] += each.count
+    summed = tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
+    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, once)
 
 
 def _traces(sides: Sides) -> list[Trace]:
@@ -355,13 +356,3 @@ def _devices(pair: Pair) -> tuple[list[int | None], int]:
     counts = [len(gpu_work(side.trace).devices) for side in (pair.control, pair.test)]
     devices: list[int | None] = list(range(min(counts)))
     return devices or [None], max(counts) - min(counts)
-
-
-def _merged(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Diagnostics of equal code and message, summed."""
-    counts: dict[tuple[str, str], int] = {}
-    for diagnostic in diagnostics:
-        counts[diagnostic.code, diagnostic.message] = (
-            counts.get((diagnostic.code, diagnostic.message), 0) + diagnostic.count
-        )
-    return [Diagnostic(code, count, message) for (code, message), count in counts.items()]

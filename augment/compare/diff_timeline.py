@@ -35,7 +35,7 @@ from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceT
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.text import first_of
 from augment.facts.critical.handovers import main_track
-from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 
 VERDICT = "Diagnosis"  #: the track that says what the comparison found
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
@@ -162,15 +162,12 @@ def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     for place, device in enumerate(gpu.devices):
         first, last = np.searchsorted(chosen, (device.start, device.stop)).tolist()
         parts = [marks.take(np.arange(first, last)), *gone.get(place, [])]
-        yield from _of_device(device, joined(parts), rows)
-
-
-def _of_device(device: Device, marks: Marks, rows: Rows) -> Iterator[SliceTrack]:
-    """A row for what takes longer and one for what takes less; where several streams work, a row has several lines."""
-    for row, changes in _ROWS.items():
-        places = np.flatnonzero(np.isin(marks.change, changes))
-        legend = f"compared with {rows.label}: {_LEGENDS[row]}"
-        yield from tracks_of(marks.take(places), rows.of_device(device.device, row), device.track, legend)
+        of_device = joined(parts)
+        # a row for what takes longer and one for what takes less
+        for row, changes in _ROWS.items():
+            legend = f"compared with {rows.label}: {_LEGENDS[row]}"
+            changed = of_device.take(np.flatnonzero(np.isin(of_device.change, changes)))
+            yield from tracks_of(changed, rows.of_device(device.device, row), device.track, legend)
 
 
 def _change(delta: Int64s, alone: Int64s) -> Int64s:
@@ -341,22 +338,16 @@ def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Ma
         total = np.add.reduceat(column[order], first) if len(first) else first.astype(np.int64)
         args |= delta_args(total, -total, prefix)
     several = np.flatnonzero(count > 1)
-    lists = [
-        _frequent(trace.names_of(row[start : start + size]))
-        for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True)
-    ]
+    lists = []  # of names with counts, the most frequent first: ``12 × mm, add``
+    for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True):
+        names = Counter(trace.names_of(row[start : start + size])).most_common()
+        lists.append(first_of([f"{times} × {name}" if times > 1 else name for name, times in names], _MOST_NAMES))
     codes = np.full(len(first), NO_INDEX, np.int32)
     codes[several] = np.arange(len(several), dtype=np.int32)
     args |= {"count": count.astype(np.int64), "names": Texts(codes, lists)}
     change = np.full(len(first), Change.DELETED, np.int64)
-    names = texts_at(row[first], trace.events.name, trace.strings)
-    return marked(moment[first], np.zeros(len(first), np.int64), change, names, args)
-
-
-def _frequent(names: list[str]) -> str:
-    """The names with counts, the most frequent first: ``12 × mm, add``."""
-    parts = [f"{count} × {name}" if count > 1 else name for name, count in Counter(names).most_common()]
-    return first_of(parts, _MOST_NAMES)
+    texts = texts_at(row[first], trace.events.name, trace.strings)
+    return marked(moment[first], np.zeros(len(first), np.int64), change, texts, args)
 
 
 def _shifted(pair: Pair, ts: Int64s, step: Int32s) -> Int64s:

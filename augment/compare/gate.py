@@ -192,7 +192,10 @@ def limits_of(
     for given, value in {**config.get("metrics", {}), **(metrics or {})}.items():
         name = OLD.get(given, given)
         expect_known(name, names, "figure")
-        figures[name] = _limit_from(value, general, f"--metric {given}" if given in (metrics or {}) else name)
+        if isinstance(value, bool) or value == "":
+            figures[name] = None if value is False else general
+        else:
+            figures[name] = limit_of(str(value), f"--metric {given}" if given in (metrics or {}) else name)
     alpha = config.get("alpha", ALPHA)
     if not isinstance(alpha, float) or not 0 < alpha < 1:
         raise UsageError(f"alpha must be a probability such as {ALPHA}, not {alpha!r}")
@@ -200,12 +203,6 @@ def limits_of(
     if not isinstance(in_file, bool):
         raise UsageError(f"parts must be true or false, not {in_file!r}")
     return GateLimits(general, figures, alpha, parts or in_file)
-
-
-def _limit_from(value: Any, general: Limit, where: str) -> Limit | None:
-    if isinstance(value, bool):
-        return general if value else None
-    return limit_of(str(value), where) if value != "" else general
 
 
 def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confidence: float) -> Line:

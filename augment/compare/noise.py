@@ -161,9 +161,12 @@ def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Samples | No
     if control.min() > 0 and test.min() > 0:
         unit, control, test = trimmed_mean(control, trim), np.log(control), np.log(test)
     count = min(len(control), len(test))
-    pairs = control[:count], test[:count]
-    if _are_alike(*pairs):
-        compared = _pairwise(*pairs, unit, trim)
+    before, after = control[:count], test[:count]
+    together, apart = float((before + after).var()), float((before - after).var())
+    # whether the pairs are alike: their sums vary more than their differences, by more than chance
+    if together > 0 and tail_of_fisher(together / apart if apart else math.inf, count - 1) < 1 - ALIKE:
+        mean, variance, pairs = _location(after - before, trim)
+        compared = _Samples(before, after, unit, True, mean, math.sqrt(variance), pairs - 1)
     else:
         sides = [_location(side, trim) for side in (control, test)]
         variance = sum(variance for _, variance, _ in sides)
@@ -174,16 +177,6 @@ def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Samples | No
     if compared.error <= least:
         return replace(compared, delta=compared.delta if abs(compared.delta) > least else 0.0, error=0.0)
     return compared
-
-
-def _are_alike(control: Floats, test: Floats) -> bool:
-    together, apart = float((control + test).var()), float((control - test).var())
-    return together > 0 and tail_of_fisher(together / apart if apart else math.inf, len(control) - 1) < 1 - ALIKE
-
-
-def _pairwise(control: Floats, test: Floats, unit: float | None, trim: float) -> _Samples:
-    mean, variance, count = _location(test - control, trim)
-    return _Samples(control, test, unit, True, mean, math.sqrt(variance), count - 1)
 
 
 def _location(samples: Floats, trim: float) -> tuple[float, float, int]:

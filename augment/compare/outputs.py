@@ -23,7 +23,7 @@ from augment.core.findings import AugmentedTrace, Findings, Outcome
 from augment.core.trace import Diagnostic, Trace
 from augment.errors import OutputError
 from augment.facts.gpu.gpu_time import busiest_stream
-from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.source.several_ranks import on_clock
 from augment.writers import DEFAULT, writer_named
 from augment.writers.files import output_path, replacing, stem
@@ -177,8 +177,10 @@ def write_overlay(
         end = max(int(control.steps.end[framed]) + control_shift, int(test.steps.end[framed]) + lift)
         busiest = [busiest_stream(side.trace) for side in (control, test)]
         pins = [f"{_VERDICT} {_TEST}"]
-        pins += [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
-        pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
+        device = re.escape(str(busiest[1].device)) if busiest[1] else ""
+        whose, state = (f"GPU {device}", f"GPU state( device {device})?") if busiest[1] else ("host", "GPU state")
+        pins += [f"Δ {whose} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
+        pins += [f"{row} {side}" for row in ("Steps", state) for side in (_CONTROL, _TEST)]
         streams = zip(busiest, (_CONTROL, _TEST), strict=True)
         pins += [f"stream {re.escape(str(stream.stream))} {side}" for stream, side in streams if stream]
         first_view = FirstView(pins, (begin, end))
@@ -192,14 +194,6 @@ def write_overlay(
         diagnostics += several.add(now, group, links)
         several.close()
     return diagnostics
-
-
-def _device(stream: Stream | None) -> str:
-    return "host" if stream is None else f"GPU {re.escape(str(stream.device))}"
-
-
-def _suffix(stream: Stream | None) -> str:
-    return "" if stream is None else f"( device {re.escape(str(stream.device))})?"
 
 
 def _bands(trace: Trace) -> dict[str, Outcome]:

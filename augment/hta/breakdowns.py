@@ -93,18 +93,17 @@ def idle_time_breakdown(
         shown = frame.assign(stream=frame["stream"].astype(str))
         title = "Idle time breakdown per stream"
         frames.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
-    return frame, _gap_statistics(gaps) if show_idle_interval_stats else None
-
-
-def _gap_statistics(gaps: Iterable[tuple[int, Any]]) -> pd.DataFrame:
-    """HTA's second frame, its index the category; the deviation of one gap is NaN, as pandas has it."""
-    records = []
+    if not show_idle_interval_stats:
+        return frame, None
+    # HTA's second frame, its index the category; the deviation of one gap is NaN, as pandas has it
+    statistics = []
     for rank, row in gaps:
         std = row.std_ns if row.gap_count > 1 else None
         figures = (row.mean_ns, std, row.min_ns, row.p25_ns, row.p50_ns, row.p75_ns, row.max_ns)
         us = (math.nan if ns is None else round(ns / 1000, 2) for ns in figures)
-        records.append((row.category, rank, row.device, row.stream, float(row.gap_count), *us))
-    return table(records, ["idle_category", "rank", "device", "stream", *_STATISTICS]).set_index("idle_category")
+        statistics.append((row.category, rank, row.device, row.stream, float(row.gap_count), *us))
+    columns = ["idle_category", "rank", "device", "stream", *_STATISTICS]
+    return frame, table(statistics, columns).set_index("idle_category")
 
 
 class _Named(Struct, frozen=True):

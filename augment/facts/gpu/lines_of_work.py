@@ -15,14 +15,14 @@ from augment.arrays.ordering import combinations
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
 from augment.core.compiler_records import CompileLogs, KernelOrigins
 from augment.core.context import derived
-from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of, owner
+from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.host.call_stacks import call_stacks, enclosing, innermost
+from augment.facts.host.call_stacks import call_stacks, enclosing, functions_of, innermost
 from augment.facts.host.compile_logs import REGION, regions
 from augment.facts.host.training_phases import forward_backward
-from augment.facts.names.name_masks import starting, strings_where
+from augment.facts.names.name_masks import starting
 from augment.facts.source.event_args import arg_columns
 
 _HANDLE = re.compile(r":(\d{1,9})$")  #: the number of a kernel's call in its graph
@@ -142,29 +142,23 @@ def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...]
     launch = gpu_work(trace).launch
     if not len(trace.events.slices_of(Category.PYTHON_FUNCTION)):
         return
+    links, stacks = forward_backward(trace), call_stacks(trace)
     asked = np.flatnonzero((site < 0) & (launch != NO_INDEX))
     for least in (USERS, INSTALLED):
-        frame = _functions_around(trace, launch[asked], least)
+        # the innermost function of such an owner around each, else around the forward operator of its backward one
+        mask, rows = functions_of(trace, least), launch[asked]
+        frame = innermost(trace, rows, (Category.PYTHON_FUNCTION,), mask)
+        rest = np.flatnonzero(frame < 0)
+        if len(links) and len(rest):
+            target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
+            which = enclosing(trace, target)[stacks.place_of[rows[rest]]]
+            backward = np.where(which >= 0, stacks.row[target[which]], NO_INDEX)
+            frame[rest] = innermost(trace, links.forward_of(backward), (Category.PYTHON_FUNCTION,), mask)
         known, code = np.unique(trace.events.name[frame[frame >= 0]], return_inverse=True)
         lines = [function_line(trace.strings[name]) for name in known.tolist()]
         number = np.array([numbers.setdefault((line,), len(numbers)) for line in lines if line], np.int32)
         site[asked[frame >= 0]] = number[code]
         asked = asked[frame < 0]
-
-
-def _functions_around(trace: Trace, launch: Int64s, least: int) -> Int64s:
-    """The innermost function of such an owner around each of ``launch``, else around the forward operator of the
-    backward one that it lies in; :data:`NO_INDEX` for none."""
-    mask = strings_where(trace, lambda name: (line := function_line(name)) is not None and owner(line.file) == least)
-    frame = innermost(trace, launch, (Category.PYTHON_FUNCTION,), mask)
-    links, stacks = forward_backward(trace), call_stacks(trace)
-    rest = np.flatnonzero(frame < 0)
-    if len(links) and len(rest):
-        target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
-        which = enclosing(trace, target)[stacks.place_of[launch[rest]]]
-        backward = np.where(which >= 0, stacks.row[target[which]], NO_INDEX)
-        frame[rest] = innermost(trace, links.forward_of(backward), (Category.PYTHON_FUNCTION,), mask)
-    return frame
 
 
 def lines_of_rows(trace: Trace, rows: Int64s) -> Int32s:

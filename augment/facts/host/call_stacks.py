@@ -304,18 +304,17 @@ def operator_times(trace: Trace) -> OperatorTimes:
     return OperatorTimes(place, row, dur - sums(outer[inside], dur[inside], len(place)))
 
 
+def functions_of(trace: Trace, whose: int) -> Bools:
+    """Which strings of the trace name a Python function of that owner."""
+    return strings_where(trace, lambda name: (line := function_line(name)) is not None and owner(line.file) == whose)
+
+
 def python_lines(trace: Trace, rows: Int64s) -> list[str]:
     """The innermost frames of the user's own program around ``rows``, the most frequent first; none without stacks."""
     rows = rows[rows >= 0]
-    is_users = strings_where(trace, _is_theirs)
-    frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), is_users)
+    frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), functions_of(trace, USERS))
     frames = frames[frames >= 0]
     return [short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
-
-
-def _is_theirs(name: str) -> bool:
-    line = function_line(name)
-    return line is not None and owner(line.file) == USERS
 
 
 def callers(trace: Trace, calls: Int64s) -> list[str]:

@@ -201,21 +201,17 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered < COVERED:
         if number := _without_peak(trace, place, COVERED - covered):
             return why_not_of(trace, device, number)
-        share = f"FLOPs are known for only {100 * covered:.1f} % of the time of matrix products{_lacking(trace, place)}"
+        # the operators, or kernels without one, with most of the time of products whose operations are not counted
+        counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
+        families = work_families(trace)
+        is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
+        lacking = (is_product & ~counted)[gpu_work(trace).devices[place].places]
+        names = largest_names(trace, place, lacking, LEAST_NAMED)
+        most = f" (most of the rest is in {listed(names)})" if names else ""
+        share = f"FLOPs are known for only {100 * covered:.1f} % of the time of matrix products{most}"
         why = "the rest has no operator (as in CUDA graphs), no shapes, no formula or no telling name"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
-
-
-def _lacking(trace: Trace, place: int) -> str:
-    """The operators, or kernels without one, with most of the time of products whose operations are not counted."""
-    work, operators, families = gpu_work(trace), operator_work(trace), work_families(trace)
-    device = work.devices[place].places
-    counted = np.append(~np.isnan(roofs(trace).flops), False)[operators.owner]
-    named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-    lacking = (named & ~counted)[device]
-    names = largest_names(trace, place, lacking, LEAST_NAMED)
-    return f" (most of the rest is in {listed(names)})" if names else ""
 
 
 def largest_names(trace: Trace, place: int, chosen: Bools, least: float) -> list[str]:

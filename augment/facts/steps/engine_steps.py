@@ -219,13 +219,6 @@ def step_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[re.Pattern[str], 
     return patterns
 
 
-def _by_user(match: re.Match[str], phase: Phase) -> Batch:
-    counts: dict[str, Any] = {key: int(text) for key, text in match.groupdict().items() if text and text.isdecimal()}
-    if phase == PHASES[-1] and {"prefill_requests", "decode_requests"} <= counts.keys():
-        phase = _phase(counts["prefill_requests"], counts["decode_requests"])
-    return Batch(phase=phase, **counts)
-
-
 class EngineSteps(Struct, frozen=True):
     """The annotations of an engine's steps, in the order of time; those of two threads may overlap."""
 
@@ -243,7 +236,11 @@ def engine_steps(trace: Trace) -> EngineSteps:
     for pattern, phase in rules:
         for code, name in enumerate(strings):
             if code not in batches and (match := pattern.fullmatch(name, 0, LOOKED_AT)):
-                batches[code] = _by_user(match, phase)
+                groups = match.groupdict().items()
+                counts: dict[str, Any] = {key: int(text) for key, text in groups if text and text.isdecimal()}
+                is_mixed = phase == PHASES[-1] and {"prefill_requests", "decode_requests"} <= counts.keys()
+                of_counts = _phase(counts["prefill_requests"], counts["decode_requests"]) if is_mixed else phase
+                batches[code] = Batch(phase=of_counts, **counts)
     by_user = bool(batches)
     if not by_user:
         batches = {code: batch for code, name in enumerate(strings) if (batch := batch_of(name)) is not None}

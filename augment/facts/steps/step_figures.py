@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bytes, Int64s, Intervals, Places, clip, is_any, sums
 from augment.core.trace import Identity, Trace
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.memory_events import memory_rows
 from augment.facts.source.event_args import arg_columns
@@ -36,14 +38,33 @@ def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:
     coverages = type_coverage(trace)
     if not coverages:
         return [StepFigures(None, wall_ns, {})]
-    return [
-        StepFigures(
-            coverage.device.device,
-            wall_ns,
-            _times(coverage, windows) | _idle(trace, place, windows) | _launched(trace, place, windows),
-        )
-        for place, coverage in enumerate(coverages)
-    ]
+    work, events = gpu_work(trace), trace.events
+    figures = []
+    for place, coverage in enumerate(coverages):
+        time = partial(coverage.time_within, windows.start, windows.end)
+        idle = step_idle(trace, place, windows)
+        waits = np.zeros((len(GapCategory), len(windows)), np.int64)
+        np.add.at(waits, (idle.category, idle.step), idle.end - idle.start)
+        places = coverage.device.places
+        launch, step = work.launch[places], step_of_work(trace, windows)[places]
+        delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
+        inside, launched = step >= 0, (launch != NO_INDEX) & (step >= 0)
+        of_device = {
+            "busy_ns": time(any_of=COMPUTATION | COMMUNICATION | MEMORY),
+            "compute_ns": time(any_of=COMPUTATION),
+            "communication_ns": time(any_of=COMMUNICATION),
+            "exposed_communication_ns": time(any_of=COMMUNICATION, none_of=COMPUTATION),
+            "exposed_memory_ns": time(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
+            "idle_ns": waits.sum(axis=0),
+            "host_wait_ns": waits[GapCategory.HOST_WAIT],
+            "kernel_wait_ns": waits[GapCategory.KERNEL_WAIT],
+            "other_wait_ns": waits[GapCategory.OTHER],
+            "work_count": np.bincount(step[inside], minlength=len(windows)).astype(np.int64),
+            "launched": np.bincount(step[launched], minlength=len(windows)).astype(np.int64),
+            "launch_delay_ns": sums(step[launched], delay[launched], len(windows)),
+        }
+        figures.append(StepFigures(coverage.device.device, wall_ns, of_device))
+    return figures
 
 
 def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
@@ -61,46 +82,6 @@ def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
     peaks = np.full(len(windows), -1, np.int64)
     np.maximum.at(peaks, step[on_device], columns.ints("Total Allocated").at(rows[on_device], -1))
     return peaks if (peaks >= 0).any() else None
-
-
-def _times(coverage: TypeCoverage, windows: StepWindows) -> dict[str, Int64s]:
-    def time(any_of: int, none_of: int = 0) -> Int64s:
-        return coverage.time_within(windows.start, windows.end, any_of=any_of, none_of=none_of)
-
-    return {
-        "busy_ns": time(COMPUTATION | COMMUNICATION | MEMORY),
-        "compute_ns": time(COMPUTATION),
-        "communication_ns": time(COMMUNICATION),
-        "exposed_communication_ns": time(COMMUNICATION, COMPUTATION),
-        "exposed_memory_ns": time(MEMORY, COMPUTATION | COMMUNICATION),
-    }
-
-
-def _idle(trace: Trace, device: int, windows: StepWindows) -> dict[str, Int64s]:
-    idle = step_idle(trace, device, windows)
-    waits = np.zeros((len(GapCategory), len(windows)), np.int64)
-    np.add.at(waits, (idle.category, idle.step), idle.end - idle.start)
-    return {
-        "idle_ns": waits.sum(axis=0),
-        "host_wait_ns": waits[GapCategory.HOST_WAIT],
-        "kernel_wait_ns": waits[GapCategory.KERNEL_WAIT],
-        "other_wait_ns": waits[GapCategory.OTHER],
-    }
-
-
-def _launched(trace: Trace, device: int, windows: StepWindows) -> dict[str, Int64s]:
-    work, events = gpu_work(trace), trace.events
-    places = np.arange(work.devices[device].start, work.devices[device].stop)
-    launch = work.launch[places]
-    known = launch != NO_INDEX
-    step = step_of_work(trace, windows)[places]
-    delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
-    inside, launched = step >= 0, known & (step >= 0)
-    return {
-        "work_count": np.bincount(step[inside], minlength=len(windows)).astype(np.int64),
-        "launched": np.bincount(step[launched], minlength=len(windows)).astype(np.int64),
-        "launch_delay_ns": sums(step[launched], delay[launched], len(windows)),
-    }
 
 
 # Idle time of a device within the steps, by cause, also before its first and after its last work.

@@ -107,11 +107,10 @@ def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
 def missing(first: int, last: int, numbers: Int64s) -> str:
     """Says that a trace with steps of these ``numbers`` has none from ``first`` to ``last``."""
     wanted = f"no step {first}" if first == last else f"no step of {first} to {last}"
-    return f"{wanted}; it has {_steps_text(numbers) if len(numbers) else NO_STEPS}"
-
-
-def _steps_text(numbers: Int64s) -> str:
-    return f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers.min()} to {numbers.max()}"
+    if not len(numbers):
+        return f"{wanted}; it has {NO_STEPS}"
+    there = f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers.min()} to {numbers.max()}"
+    return f"{wanted}; it has {there}"
 
 
 # Selects the events that stay when a trace is cut: whole slices, and arrows with both ends.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -227,7 +227,14 @@ def read_provenance(path: str, limits: Limits = UNLIMITED) -> KernelOrigins:
         LimitExceeded: a file is larger than the limits allow.
     """
     graphs, others = [], 0
-    for file in _files_below(files_at(path)):
+    files: list[str] = []
+    for each in files_at(path):
+        if os.path.isdir(each):
+            for folder, _, names in os.walk(each):
+                files += [os.path.join(folder, name) for name in names if name.startswith("inductor_provenance_track")]
+        else:
+            files.append(each)
+    for file in sorted(files)[:MOST_FILES]:
         with open_text(file, limits) as text:
             content = at_least(text, LONGEST_PAYLOAD)
         try:
@@ -242,17 +249,6 @@ def read_provenance(path: str, limits: Limits = UNLIMITED) -> KernelOrigins:
         mappings = "; node mappings alone name no lines" if others else ""
         raise UnknownFormat(path, f"no {STACKS}.json{mappings}; record with TORCH_COMPILE_DEBUG=1")
     return KernelOrigins(graphs)
-
-
-def _files_below(paths: Iterable[str]) -> list[str]:
-    files: list[str] = []
-    for path in paths:
-        if os.path.isdir(path):
-            for folder, _, names in os.walk(path):
-                files += [os.path.join(folder, name) for name in names if name.startswith("inductor_provenance_track")]
-        else:
-            files.append(path)
-    return sorted(files)[:MOST_FILES]
 
 
 def _lines(stacks: dict[str, Any]) -> dict[str, tuple[CodeLine, ...]]:

@@ -49,8 +49,15 @@ class FastScanner(PacketScanner):
         start = address(padded)
         state = self.rows.scan
         state.position = 0
+        rows, tracks, places = self.rows, self._track_slots, self._place_slots
         while True:
-            self._number()
+            # the compiled code gets the numbers of new tracks and places
+            if new := _later(rows.tracks, tracks):
+                tracks.extend(((uuid, 0, 0), number) for uuid, number in new)
+            if added := _later(rows.places, places):
+                places.extend((_as_numbers(key), number) for key, number in added)
+            state.track_slots, state.track_mask = tracks.where()
+            state.place_slots, state.place_mask = places.where()
             state.packets = self.packets
             why = self._scan(start, start + size, base, state)
             self.packets, position = state.packets, state.position
@@ -78,16 +85,6 @@ class FastScanner(PacketScanner):
             if after == position:
                 return position
             state.position = after
-
-    def _number(self) -> None:
-        """Tell the compiled code the numbers of new tracks and places."""
-        rows, state = self.rows, self.rows.scan
-        if new := _later(rows.tracks, self._track_slots):
-            self._track_slots.extend(((uuid, 0, 0), number) for uuid, number in new)
-        if added := _later(rows.places, self._place_slots):
-            self._place_slots.extend((_as_numbers(key), number) for key, number in added)
-        state.track_slots, state.track_mask = self._track_slots.where()
-        state.place_slots, state.place_mask = self._place_slots.where()
 
 
 def _later(numbers: dict[Any, int], slots: _Slots) -> list[tuple[Any, int]]:

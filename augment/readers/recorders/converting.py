@@ -53,7 +53,8 @@ class RecorderText:
     def __init__(self, path: str, stream: TextStream, kind: str, file: BinaryIO | None) -> None:
         """``file``: what is open at ``path``, unless it is compressed."""
         self._path, self._stream, self._kind, self._file = path, stream, kind, file
-        self._key = _identity(file) if file else None
+        status = os.fstat(file.fileno()) if file else None
+        self._key = status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         self._rest = b""
         self._pieces = self._converted()
         self.damage: str | None = None
@@ -154,12 +155,6 @@ def kind_of(head: bytes) -> str | None:
         return "parquet"
     plain = head.replace(b'"', b"").decode("latin-1")
     return next((kind for begins, kind in _CSV.items() if plain.startswith(begins)), None)
-
-
-def _identity(file: BinaryIO) -> _Key:
-    """What changes when the file does."""
-    status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _lines(stream: TextStream) -> Iterator[str]:

@@ -150,7 +150,14 @@ class Nsight:
         for calls in self._calls.values():
             calls.sort(key=attrgetter("start"))
         if len(self._pids) == 1 and not self._ranks:
-            self._environment(*self._pids)
+            (pid,) = self._pids  # the rank in the environment of the only process; nothing else is taken from there
+            for name, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
+                is_environment = name == "DeviceEnvironment" and isinstance(value, str)
+                for is_rank, number in _ENVIRONMENT.findall(value) if is_environment else ():
+                    if is_rank:
+                        self._ranks.setdefault(pid, int(number))
+                    else:
+                        self._world = self._world or int(number)
         self._ranks = {pid: rank for pid, rank in self._ranks.items() if pid in self._pids}
         several = len(set(self._ranks.values())) > 1
         self.text = KinetoText(self._first, self._ranks if several else {}, self._pids)
@@ -187,16 +194,6 @@ class Nsight:
                 properties[number] = {"id": number, **entry}
                 self._sms[number] = entry["numSms"]
         return [properties[number] for number in sorted(properties)]
-
-    def _environment(self, pid: int) -> None:
-        """The rank in the environment of the only process. Nothing else is taken from there."""
-        for name, value in self.tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
-            if name == "DeviceEnvironment" and isinstance(value, str):
-                for is_rank, number in _ENVIRONMENT.findall(value):
-                    if is_rank:
-                        self._ranks.setdefault(pid, int(number))
-                    else:
-                        self._world = self._world or int(number)
 
     def events(self) -> Iterator[Piece]:
         """All events."""

@@ -40,13 +40,6 @@ def is_known(versions: set[str]) -> bool:
     return bool(versions) and all(version.split(".")[0] == "3" for version in versions)
 
 
-def _category(domain: str) -> str:
-    """Kineto's category of a call, by what rocprofv3 calls its kind."""
-    if domain.startswith(("MARKER", "ROCTX", "RCCL")):
-        return "user_annotation"
-    return "cuda_driver" if domain.startswith("HSA") else "cuda_runtime"
-
-
 class _Set(Struct):
     """A set of tables whose names end with ``suffix``, and what their rows refer to by number."""
 
@@ -266,7 +259,9 @@ def _call(
     text: KinetoText, pid: int, tid: int, domain: str, name: str, start: int, end: int, number: int
 ) -> Iterator[Piece]:
     """A call of the host; a ``number`` above 0 is the correlation of what it launches."""
-    category = _category(domain)
+    category = "cuda_driver" if domain.startswith("HSA") else "cuda_runtime"
+    if domain.startswith(("MARKER", "ROCTX", "RCCL")):
+        category = "user_annotation"
     if category == "user_annotation" or number <= 0:
         yield text.on_host(pid, tid, Slice(category, quoted(name), start, end))
         return
