@@ -13,16 +13,16 @@ from augment.diagnosis.judging import measure
 def vendor(trace: Trace) -> str:
     """``amd``, ``ascend``, ``mtia``, or ``nvidia``, which also stands for unknown ones.
 
-    Names of devices tell it, else those of calls.
+    Names of devices tell it, but of MTIA's, which have code names; else those of calls.
     """
+    events = trace.events
+    if any(name.lower().startswith("mtia") for name in _used(trace, events.category_name[:])):
+        return "mtia"
     names = " ".join(name or "" for _, name in trace.source.devices).lower()
     if any(word in names for word in ("amd", "instinct", "radeon")):
         return "amd"
     if names.strip():
         return "ascend" if "ascend" in names else "nvidia"
-    events = trace.events
-    if any(name.lower().startswith("mtia") for name in _used(trace, events.category_name[:])):
-        return "mtia"
     calls = _used(trace, events.name[events.slices_of(*LAUNCHES)])
     if any(name.startswith("AscendCL@") for name in calls) or _on_ascend(trace):
         return "ascend"

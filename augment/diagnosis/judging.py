@@ -201,11 +201,12 @@ def fetches_in_steps(trace: Trace) -> Int64s:
 
 def saved_a_step(trace: Trace, cut: Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns. Time in which a server has no request
-    saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle. A host
-    that is ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no
-    shorter than what the host takes for them."""
+    saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle. So it is
+    in a recording without steps, which ends with its last work, not when the host has waited for it. A host that is
+    ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no shorter
+    than what the host takes for them."""
     saved, whole = saved_ns(trace, cut), measure(trace)
-    if has_pauses(trace):
+    if has_pauses(trace) or (whole.unit == "recording" and len(gpu_work(trace))):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + taken_work_ns(trace, cut))
     elif whole.unit == "step":

@@ -85,8 +85,8 @@ def ends_early(trace: Trace) -> bool:
 
 
 def is_excerpt(trace: Trace) -> bool:
-    """Whether there is GPU work, but less than of any run that can be judged."""
-    return 0 < len(gpu_work(trace)) < LEAST_PIECES and len(launches(trace).row) < LEAST_PIECES
+    """Whether there is GPU work, but less than of any run that can be judged, and not because it was lost."""
+    return 0 < len(gpu_work(trace)) < LEAST_PIECES and len(kernel_launches(trace)) < LEAST_PIECES
 
 
 def unlaunched_ratio(trace: Trace) -> float:

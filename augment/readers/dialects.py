@@ -70,6 +70,8 @@ ASCEND_CALLS, ASCEND_PROGRAM = "CANN", "Python"
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
 ASCEND_COLLECTIVES_THREAD = ("Communication", "Communication Kernel")
 ASCEND_PLANE = re.compile(r"Plane \d+")
+MTIA_DEVICE = "mtia_ccp_events"  #: the category of the tasks of an MTIA device, of which some are no work, either
+MTIA_SYNCS = ("event_wait", "event_record")
 #: tasks of an Ascend device that are not work: a stream waits, or signals others
 ASCEND_SYNC = re.compile(
     r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"
@@ -102,12 +104,18 @@ def rank_in_name(name: str) -> int | None:
 
 def categorise(raw: RawEvents, category: Bytes) -> None:
     """Set the ``category`` of rows without one: events that an Ascend device executed, and calls of Ascend's
-    runtime.
+    runtime; and of what a stream of an MTIA device only waits for.
     """
     without = np.array([not string for string in raw.strings], np.bool_)
     called = np.array([string.startswith(ASCEND_CALL) for string in raw.strings], np.bool_)
     if called.any():
         category[without[raw.category] & called[raw.name]] = Category.CUDA_RUNTIME
+    on_mtia, syncs = (
+        np.array([string.lower() in known for string in raw.strings], np.bool_)
+        for known in ((MTIA_DEVICE,), MTIA_SYNCS)
+    )
+    if on_mtia.any():
+        category[on_mtia[raw.category] & syncs[raw.name]] = Category.CUDA_SYNC
     names = raw.names
     if ASCEND_DEVICE not in names.processes.values():
         return

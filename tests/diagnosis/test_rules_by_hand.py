@@ -202,6 +202,16 @@ def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
     assert isinstance(launch_bound.check(trace_of(step, train, *work, outer, *inner)), Fine)
 
 
+def test_waiting_for_the_last_work_of_a_recording_costs_nothing() -> None:
+    """A benchmark ends with a call that waits: nothing comes after it, however late the call returns."""
+    work = enough(100_000)
+    last = max(each.end for each in work)
+    waits = call("cudaDeviceSynchronize", last - 20_000, last + 60_000)
+    trace = trace_of(op("aten::mm", 0, last - 30_000), *work, waits)
+    assert measure(trace).windows.end.tolist() == [last]
+    assert not isinstance(synchronizing_calls.check(trace), Found)
+
+
 def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)

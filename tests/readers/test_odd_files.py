@@ -115,6 +115,15 @@ def test_old_and_foreign_categories(reading: Any, name: str, category: Category)
     assert trace.strings[trace.events.category_name[1]] == name
 
 
+def test_waits_of_streams_of_an_mtia_device_are_no_work(reading: Any) -> None:
+    device = {**FIRST, "cat": "mtia_ccp_events", "ts": 11}
+    trace = reading(
+        events({**device, "name": "event_wait"}, {**device, "name": "merge"}, {**FIRST, "name": "event_wait"})
+    )
+    of_name = dict(zip(trace.names_of(range(len(trace.events))), trace.events.category.tolist(), strict=True))
+    assert (of_name["merge"], trace.events.category.tolist().count(Category.CUDA_SYNC)) == (Category.KERNEL, 1)
+
+
 def test_ascend_kernels_have_no_category(reading: Any) -> None:
     trace = reading(
         json.dumps(

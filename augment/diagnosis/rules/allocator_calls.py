@@ -51,7 +51,7 @@ _ADVICE: dict[Why, str] = {
     "{torch}.empty_cache() in the step, or a library that frees its own workspace, in the operators named",
     "set_up": "These operators free memory only at their first call in the recording: libraries are "
     "initializing. Run some steps before the recording begins (a warmup in the profiler's schedule)",
-    "pinned": "Pinned memory is allocated again and again: allocate buffers once and reuse them",
+    "pinned": "Pinned memory is allocated while the {gpu} waits: allocate buffers once and reuse them",
     "growing": "Sizes still change from step to step: pad to a few sizes, or record after more steps",
     "starting": "Memory still grows, as at the start of a run: run some steps before the recording "
     "begins. If that continues, sizes change: pad to a few sizes",
@@ -68,8 +68,9 @@ class AllocatorCalls(rule.Seen, frozen=True):
     why: Why
 
     def title(self, words: text.Words) -> str:
-        calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)}"
-        return f"{calls} {words.per_step} take the host {text.time(self.host_ns)}, most in {text.listed(self.callers)}"
+        calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)} {words.per_step}"
+        take = "takes" if calls.startswith("1 ") else "take"
+        return f"{calls} {take} the host {text.time(self.host_ns)}, most in {text.listed(self.callers)}"
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"

@@ -113,13 +113,11 @@ def step_windows(trace: Trace) -> StepWindows:
 
 
 def last_work_ns(trace: Trace) -> int:
-    """When the last work ends that the host or a device does, or a call that began before that, ns; 0 without any."""
+    """When the last work of the host or a device ends, or, without any, the last call, ns; 0 without one."""
     events, calls = trace.events, trace.events.slices_of(*LAUNCHES)
     work = np.concatenate((events.slices_of(*_WORK), calls[matching(trace, _ASKING)[events.name[calls]]]))
     rows = work if len(work) else calls
-    last = int((events.ts[rows] + events.dur[rows]).max(initial=0))
-    begun = calls[events.ts[calls] <= last]
-    return int((events.ts[begun] + events.dur[begun]).max(initial=last))
+    return int((events.ts[rows] + events.dur[rows]).max(initial=0))
 
 
 @derived
