@@ -19,7 +19,9 @@ from augment.writers.perfetto.several import FirstView
 if TYPE_CHECKING:
     from augment.job.answer import Answer
 
-JOB, ROLES = "Job", "Roles"  #: the names of the groups of the tracks of a job, and of roles that work together
+#: the names of the groups of the tracks of a job (that of its verdict, which is drawn on it), and of roles that work
+#: together
+JOB, ROLES = "Job diagnosis", "Roles"
 _RANKS = 3  #: with pinned tracks
 _SHORTEST_NS = 10_000  #: of a window to show
 _DEVICE = r"( device \S+)?"  #: pattern of what tells tracks of several devices of a rank apart

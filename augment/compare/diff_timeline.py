@@ -89,6 +89,7 @@ def _verdict(pair: Pair, label: str, sentences: Sequence[str]) -> Iterator[Slice
         names=Texts(np.zeros(1, np.int32), [" ".join(sentences)]),
         description=f"what the comparison with {label} found",
         of_process=True,
+        on_top=True,
     )
 
 

@@ -49,6 +49,8 @@ class SliceTrack(Struct, frozen=True):
     below. Where it has no text, there is no second slice; nor within a slice of no duration.
     ``group`` names a track of the device that this one lies in, with all others of that group: the name then says
     which device it speaks of.
+    ``of_process``: it lies beside the threads of its process, not below one. ``on_top``: in a file of a single trace it
+    is the first row of its thread instead, above what may be deep stacks.
     ``colour``: slices of one number get one colour where the viewer supports it; names decide for -1, or without it.
     ``seamed``: writers put the track at the seam of their outputs, as the job of the rank may say otherwise.
     """
@@ -63,6 +65,7 @@ class SliceTrack(Struct, frozen=True):
     description: str = ""
     inner: Texts | None = None
     of_process: bool = False
+    on_top: bool = False
     group: str = ""
     colour: Int64s | None = None
     seamed: bool = False

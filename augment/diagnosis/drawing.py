@@ -89,6 +89,7 @@ class DrawnDiagnosis(Struct, frozen=True):
             },
             description="the verdict, and in it what is wrong with this run: each finding over the time it speaks of",
             of_process=True,
+            on_top=True,
             colour=np.array([_colour(each) for each in self.texts], np.int64)[code],
             seamed=True,
         )
@@ -231,6 +232,7 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
         inner=Texts(code, sentences[1:]),
         description="why this recording was not judged, and what to do",
         of_process=True,
+        on_top=True,
     )
     return [track]
 

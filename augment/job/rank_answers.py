@@ -290,6 +290,7 @@ def track(answer: Answer, member: int) -> ReportedTrack:
         },
         description="what the traces of all ranks tell of this one: for whom it waits, or that others wait for it",
         of_process=True,
+        on_top=True,
         reported=reported,
     )
 

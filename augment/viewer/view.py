@@ -35,6 +35,7 @@ _LEAST_BYTES = 100 * 2**20  #: or, if the device's memory is unknown, at least t
 #: suffixes of a counter's name: its unit, if it was read from Chrome JSON, and the thread id that the UI adds
 _UNIT = r"( operations| bytes| MB| GB)?( \(\d+\))?"
 
+_VERDICT = r"(Job d|D)iagnosis( \(\d+\))?"
 _CHANGES = "(slower|faster|cumulative)"  #: rows of a comparison
 _STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
 
@@ -97,7 +98,7 @@ def timeline_view(first: FirstView | None) -> View:
 
 #: the view of a file that cannot be read here
 UNKNOWN = View(
-    pins=("(Job d|D)iagnosis", f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
+    pins=(_VERDICT, f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
     groups=("GPU 0",),
 )
 
@@ -116,7 +117,7 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
         ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
     return View(
-        pins=["(Job d|D)iagnosis", *_rare_pins(trace), *islice(_pins(trace), _MOST - 1)],
+        pins=[_VERDICT, *_rare_pins(trace), *islice(_pins(trace), _MOST - 1)],
         groups=_processes(trace) if _kernels(trace) else [*_processes(trace), *devices],
         window=_window(trace, shift_ns),
         bounds=bounds,

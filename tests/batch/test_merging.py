@@ -125,9 +125,14 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
     perfetto.load_clean(tmp_path / "job.pftrace")
     order = "order by extract_arg(source_arg_set_id, 'sibling_order_rank')"
     roots = perfetto.rows(f"select name from track where parent_id is null and name is not null {order}")
-    assert roots == [("Job",), *((f"rank {rank}",) for rank in range(3))]
-    tracks = perfetto.rows(f"{ROOTS} select name from track join root using (id) where top = 'Job' and name <> 'Job'")
+    assert roots == [("Job diagnosis",), *((f"rank {rank}",) for rank in range(3))]
+    tracks = perfetto.rows(f"{ROOTS} select name from track join root using (id) where top = 'Job diagnosis'")
     assert tracks == [("Job diagnosis",), ("Job critical path",), ("Late rank",), ("Ranks waiting",)]
+    drawn = "select count(*) from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
+    root = (
+        "track.parent_id is null"  # the UI shows the slices of a root that has others below it, though it is not open
+    )
+    assert perfetto.rows(f"{drawn} and {root}") == perfetto.rows(drawn) == [(1,)]
     said = perfetto.rows(
         "select slice.name from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
     )

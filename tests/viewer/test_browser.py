@@ -20,6 +20,7 @@ import pytest
 
 from augment.facts.steps.step_windows import step_windows
 from augment.readers import read
+from augment.viewer.view import exactly
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ PIN = """async (patterns) => {
 
 #: the rows of the pictures of docs/analyses.md, by analysis; a stream, where that helps
 ROWS = {
-    "diagnosis": ["Diagnosis"],
+    "diagnosis": ["Diagnosis (4200)"],
     "steps": ["Steps"],
     "temporal_breakdown": ["GPU state"],
     "idle_time_breakdown": ["Idle", "stream 7"],
@@ -200,7 +201,7 @@ def shows_middle_step(seen: Seen, raw: Path) -> bool:
 def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictures: Path) -> None:
     picture = pictures / "open_pinned.png"
     seen = see(context, raw, picture)
-    assert [name for name in seen.pinned if name != "Diagnosis"] == PINNED
+    assert [name for name in seen.pinned if not name.startswith("Diagnosis")] == PINNED
     assert 0 < seen.height <= 400
     assert seen.expanded == ["python 4200"]
     assert seen.import_errors == 0
@@ -226,7 +227,7 @@ def test_each_row_has_a_picture(context: Any, pictures: Path, tmp_path: Path) ->
         page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")
         page.evaluate("() => self.waitForPerfettoIdle()")
         for analysis, rows in ROWS.items():
-            pinned = page.evaluate(PIN, [f"^{row}$" for row in rows])
+            pinned = page.evaluate(PIN, [f"^{exactly([row])}$" for row in rows])
             assert pinned["names"] == rows
             page.screenshot(path=pictures / "tracks" / f"{analysis}.png", clip=pinned["box"])
         page.close()
@@ -247,7 +248,7 @@ def test_an_augmented_chrome_trace_looks_like_a_native_one(context: Any, raw: Pa
     augment("run", raw, "-o", tmp_path, "--to", "chrome").communicate(timeout=600)
     seen = see(context, tmp_path / "rank0.augmented.json.gz", tmp_path / "open_chrome.png")
     names = [name.removesuffix(" operations") for name in seen.pinned]
-    assert [name for name in names if name != "Diagnosis"] == PINNED
+    assert [name for name in names if not name.startswith("Diagnosis")] == PINNED
     assert seen.expanded == ["python 4200"]
     assert seen.import_errors == 0
     assert shows_middle_step(seen, raw)
@@ -265,7 +266,7 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded
     overview = [f"GPU busy, rank {rank}: row {rank + 1}" for rank in range(3)]
-    assert seen.roots == ["Job", "rank 0", "rank 1", "rank 2", *overview]
+    assert seen.roots == ["Job diagnosis", "rank 0", "rank 1", "rank 2", *overview]
     assert seen.overview_rows == 3
 
 
@@ -290,7 +291,7 @@ def test_both_sides_of_an_overlay_are_shown(context: Any, compared: Path, pictur
 
 def test_of_a_comparison_the_differences_of_the_device_are_pinned(context: Any, compared: Path, pictures: Path) -> None:
     seen = see(context, compared / "rank0.diff.pftrace", pictures / "diff_timeline.png")
-    assert seen.pinned == ["Diagnosis", "Δ GPU 0 slower", "Δ GPU 0 cumulative", "stream 7"]
+    assert seen.pinned == ["Diagnosis (4200)", "Δ GPU 0 slower", "Δ GPU 0 cumulative", "stream 7"]
     assert seen.import_errors == 0
 
 
@@ -328,5 +329,5 @@ def test_a_server_shows_its_steps(context: Any, pictures: Path, tmp_path: Path) 
     raw = tmp_path / "server.json.gz"
     subprocess.run([sys.executable, ROOT / "examples" / "serve.py", "-o", raw], check=True)
     seen = see(context, raw, pictures / "why_slow_server.png", VERDICT)
-    assert {"Diagnosis", "Inference steps", "GPU state"} <= set(seen.pinned)
+    assert {"Diagnosis (4200)", "Inference steps", "GPU state"} <= set(seen.pinned)
     assert "between two steps" in seen.text

@@ -40,6 +40,8 @@ class Room(msgspec.Struct, frozen=True):
         packets: descriptions of homes that are not in the file.
         suffixes: by track of the source, what ends the names of tracks added under it.
         processes: by track of the source, the process that it lies in; only where that is not its home.
+        of_one: the file has a single trace.
+        on_home: the name of a track that has no row of its own: it is drawn on that of its home.
     """
 
     count: int
@@ -48,12 +50,16 @@ class Room(msgspec.Struct, frozen=True):
     packets: bytes
     suffixes: dict[int, str] = {}
     processes: dict[int, int] = {}
+    of_one: bool = False
+    on_home: str = ""
 
 
 class AddedTracks(ABC):
     """Makes tracks for annotations; their descriptions wait in :meth:`take_packets`."""
 
     short = ""  #: appended to the names of added tracks: the trace that they belong to, if the file has several
+    of_one = False  #: whether the file has a single trace
+    on_home = ""  #: the name of a track that is drawn on the row of its home
 
     def __init__(self, count: int, children: Mapping[int, int] | None = None) -> None:
         """``count`` is the number of tracks of the file; ``children`` that of tracks added in each track."""
@@ -84,7 +90,11 @@ class AddedTracks(ABC):
         """A new track for an annotation."""
         assert not isinstance(annotation, Flows)
         of_process = isinstance(annotation, SliceTrack) and annotation.of_process
+        if isinstance(annotation, SliceTrack) and annotation.on_top and self.of_one:
+            of_process = False
         home = self.process_of(annotation.under) if of_process else self.home_of(annotation.under)
+        if annotation.name == self.on_home:
+            return home
         group = "" if isinstance(annotation, InstantTrack) else annotation.group
         if group:
             if (home, group) not in self._groups:  # the track of a group is at the top of its home
@@ -136,6 +146,7 @@ class LaterTracks(AddedTracks):
 
     def __init__(self, room: Room) -> None:
         super().__init__(room.count, room.children)
+        self.of_one, self.on_home = room.of_one, room.on_home
         self._homes, self._suffixes, self._processes = room.homes, room.suffixes, room.processes
         self._packets.append(room.packets)
 

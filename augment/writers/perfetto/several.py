@@ -223,14 +223,15 @@ class Several:
         copy_bytes(file, self._file, length)
 
     def add_tracks(self, group: TraceGroup, annotations: Sequence[Addable], shift_ns: int = 0) -> int:
-        """Write a root track for tracks that belong to no single trace, and return its number. ``shift_ns`` is added to
-        all times."""
+        """Write a root track for tracks that belong to no single trace, and return its number; the one that has the
+        group's name is drawn on it, and seen before the group is opened. ``shift_ns`` is added to all times."""
         self._taken.add(group.name)
         root = self._tracks + 1
         content = wire.number(wire.TRACK_UUID, root) + _root_of(group, self._roots)
         described = wire.packet(wire.message(wire.PACKET_DESCRIPTOR, content))
         if annotations:
-            room = Room(root, dict.fromkeys(homes_of(annotations), root), {root: 0}, described)
+            homes = dict.fromkeys(homes_of(annotations), root)
+            room = Room(root, homes, {root: 0}, described, on_home=group.name)
             self._tracks = add(self._file, room, shift_ns, annotations)
         else:
             self._file.write(described)
@@ -251,6 +252,8 @@ def _root_of(group: TraceGroup, place: int) -> bytes:
 
 class GroupTracks(Tracks):
     """The tracks of one trace below those of its group, which is the file's ``place``-th."""
+
+    of_one = False
 
     def __init__(self, trace: Trace, count: int, group: TraceGroup, place: int) -> None:
         """Make the tracks of ``trace`` in a file that has ``count`` tracks already."""

@@ -50,6 +50,8 @@ class TrackPlace(Struct):
 class Tracks(AddedTracks):
     """Makes tracks on first request. Their descriptions wait in :meth:`take_packets`."""
 
+    of_one = True
+
     def __init__(self, trace: Trace, count: int = 0) -> None:
         """Make the tracks of ``trace`` in a file that has ``count`` tracks already."""
         super().__init__(count)
@@ -113,7 +115,7 @@ class Tracks(AddedTracks):
         suffixes = {track: suffix for track in homes if (suffix := self.suffix_of(track))}
         processes = {track: process for track in homes if (process := self.process_of(track)) != homes[track]}
         children = {home: self._children.get(home, 0) for home in (*homes.values(), *processes.values())}
-        return Room(self.count, homes, children, self.take_packets(), suffixes, processes)
+        return Room(self.count, homes, children, self.take_packets(), suffixes, processes, self.of_one)
 
     def of_place(self, index: int) -> int:
         """The track of a place."""
