@@ -28,10 +28,9 @@ from typing import Any
 from bench import ROOT, cache
 
 Programs = dict[str, list[Any]]  #: of each part: CPU s; the name of a part that it needs; a list of those side by side
-LAST = "last"  #: heads a list of calls that other threads take last
 STAGES = {
     "augment.readers.chrome": ("_Reading.all", "EventScanner.finish", "pair", "assemble"),
-    "augment.writers.perfetto": ("plan", "Tracks", "SourceEvents", "_File.write_beside"),
+    "augment.writers.perfetto": ("plan", "Tracks", "SourceEvents", "EventsFile.write_beside"),
     "augment.writers.chrome": ("_begun", "GzipWriter.finish"),
     "augment.writers.metrics": ("document", "encode"),
 }
@@ -69,7 +68,7 @@ class Recorder:
         taken = {*self.programs, *(each for each, _, _ in self._stack)}
         return next(each for n in itertools.count(1) if (each := f"{name} {n}" if n > 1 else name) not in taken)
 
-    def all(self, calls: Any, *, last: bool) -> list[Any]:
+    def all(self, calls: Any) -> list[Any]:
         """Instead of ``Threads.all``: one after another, noted as side by side."""
         names, results = [], []
         for call in list(calls):
@@ -77,7 +76,7 @@ class Recorder:
             label = getattr(inner, "NAME", f"call of {self._stack[-1][0]}")
             names.append(self.numbered(str(label)))
             results.append(self.part(names[-1], call, note=False))
-        self._lap([LAST, *names] if last else names)
+        self._lap(names)
         return results
 
     def derived(self, compute: Any = None, *, until: str = "") -> Any:  # noqa: ARG002 - nothing is dropped
@@ -108,8 +107,8 @@ class Recorder:
 
         context.derived = self.derived  # type: ignore[assignment]
 
-        def all_(_: object, calls: Any, *, last: bool = False) -> list[Any]:
-            return self.all(calls, last=last)
+        def all_(_: object, calls: Any) -> list[Any]:
+            return self.all(calls)
 
         threads.Threads.all = all_  # type: ignore[method-assign]
         run = threading.Thread.run
@@ -217,13 +216,9 @@ class Replay:
             elif isinstance(step, str):
                 yield from self._run(step)
             else:
-                names = [each for each in step if each != LAST]
-                join: list[Any] = [len(names), []]
-                tasks = [(each, join) for each in names]
-                if LAST in step:
-                    self._tasks.extend(tasks)
-                else:
-                    self._tasks.extendleft(reversed(tasks))
+                join: list[Any] = [len(step), []]
+                tasks = [(each, join) for each in step]
+                self._tasks.extendleft(reversed(tasks))
                 self._resume(self._idle)
                 for task in tasks:
                     if task in self._tasks:

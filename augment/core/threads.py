@@ -31,10 +31,8 @@ class Threads:
     def __reduce__(self) -> tuple[type[Threads], tuple[()]]:
         return Threads, ()
 
-    def all(self, calls: Sequence[Callable[[], Result]], *, last: bool = False) -> list[Result]:
+    def all(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """The results of ``calls``, which run side by side, begun in their order.
-
-        ``last``: other threads take them when nothing else waits, as is best for calls that ask for the same facts.
 
         Raises: the error of the first call that raised one; then calls that have not begun are left out.
         """
@@ -42,10 +40,7 @@ class Threads:
             return [call() for call in calls]
         made = [_Call(call) for call in calls]
         with self._changed:
-            if last:
-                self._waiting.extend(made)
-            else:
-                self._waiting.extendleft(reversed(made))
+            self._waiting.extendleft(reversed(made))
             for _ in range(min(self.count - 1 - self._helpers, len(self._waiting))):
                 self._helpers += 1
                 threading.Thread(target=self._help, name="augment-helper", daemon=True).start()

@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, clip, touched, union
-from augment.arrays.intervals import steps as steps_of_depth
 from augment.arrays.ordering import distinct, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
@@ -346,11 +345,12 @@ def beside_ns(trace: Trace, among: Bools) -> Int64s:
     work = gpu_work(trace)
     beside = np.zeros(len(work), np.int64)
     for device in work.devices:
-        places = device.start + np.flatnonzero(among[device.start : device.stop])
+        places = work.by_time[device.places]
+        places = places[among[places]]
         start, end = work.ts[places], work.end[places]
-        moments, depth = steps_of_depth(np.concatenate((start, end)), np.repeat([1, -1], len(places)))
-        several = np.flatnonzero(depth >= 2)
-        which, _, parts = clip(Intervals(start, end), union(moments[several], moments[several + 1]))
+        # Two run where one that began later runs beside those before it
+        several = union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
+        which, _, parts = clip(Intervals(start, end), several)
         beside[places] = sums(which, parts.end - parts.start, len(places))
     return beside
 

@@ -48,14 +48,14 @@ class RankedFindings(Struct, frozen=True):
     answers: dict[str, Answer]
 
 
-@derived(until="diagnosis")
+@derived(until="breakdowns")
 def diagnose(trace: Trace) -> RankedFindings:
     """All answers about a trace."""
     rules = sorted(RULES, key=_turn)
     asked = [partial(_answer, trace, rule) for rule in rules]
     if trace.partial is not None and measure(trace).is_empty:
         asked = [partial(_of_no_step, trace, rule) for rule in rules]
-    made = dict(zip(rules, trace.context.threads.all(asked, last=True), strict=True))
+    made = dict(zip(rules, trace.context.threads.all(asked), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
     few = is_excerpt(trace)

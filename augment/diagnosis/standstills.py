@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 
 from augment.arrays.intervals import total, union
-from augment.arrays.ordering import distinct, group_bounds, is_among, is_any, numbered
-from augment.arrays.statistics import grouped_medians
+from augment.arrays.ordering import distinct, is_among, is_any
+from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
 from augment.core.text import LONGEST_NAME, short
@@ -94,10 +94,14 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     whole = is_any(kind, (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)) & (took > 0)
     if not (whole & (took >= STILL_NS)).any():
         return Spans.of(trace, row[:0])
-    names, which = numbered(np.where(row < 0, -1, trace.events.name[row])[whole])
-    bounds = group_bounds(which, len(names))
-    usual = (grouped_medians(took[whole], which, bounds) < USUAL_NS) & (np.diff(bounds) >= LEAST_USUAL)
-    chosen = np.flatnonzero(whole)[(took[whole] >= STILL_NS) & usual[which]]
+    of_name = np.where(row < 0, len(trace.strings), trace.events.name[row])
+    count, less = (np.bincount(of_name[each], minlength=1) for each in (whole, whole & (took < USUAL_NS)))
+    less.resize(len(count))
+    usual = (2 * less > count) & (count >= LEAST_USUAL)  # the median is below USUAL_NS
+    for name in np.flatnonzero((2 * less == count) & (count >= LEAST_USUAL)).tolist():  # it may be
+        usual[name] = median(took[whole & (of_name == name)]) < USUAL_NS
+    chosen = np.flatnonzero(whole & (took >= STILL_NS))
+    chosen = chosen[usual[of_name[chosen]]]
     spans = Spans(ts[:-1][chosen], ts[1:][chosen], row[chosen])
     thread = np.full(len(chosen), lane, np.int32)
     in_calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread).all_ns

@@ -31,10 +31,8 @@ from augment.readers.attachments.tables import with_tables
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
 THREADS_FROM = 50_000  #: events; with fewer, threads cost more than they save
-#: begun first by several threads: those at the end of the longest chains of facts
-FIRST = ("diagnosis", "critical_path_operators", "critical_path", "idle_time_breakdown")
-#: the analyses of each stage but the breakdowns, which are all others. A single thread begins them in this order, so
-#: that the fewest facts are held while some take much memory
+#: the analyses of each stage but the breakdowns, which are all others. They begin in this order, so that the fewest
+#: facts are held while some take much memory
 STAGE_OF: dict[str, Stage] = {
     "critical_path_operators": "critical path",
     "critical_path": "critical path",
@@ -44,7 +42,6 @@ STAGE_OF: dict[str, Stage] = {
     "inference_phases": "operations",
     "step_efficiency": "operations",
     "model_flops": "operations",
-    "cost": "diagnosis",
     "idle_time_breakdown": "idle time",
 }
 
@@ -130,8 +127,6 @@ def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], thre
         return STAGES.index(_stage(analysis)), names.index(analysis.NAME) if analysis.NAME in names else 0
 
     ordered = sorted(analyses, key=turn)
-    if threads.count > 1:
-        ordered.sort(key=lambda analysis: FIRST.index(analysis.NAME) if analysis.NAME in FIRST else len(FIRST))
     outcomes = threads.all([partial(run, analysis) for analysis in ordered])
     of_name = {analysis.NAME: outcome for analysis, outcome in zip(ordered, outcomes, strict=True)}
     return {analysis.NAME: of_name[analysis.NAME] for analysis in analyses}

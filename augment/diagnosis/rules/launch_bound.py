@@ -40,7 +40,7 @@ _PARTS = {
     facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
 }
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
-_BLOCK = 1 << 18  #: stretches that are looked at at once, as a trace may have millions
+_BLOCK = 1 << 16  #: stretches that are looked at at once, as a trace may have millions
 
 
 class _Short(Struct, frozen=True):

@@ -376,7 +376,9 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -
     flags = stored[codes, 0]
     counts = np.bincount(flags, minlength=4)
     counts[layout.PLAIN] += len(numbers.rows)
-    if len(others.rows):
+    if len(others.rows) and not len(numbers.rows) and not (counts[layout.ABSENT] or counts[layout.DROPPED]):
+        numbers = SparseColumn(others.rows, narrowed(stored[codes, 1]))  # args of one kind of events share their rows
+    elif len(others.rows):
         kept = (flags != layout.ABSENT) & (flags != layout.DROPPED)
         rows = np.concatenate([numbers.rows[:], others.rows[kept]])
         values = np.concatenate([numbers.values[:], stored[codes[kept], 1]])
