@@ -95,8 +95,8 @@ def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | N
     until = np.cumsum(held_ns[order])
     p25, p50, p75 = (float(values[order[np.searchsorted(until, -(-time * quarter // 4))]]) for quarter in (1, 2, 3))
     weight = held_ns / time
-    mean = float(np.dot(values, weight))
-    std = float(np.sqrt(np.dot((values - mean) ** 2, weight)))
+    mean = float((values * weight).sum())  # np.dot's last digit depends on where its arrays lie in memory
+    std = float(np.sqrt(((values - mean) ** 2 * weight).sum()))
     return TimeWeighted(mean, std, p25, p50, p75)
 
 

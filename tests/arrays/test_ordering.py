@@ -30,7 +30,7 @@ from augment.arrays.ordering import (
     sums,
     where_in,
 )
-from augment.arrays.statistics import grouped_medians, median, percentile, percentiles
+from augment.arrays.statistics import grouped_medians, median, percentile, percentiles, time_weighted
 from oracles import plain_kernels
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
@@ -256,3 +256,16 @@ def test_least_over_ranges(ranges: list[tuple[int, int, int]]) -> None:
         min((value for start, size, value in ranges if start <= place < start + size), default=none)
         for place in range(40)
     ]
+
+
+def test_time_weighted_statistics_do_not_depend_on_where_arrays_lie() -> None:
+    """As the sums of ``np.dot`` do, in their last digit."""
+    draw = np.random.default_rng(3)
+    values, held = draw.integers(0, 300, 5000), draw.integers(0, 10**6, 5000)
+    results = set()
+    for place in range(8):
+        room = np.empty((2, 5008), np.int64)
+        moved = room[:, place : place + 5000]
+        moved[:] = values, held
+        results.add(time_weighted(moved[0], moved[1]))
+    assert len(results) == 1
