@@ -73,23 +73,22 @@ def analyze(trace: Trace) -> Findings:
     shape_of = np.full(len(events), -1, np.int32)
     shape_of[of_row] = shapes.codes
     keys, code = combinations(events.name[row], shape_of[row])
+    del of_row, shape_of  # frees memory for what follows, as below
     count = len(keys[0])
+    columns = [np.bincount(code, minlength=count), sums(code, events.dur[row], count)]
+    columns.append(sums(code, operators.self_ns, count))
+    del operators, row
     # the GPU time of the operators at place in the call stacks, including all operators in them
     launched, work = launched_work(trace), gpu_work(trace)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
     start, stop = launched.spans(place)
+    columns.append(sums(code, until[stop] - until[start], count))
+    del until, start, stop
     # each piece of work that an operator launched itself
     owner = enclosing(trace, place)[call_stacks(trace).place_of[work.launch[launched.place]]]
     known = launched.place[owner >= 0]
-    itself, self_ns = code[owner[owner >= 0]], work.end[known] - work.ts[known]
-    columns = [
-        np.bincount(code, minlength=count),
-        sums(code, events.dur[row], count),
-        sums(code, operators.self_ns, count),
-        sums(code, until[stop] - until[start], count),
-        sums(itself, self_ns, count),
-        np.bincount(itself, minlength=count),
-    ]
+    itself = code[owner[owner >= 0]]
+    columns += [sums(itself, work.end[known] - work.ts[known], count), np.bincount(itself, minlength=count)]
     rows = []
     for name, shape, *figures in zip(*(values.tolist() for values in (*keys, *columns)), strict=True):
         text = None if shape < 0 else shapes.values[shape]

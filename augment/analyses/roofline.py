@@ -226,6 +226,10 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
                 )
                 if value.max(initial=0) >= LEAST * most * scale:
                     yield CounterTrack(NAME, name, device.track, ts, value / scale, unit, "of operators with a formula")
+                del change, places, ts, value  # frees memory for what follows
+            del rate, wanted
+        del inside
+    del moved, work_places, owner
     # A slice for each operator with a roof, from its first kernel to its last on the stream of its longest
     owned = np.flatnonzero(operators.owner >= 0)
     stream_of = work.stream_of(np.arange(len(work)))

@@ -121,8 +121,10 @@ def steps(ts: Int64s, change: Int64s) -> tuple[Int64s, Int64s]:
         change: the value added at each of ``ts``.
     """
     order = np.argsort(ts, kind="stable")
-    ts = ts[order]
-    value = np.cumsum(change[order])
+    ts, change = ts[order], change[order]
+    del order  # frees memory for what follows
+    value = np.cumsum(change)
+    del change
     last = _last_of_equals(ts)
     return ts[last], value[last]
 

@@ -37,7 +37,8 @@ LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its 
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
-#: the rules asked first, and last: each of these ask for facts that take much memory, and that others do not need
+#: the rules asked first, and last: each of these ask for facts that take much memory, and that others do not need. The
+#: first find every cause on the host, for which they look through the segments of threads
 _FIRST, _LAST = ("launch_bound", "host_gaps"), ("unaligned_shapes", "low_roofline")
 
 
@@ -48,7 +49,7 @@ class RankedFindings(Struct, frozen=True):
     answers: dict[str, Answer]
 
 
-@derived(until="breakdowns")
+@derived(until="diagnosis")
 def diagnose(trace: Trace) -> RankedFindings:
     """All answers about a trace."""
     rules = sorted(RULES, key=_turn)
@@ -98,7 +99,7 @@ def _of_no_step(trace: Trace, rule: Rule) -> Answer:
 
 def stage_of_rule(rule: Rule) -> Stage:
     """The stage of a run in which a rule is asked."""
-    return "diagnosis" if _LAST[-1] == rule.NAME else "rules"
+    return "rules" if rule.NAME in _FIRST else "diagnosis"
 
 
 def _turn(rule: Rule) -> int:

@@ -37,6 +37,7 @@ STAGE_OF: dict[str, Stage] = {
     "critical_path_operators": "critical path",
     "critical_path": "critical path",
     "diagnosis": "diagnosis",
+    "cost": "diagnosis",  # waits for the diagnosis: nothing else that takes memory is begun beside that
     "roofline": "operations",
     "inference_steps": "operations",
     "inference_phases": "operations",

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from augment.core.trace import Trace
+from augment.diagnosis.judging import beside_ns
 from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
 from augment.diagnosis.rules import disturbed_device
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
 from metamorphic import Document, load, real_trace, save, stretched
 from said import evidence_of, title_of
@@ -177,3 +181,19 @@ def test_recorded_kernels_are_disturbed_only_where_they_are_slowed_down(name: st
     assert isinstance(again, type(answer))
     assert seen_again.kernel_count >= seen.kernel_count  # 20 µs more count
     assert seen_again.longest_ns == 3 * seen.longest_ns
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(0, 1), st.integers(0, 2)), max_size=8))
+def test_time_beside_others_is_that_of_a_count_by_moments(pieces: list[tuple[int, int, int, int]]) -> None:
+    kernels = [kernel("k", ts, ts + dur, device=device, stream=stream) for ts, dur, device, stream in pieces]
+    trace = trace_of(*kernels, call("cudaLaunchKernel", 0, 1))
+    work = gpu_work(trace)
+    among = np.arange(len(work)) % 3 != 2
+    running = np.zeros((2, 50), np.int64)
+    device = [work.devices.index(each) for each in work.devices for _ in range(each.start, each.stop)]
+    for place in np.flatnonzero(among).tolist():
+        running[device[place], work.ts[place] : work.end[place]] += 1
+    assert beside_ns(trace, among).tolist() == [
+        int(np.count_nonzero(running[device[place], work.ts[place] : work.end[place]] > 1)) if among[place] else 0
+        for place in range(len(work))
+    ]

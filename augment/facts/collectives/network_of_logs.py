@@ -83,7 +83,7 @@ _SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC
 _SETTINGS = ("IB_DISABLE", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "IB_HCA", "SOCKET_IFNAME")
 
 
-@derived(until="rules")
+@derived(until="diagnosis")
 def network_of_log(trace: Trace) -> NetworkOfLog | None:
     """How NCCL joins the ranks, as it logged; None without a log of the trace's process."""
     attached = trace.context.attached(NcclLogs)

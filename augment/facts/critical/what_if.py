@@ -219,23 +219,26 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
     The part is that of the recorded times: edges that reach into it count whole.
     """
     graph, work = critical_graph(trace), gpu_work(trace)
-    less = np.zeros(len(graph.weight), np.int64)
-    np.add.at(less, cut.edge, cut.ns)
-    weight = graph.weight - less
+    weight = graph.weight.copy()
+    np.subtract.at(weight, cut.edge, cut.ns)
     # the earliest time of each node is the latest in the graph backwards, of which the recording's start is the last
     head, following, _ = bind(graph.target, graph.source, weight, len(graph))
     backwards = np.ascontiguousarray(graph.order[::-1])
-    early = -latest(backwards, head, following, graph.target, weight, -int(graph.ts[ROOT]), last=ROOT)
-    binding = bind(graph.source, graph.target, early[graph.source] + weight, len(graph))[2]
+    early = latest(backwards, head, following, graph.target, weight, -int(graph.ts[ROOT]), last=ROOT)
+    del head, following, backwards  # frees memory for what follows
+    arrival = weight - early[graph.source]
+    del early
+    binding = bind(graph.source, graph.target, arrival, len(graph))[2]
+    del arrival
 
     def time_of(binding: Int32s) -> Decided:
         path = walk(binding, graph.source, len(graph) - 1)
         path = path[(graph.ts[graph.target[path]] > start) & (graph.ts[graph.source[path]] < end)]
-        place, length = graph.source[path].astype(np.int64) - graph.first_work, np.maximum(weight[path], 0)
-        running = np.where(place >= 0, np.clip(graph.self_ns[path] - less[path], 0, length), 0)
-        delay, kind = length - running, graph.kind[path]
-        of_work = np.flatnonzero(place >= 0)
-        by_type = sums(work.type[place[of_work]], running[of_work], len(KernelType))
+        of_work = np.flatnonzero(graph.source[path] >= graph.first_work)
+        delay, kind, edge = np.maximum(weight[path], 0), graph.kind[path], path[of_work]
+        running = np.clip(graph.self_ns[edge] - (graph.weight[edge] - weight[edge]), 0, delay[of_work])
+        delay[of_work] -= running
+        by_type = sums(work.type[graph.source[edge] - graph.first_work], running, len(KernelType))
         computing, communication, copies = (int(by_type[kind]) for kind in KernelType)
         host, gaps = (int(delay[is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
         return Decided(host, computing, communication, copies, gaps, int(delay.sum()) - host - gaps)
@@ -251,7 +254,7 @@ def _gain(graph: CriticalGraph, cut: Cut, leaving: Int64s) -> int:
     return int(saved(*columns, np.full(len(leaving), ends.max(initial=0)), leaving, cut.edge, cut.ns, jobs)[0])
 
 
-@derived(until="rules")
+@derived(until="diagnosis")
 def _lane_edges(trace: Trace) -> dict[int, Int64s]:
     """The edges along each thread, in the order of time."""
     graph: CriticalGraph = critical_graph(trace)

@@ -169,7 +169,7 @@ def steps_of_optimizers(trace: Trace) -> Bools:
     return starting(trace, _STEP)
 
 
-@derived(until="rules")
+@derived(until="diagnosis")
 def in_optimizer(trace: Trace) -> Bools:
     """Whether each piece of ``gpu_work`` was launched in a step of an optimizer."""
     work = gpu_work(trace)

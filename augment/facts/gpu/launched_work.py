@@ -24,14 +24,14 @@ class LaunchedWork(Struct, frozen=True):
 
     place: WorkIndexes  #: the work
     listed: WorkIndexes  #: ``place``, then lists of slices whose work is not one range, because slices cross
-    before: Int64s  #: of each call stack, how many of ``place`` are launched before it
+    before: Int32s  #: of each call stack, how many of ``place`` are launched before it
     last: Int32s  #: of each call stack, the index after its last descendant
     apart: dict[int, tuple[int, int]]  #: spans in ``listed`` of slices that cross, by the index of their call stack
 
     def spans(self, places: Places) -> tuple[Int64s, Int64s]:
         """The ``start`` and ``stop`` of the work launched by each of ``places`` and all that these enclose:
         ``listed[start:stop]``. ``places`` are of the call stacks, and not runtime calls."""
-        start, stop = self.before[places], self.before[self.last[places]]
+        start, stop = (self.before[each].astype(np.int64) for each in (places, self.last[places]))
         if self.apart:
             at = np.array(sorted(self.apart), np.int64)
             known = is_among(places, at)
@@ -57,7 +57,9 @@ def launched_work(trace: Trace) -> LaunchedWork:
     launch = stacks.place_of[work.launch[place]]
     order = np.argsort(launch, kind="stable")
     place, launch = place[order], launch[order]
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(launch, minlength=len(stacks)))))
+    before = np.concatenate(
+        (np.zeros(1, np.int64), np.cumsum(np.bincount(launch, minlength=len(stacks)))), dtype=np.int32
+    )
     # launches of one moment in the order of their correlations, where no operator begins between them
     others = np.cumsum(~is_of(trace, LAUNCHES))[launch]
     ts, thread = trace.events.ts[work.launch[place]], trace.events.track[work.launch[place]]
@@ -93,7 +95,7 @@ def launched_work(trace: Trace) -> LaunchedWork:
     return LaunchedWork(place, np.concatenate(lists), before, stacks.stop, apart)
 
 
-@derived(until="rules")
+@derived(until="diagnosis")
 def work_operators(trace: Trace) -> Int64s:
     """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
     queue; ``NO_INDEX`` where unknown."""
