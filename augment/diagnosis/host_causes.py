@@ -194,7 +194,7 @@ def profiler_slices(trace: Trace) -> Int64s:
     return chosen
 
 
-@derived
+@derived(until="diagnosis")
 def owned_times(trace: Trace) -> dict[int, Intervals]:
     """For each thread with any, when it does what another rule names; disjoint. A short fetch takes a batch that is
     there: its time is the host's own."""
@@ -216,7 +216,7 @@ def _of_spans(trace: Trace, spans: Spans, track: Int32s) -> Cause:
     return Cause(spans, cut, saved_by_host(trace, cut))
 
 
-@derived
+@derived(until="diagnosis")
 def single_calls(trace: Trace) -> Int64s:
     """The rows of single long calls of the runtime in steady steps, during which devices idle; of calls within each
     other, the outermost."""
@@ -242,7 +242,7 @@ def _of_no_cold_start(trace: Trace, rows: Int64s) -> Int64s:
     return rows if start is None else rows[~inside_of(union(start.spans.start, start.spans.end), ts, ts + 1)]
 
 
-@derived
+@derived(until="diagnosis")
 def _collections(trace: Trace) -> Int64s:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
