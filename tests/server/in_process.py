@@ -24,6 +24,7 @@ from augment.v1.service_pb2_grpc import AugmentServiceStub, add_AugmentServiceSe
 from augment_server.base.limits import Limits
 from augment_server.base.observer import Observer
 from augment_server.ops.core import Core
+from augment_server.storage.storage import Storage
 
 T = TypeVar("T")
 PATIENCE_S = 300.0  #: with what must come: a machine may be busy with much else
@@ -124,6 +125,16 @@ class Server:
         )
 
 
+def catalog_of(state: Path) -> str:
+    """The URL of the catalog for a state directory; empty: the one in it."""
+    return ""
+
+
+def opened(state: Path) -> Storage:
+    """A state directory without a server."""
+    return Storage(state, catalog=catalog_of(state))
+
+
 def eventually(what: Callable[[], T | bool | None], timeout_s: float = PATIENCE_S) -> T:
     """What ``what`` returns, once it is something."""
     until = time.monotonic() + timeout_s
@@ -176,7 +187,7 @@ def serving(
         return dict(context.invocation_metadata()).get("client", client)
 
     async def start() -> tuple[Core, grpc.aio.Server, int]:
-        core = Core(state, limits, roots, observer, client_of)
+        core = Core(state, limits, roots, observer, client_of, catalog=catalog_of(state))
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
         add_AugmentServiceServicer_to_server(core.servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")

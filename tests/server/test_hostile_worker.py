@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import Server, eventually, outputs, serving, trace
@@ -607,11 +608,11 @@ def test_a_job_ends_even_if_its_end_cannot_be_recorded(hostile: Hostile, monkeyp
     jobs, failures = hostile.server.core._jobs, []
     end = jobs.end
 
-    def once(*arguments: object) -> bool:
+    def once(*arguments: Any, **more: Any) -> bool:
         if not failures:
             failures.append(arguments)
             raise ValueError("something about it")
-        return end(*arguments)  # type: ignore[arg-type]
+        return end(*arguments, **more)
 
     monkeypatch.setattr(jobs, "end", once)
     hostile.code.write_text(HONEST)

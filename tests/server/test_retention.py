@@ -374,7 +374,7 @@ def test_damaged_pages_are_told_as_such(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
         storage = server.core._storage
-        storage._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        storage.catalog._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         size = (tmp_path / "state" / "state.db").stat().st_size
         with open(tmp_path / "state" / "state.db", "r+b") as file:
             file.seek(4096)

@@ -37,7 +37,7 @@ from augment_server.base.interception import Unread, work_for
 from augment_server.base.limits import Limits
 from augment_server.base.threads import Apart
 from augment_server.jobs import scheduler
-from augment_server.storage import pages, storage
+from augment_server.storage import pages
 
 TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
 FEW_FILES = 256
@@ -309,7 +309,7 @@ def test_a_list_for_which_too_much_is_looked_at(tmp_path: Path, monkeypatch: pyt
             asked(server, upload, "host:test")
         listed = calls.ListJobsRequest(filter='labels.a = "*a*b*c"')
         assert not server.stub.ListJobs(listed).jobs
-        monkeypatch.setattr(storage, "_STEPS", 1)
+        monkeypatch.setattr("augment_server.storage.catalog._STEPS", 1)
         monkeypatch.setattr(pages, "MOST_CPU_S", 0.0)
         with refused("INVALID_REQUEST", "INVALID_ARGUMENT") as output:
             server.stub.ListJobs(listed)

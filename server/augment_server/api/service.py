@@ -10,7 +10,7 @@ import logging
 import os
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from google.api.httpbody_pb2 import HttpBody
 from google.protobuf.message import Message
@@ -46,6 +46,8 @@ from augment_server.storage.requests import Requests, expect_id
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller, Uploads
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CHUNK = 128 << 10  #: bytes of an artifact in one message
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
 
@@ -148,7 +150,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return an upload, with the number of received bytes."""
-        upload = self._uploads.get(self._caller(context), id_of(request.name, "uploads"))
+        upload = await self._look(self._uploads.get, self._caller(context), id_of(request.name, "uploads"))
         return calls.GetUploadResponse(upload=upload)
 
     @answering
@@ -165,7 +167,7 @@ class Service(AugmentServiceServicer):
             else:
                 upload, offset = id_of(first.resume.name, "uploads"), first.resume.offset
             await self._receiving.receive(caller, upload, offset, self._receiving.chunks(first.finish, request))
-        return calls.UploadTraceResponse(upload=self._uploads.get(caller, upload))
+        return calls.UploadTraceResponse(upload=await self._look(self._uploads.get, caller, upload))
 
     @answering
     async def UploadBytes(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
@@ -178,7 +180,7 @@ class Service(AugmentServiceServicer):
         upload = id_of(name, "uploads")
         pieces = self._receiving.contents(first, request)
         await self._receiving.receive(caller, upload, first.offset if first.name else 0, pieces)
-        return calls.UploadBytesResponse(upload=self._uploads.get(caller, upload))
+        return calls.UploadBytesResponse(upload=await self._look(self._uploads.get, caller, upload))
 
     @answering
     async def ListUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -220,7 +222,8 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a job."""
-        job = self._jobs.get(self._caller(context), id_of(request.name, "jobs"), basic=_is_basic(request))
+        asked = self._caller(context), id_of(request.name, "jobs")
+        job = await self._look(self._jobs.get, *asked, basic=_is_basic(request))
         return calls.GetJobResponse(job=await self._placed(job))
 
     @answering
@@ -255,11 +258,11 @@ class Service(AugmentServiceServicer):
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Cancel a job."""
         caller = self._caller(context)
-        self._job(caller, request.name)
+        await self._look(self._job, caller, request.name)
         expect_id(request.request_id)  # cancelling twice changes nothing
         if not request.validate_only:
             await self._scheduler.cancel(id_of(request.name, "jobs"))
-        return calls.CancelJobResponse(job=self._job(caller, request.name))
+        return calls.CancelJobResponse(job=await self._look(self._job, caller, request.name))
 
     @answering
     async def DeleteJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -291,12 +294,12 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetArtifact(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return an artifact's size, digest and media type."""
-        return calls.GetArtifactResponse(artifact=self._artifact(context, request.name))
+        return calls.GetArtifactResponse(artifact=await self._look(self._artifact, context, request.name))
 
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact's bytes."""
-        artifact = self._artifact(context, request.name, request.offset)
+        artifact = await self._look(self._artifact, context, request.name, request.offset)
         if request.limit < 0:
             raise invalid("limit", "must not be negative")
         yield calls.ReadArtifactResponse(artifact=artifact)
@@ -307,7 +310,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact as a file."""
-        artifact = self._artifact(context, request.name, request.offset)
+        artifact = await self._look(self._artifact, context, request.name, request.offset)
         at, count = request.offset, artifact.size_bytes - request.offset
         if hasattr(context, "part"):  # over HTTP
             skipped, count = context.part(count, artifact.sha256)
@@ -322,7 +325,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return a job's metrics."""
-        job, sidecar = self._metrics(context, request)
+        job, sidecar = await self._look(self._metrics, context, request)
         with contextlib.closing(await self._apart(lambda: catalog.MetricsFile(self._opened(sidecar)))) as file:
             for at, name in enumerate(request.analyses):
                 _expect_analysis(job, file, name, f"analyses[{at}]")
@@ -336,7 +339,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def QueryMetrics(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of the rows of an analysis."""
-        job, sidecar = self._metrics(context, request)
+        job, sidecar = await self._look(self._metrics, context, request)
 
         def answer() -> calls.QueryMetricsResponse:
             with contextlib.closing(catalog.MetricsFile(self._opened(sidecar))) as file:
@@ -387,8 +390,14 @@ class Service(AugmentServiceServicer):
         client = self._client_of(context)
         return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
+    async def _look(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """The result of a function that reads a few rows: cheaper here than in a thread, if they are here."""
+        if self._storage.catalog.is_shared:
+            return await self._apart(function, *args, **options)
+        return function(*args, **options)
+
     def _job(self, caller: Caller, name: str, field: str = "name") -> v1.Job:
-        """The current state of a job. Reads a few rows, which is cheaper here than in a thread."""
+        """The current state of a job."""
         return self._jobs.get(caller, id_of(name, "jobs", field))
 
     async def _placed(self, job: v1.Job) -> v1.Job:
@@ -418,16 +427,21 @@ class Service(AugmentServiceServicer):
     async def _follow(self, caller: Caller, job: str, *, basic: bool = False) -> AsyncIterator[v1.Job]:
         """The job now, after each change, and when ``HEARTBEAT_S`` have passed; its final state comes last."""
         with self._scheduler.watching(job) as changed:
+            before = None
             while True:
                 changed.clear()
-                now = await self._placed(self._jobs.get(caller, job, basic=basic))
-                yield now
+                now = await self._placed(await self._look(self._jobs.get, caller, job, basic=basic))
+                if now != before:
+                    yield now
                 if now.state in FINAL:
                     return
                 if self._scheduler.released:
                     raise Refusal("DRAINING", "this server is stopping; the job is kept, try again", retry_s=5)
+                before = now
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(changed.wait(), HEARTBEAT_S)
+                    continue
+                before = None
 
     async def _read(self, artifact: v1.Artifact, offset: int, left: int) -> AsyncGenerator[bytes, None]:
         """``left`` bytes of an artifact, from ``offset`` on."""

@@ -30,6 +30,7 @@ _DETAILS = "grpc-status-details-bin"
 _C = grpc.StatusCode
 _QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS", "TOO_MANY_CONNECTIONS")
 
+AWAY = "CATALOG_AWAY"
 #: reason → its code and its meaning
 REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "INVALID_REQUEST": (_C.INVALID_ARGUMENT, "the request is inconsistent or incomplete"),
@@ -74,6 +75,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
         "max_connections, or all files that the system lets the server open; try again",
     ),
     "DRAINING": (_C.UNAVAILABLE, "the server is stopping; try again"),
+    AWAY: (_C.UNAVAILABLE, "the server does not reach the database of its `--catalog`; try again"),
     "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server requires a token"),
     "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
 }

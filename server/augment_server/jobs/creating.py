@@ -52,9 +52,14 @@ class Creating:
         if trials[0]:
             self._expect_requests(requests)
             return await self._apart(lambda: self._jobs.expect(caller, self._wanted(requests)))
-        jobs = [self._jobs.get(caller, job) for job in await self.create(caller, requests)]
-        await self._apart(self._jobs.place, jobs)
-        return jobs
+        created = await self.create(caller, requests)
+
+        def read() -> list[v1.Job]:
+            jobs = [self._jobs.get(caller, job) for job in created]
+            self._jobs.place(jobs)
+            return jobs
+
+        return await self._apart(read)
 
     def _wanted(self, requests: Mapping[str, Any]) -> list[Wanted]:
         """The requested jobs, after the checks that need no database."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import invalid
 from augment_server.base.limits import Limits
+from augment_server.storage.catalog import Row
 
 MOST_DISPLAY_NAME, MOST_LABELS, MOST_LABEL = 200, 64, 63
 MOST_PRIORITY = 10  #: above and below 0
@@ -37,7 +37,7 @@ class Card:
         return self.display_name, labels, self.priority, self.deadline_ms, created_ns - self.priority * PRIORITY_NS
 
     @classmethod
-    def of(cls, row: sqlite3.Row) -> Card:
+    def of(cls, row: Row) -> Card:
         """The fields from a row of the table of jobs."""
         return cls(row["display_name"], msgspec.json.decode(row["labels"]), row["priority"], row["deadline_ms"])
 

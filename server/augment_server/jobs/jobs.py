@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +14,9 @@ from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.jobs import parts
 from augment_server.jobs.job_metadata import COLUMNS, Card
-from augment_server.jobs.parts import Part, Step
-from augment_server.jobs.queue_order import NEXT, WAITING, Turns
+from augment_server.jobs.parts import Overtaken, Part, Step
+from augment_server.jobs.queue_order import NEXT, WAITING, Turns, serve
+from augment_server.storage.catalog import Database, Row
 from augment_server.storage.filters import Field
 from augment_server.storage.inputs import (
     NOTHING,
@@ -35,6 +36,7 @@ from augment_server.storage.uploads import Caller
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
+_MOST_OVERTAKEN = 10
 
 
 def state_name(state: int) -> str:
@@ -84,11 +86,13 @@ class Begun:
     attempts: int
     deaths: int
     queued_s: float
+    attempt: str  #: the id of this attempt
     step: Step | None = None  #: the step of a whole job
     parts: tuple[Part, ...] = ()  #: all traces of the job, for its last step
     first: bool = True  #: whether this is the first step that begins
     deadline_s: float | None = None  #: the caller's deadline
     attached: tuple[Given, ...] = ()  #: what was recorded beside the traces of the job
+    progress: bytes | None = None  #: what other servers have told of it
 
 
 class Jobs:
@@ -117,16 +121,17 @@ class Jobs:
             Refusal: as :meth:`create`.
         """
         before = 0
-        for creation in wanted:  # without a transaction, for which others would wait
-            known, _, _ = self._checked(self._storage.reader, caller, creation, before)
-            before += not known
+        with self._storage.catalog.reading() as db:  # without a transaction, for which others would wait
+            for creation in wanted:
+                known, _, _ = self._checked(db, caller, creation, before)
+                before += not known
         jobs = [v1.Job(spec=creation.spec, state=QUEUED) for creation in wanted]
         for job, creation in zip(jobs, wanted, strict=True):
             creation.card.tell(job)
         return jobs
 
     def _checked(
-        self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int = 0
+        self, db: Database, caller: Caller, wanted: Wanted, before: int = 0
     ) -> tuple[str, list[Given], list[Given]]:
         """The id of the job that has this ``request_id``, empty if it is a new one; and of a new one its traces, and
         what was recorded beside them.
@@ -138,7 +143,7 @@ class Jobs:
             return self._resolved(db, caller, wanted, before)
 
     def _resolved(
-        self, db: sqlite3.Connection, caller: Caller, wanted: Wanted, before: int
+        self, db: Database, caller: Caller, wanted: Wanted, before: int
     ) -> tuple[str, list[Given], list[Given]]:
         spec, request_id = wanted.spec, wanted.request_id
         if request_id and (known := _with_request(db, caller, request_id)):
@@ -151,7 +156,7 @@ class Jobs:
         inputs = Inputs(db, self._storage, caller, wanted.file_names, self._limits.max_job_inputs)
         return "", inputs.given(spec), inputs.attached(spec)
 
-    def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
+    def _accepted(self, db: Database, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
         known, traces, attached = self._checked(db, caller, wanted)
         if known:
             return known, False
@@ -174,7 +179,7 @@ class Jobs:
         db.executemany("INSERT INTO attachments VALUES (?, ?, ?, ?)", beside)
         return job, True
 
-    def _expect_room(self, db: sqlite3.Connection, caller: Caller, before: int) -> None:
+    def _expect_room(self, db: Database, caller: Caller, before: int) -> None:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0] + before
         if waiting >= self._limits.max_queued_jobs:
             self._expect_share(db, caller, waiting, before)
@@ -189,15 +194,15 @@ class Jobs:
                 subject=caller.client,
             )
 
-    def _expect_share(self, db: sqlite3.Connection, caller: Caller, waiting: int, before: int) -> None:
+    def _expect_share(self, db: Database, caller: Caller, waiting: int, before: int) -> None:
         """Check that fewer jobs of the client wait than its equal share of a full queue.
 
         So the queue takes something of each client that asks, whatever others have put into it. The more clients wait,
         the smaller are the shares: N clients together have at most 1 + 1/2 + … + 1/N times ``max_queued_jobs``.
         """
-        query = "SELECT COUNT(DISTINCT client), TOTAL(client = ?), MAX(client = ?) FROM jobs WHERE state = ?"
-        clients, count, waits = db.execute(query, (caller.client, caller.client, QUEUED)).fetchone()
-        share = self._limits.max_queued_jobs // (clients + (not waits))
+        query = "SELECT COUNT(DISTINCT client), COUNT(*) FILTER (WHERE client = ?) FROM jobs WHERE state = ?"
+        clients, count = db.execute(query, (caller.client, QUEUED)).fetchone()
+        share = self._limits.max_queued_jobs // (clients + (not count))
         if count + before >= share:
             what = f"{waiting} jobs are waiting already, and of yours as many as your share, {share}; try again later"
             raise Refusal("QUEUE_FULL", what, retry_s=5)
@@ -223,7 +228,7 @@ class Jobs:
             message.ClearField("labels")
             card.tell(message)
             return message
-        with self._storage.writing() as db:
+        with self._storage.changing(job) as db:
             change = f"UPDATE jobs SET ({COLUMNS}, changed_ns) = (?, ?, ?, ?, ?, ?) WHERE id = ?"  # noqa: S608
             db.execute(change, (*card.values(row["created_ns"]), now_ns(), job))
         return self.get(caller, job)
@@ -234,7 +239,7 @@ class Jobs:
         for job, place in self._turns.places(waiting).items():  # without those that have begun in the meantime
             waiting[job].queue_position = place
 
-    def _row(self, caller: Caller, job: str) -> sqlite3.Row:
+    def _row(self, caller: Caller, job: str) -> Row:
         row = self._storage.row("SELECT * FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)
         if row is None:
             raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired")
@@ -290,16 +295,28 @@ class Jobs:
 
         Of a job with several steps, the next step that can begin is begun.
         """
-        now = now_ns()
-        with self._storage.writing() as db:
-            row = db.execute(NEXT).fetchone()
+        for _ in range(_MOST_OVERTAKEN):
+            with contextlib.suppress(Overtaken):
+                return self._begin()
+        return None
+
+    def _begin(self) -> Begun | None:
+        now, catalog, attempt = now_ns(), self._storage.catalog, new_id()
+        with catalog.taking() as db:
+            row = db.execute(NEXT.format(skip=catalog.skip_locked)).fetchone()
             if row is None:
                 return None
-            self._turns.serve(db, row["client"])
-            step = parts.begin(db, row["id"])
+            serve(db, row["client"])
+            step = parts.begin(db, row["id"], catalog.server, attempt)
             if row["state"] == QUEUED:
-                change = "UPDATE jobs SET state = ?, started_ns = ?, attempts = attempts + 1 WHERE id = ?"
-                db.execute(change, (RUNNING, now, row["id"]))
+                change = "state = ?, started_ns = ?, attempts = attempts + 1, server = ?, attempt = ?"
+                values = (RUNNING, now, catalog.server, attempt, row["id"], QUEUED)
+                if not db.execute(f"UPDATE jobs SET {change} WHERE id = ? AND state = ?", values).rowcount:  # noqa: S608
+                    raise Overtaken
+            elif step and step.is_last:  # the attempt that can end the job
+                db.execute("UPDATE jobs SET attempt = ? WHERE id = ?", (attempt, row["id"]))
+            elif not step:
+                raise Overtaken
             spec = v1.JobSpec.FromString(row["spec"])
             converts = step and not step.is_last
             traces = [parts.trace_of(db, row["id"], step.number)] if step and converts else traces_of(db, row, spec)
@@ -309,12 +326,12 @@ class Jobs:
         deadline_s = None if row["deadline_ms"] is None else row["deadline_ms"] / 1000
         if step is None:
             counts = (row["attempts"] + 1, row["deaths"])
-            facts = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
+            facts = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s, attempt)
             return Begun(*facts, deadline_s=deadline_s, attached=beside)
         name = row["file_name"] if step.is_last else traces[0].file_name
         counts, first, given = (step.attempts, step.deaths), row["state"] == QUEUED, tuple(traces)
-        facts = (row["id"], row["client"], spec, name, given, *counts, queued_s)
-        return Begun(*facts, step, whole, first, deadline_s, beside)
+        facts = (row["id"], row["client"], spec, name, given, *counts, queued_s, attempt)
+        return Begun(*facts, step, whole, first, deadline_s, beside, row["progress"])
 
     def waiting_s(self) -> dict[str, float]:
         """How long each client has waited whose jobs all wait."""
@@ -329,20 +346,40 @@ class Jobs:
         """
         job = begun.id
         if begun.step:
-            with self._storage.writing() as db:
-                parts.queue_again(db, job, begun.step.number, died=died, yielded=yielded)
+            with self._storage.changing(job) as db:
+                parts.queue_again(db, job, begun.step.number, begun.attempt, died=died, yielded=yielded)
             return
         self._progress.pop(job, None)
-        with self._storage.writing() as db:
-            counts = "deaths = deaths + ?, attempts = attempts - ?"
-            change = f"UPDATE jobs SET state = ?, queued_ns = ?, {counts} WHERE id = ? AND state = ?"  # noqa: S608
-            db.execute(change, (QUEUED, now_ns(), int(died), int(yielded), job, RUNNING))
+        with self._storage.changing(job) as db:
+            counts = "deaths = deaths + ?, attempts = attempts - ?, progress = NULL"
+            change = f"UPDATE jobs SET state = ?, queued_ns = ?, {counts} WHERE id = ? AND state = ? AND attempt = ?"  # noqa: S608
+            db.execute(change, (QUEUED, now_ns(), int(died), int(yielded), job, RUNNING, begun.attempt))
 
-    def end(self, job: str, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> bool:
-        """Bring a job to a final state; returns False, without a change, if it already is in one."""
+    def end(
+        self,
+        job: str,
+        state: int,
+        error: Refusal | None = None,
+        made: Outputs = NOTHING,
+        *,
+        attempt: str = "",
+    ) -> bool:
+        """Bring a job to a final state; returns False, without a change, if it already is in one.
+
+        Args:
+            job: its id.
+            state: a final one.
+            error: why it failed.
+            made: what it has made.
+            attempt: the one that ends it, which must be the last at it; empty: whichever is.
+        """
         text = _text_of(error)
-        with self._storage.writing() as db:
-            ended = self._end(db, job, state, text)
+        with self._storage.changing(job) as db:
+            ended = self._end(db, job, state, text, attempt)
+            if not ended and attempt:
+                query = "SELECT 1 FROM jobs WHERE id = ? AND state = ? AND attempt = ?"
+                if db.execute(query, (job, state, attempt)).fetchone():
+                    return True  # it was recorded, and only the answer was lost
             rows = [(job, position, file.file_name, file.size, file.sha256) for position, file in enumerate(made.files)]
             db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows if ended else ())
             if ended and made.folder:
@@ -404,37 +441,60 @@ class Jobs:
         what += f"; {left} bytes are left; send fewer traces, or ask the server's operator"
         return Refusal("STORAGE_FULL", what, metadata)
 
-    def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[bool, bool]:
+    def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[int | None, bool]:
         """Record that a trace of a whole job is done, or cannot be converted.
 
         Returns:
-            Whether the record counts (the job may have ended in the meantime), and whether the job has failed because
-            all traces failed.
+            How many traces have ended, None if the record does not count (the job may have ended in the meantime); and
+            whether the job has failed because all traces failed.
         """
         assert begun.step
-        with self._storage.writing() as db:
-            counts = parts.end(db, begun.id, begun.step.number, _text_of(error), made)
-            why = parts.first_error(db, begun.id) if counts else None
+        with self._storage.changing(begun.id) as db:
+            counts = parts.end(db, begun.id, begun.step, begun.attempt, _text_of(error), made)
+            why = parts.first_error(db, begun.id) if counts is not None else None
             failed = bool(why) and self._end(db, begun.id, FAILED, why)
         return counts, failed
 
-    def _end(self, db: sqlite3.Connection, job: str, state: int, error: bytes | None) -> bool:
+    def _end(self, db: Database, job: str, state: int, error: bytes | None, attempt: str = "") -> bool:
         progress = self._progress[job].SerializeToString() if job in self._progress else None
-        change = "UPDATE jobs SET state = ?, error = ?, progress = ?, ended_ns = ? WHERE id = ? AND state IN (?, ?)"
-        ended = bool(db.execute(change, (state, error, progress, now_ns(), job, QUEUED, RUNNING)).rowcount)
+        ours, last = (" AND attempt = ?", [attempt]) if attempt else ("", [])
+        change = f"state = ?, error = ?, progress = ?, ended_ns = ? WHERE id = ? AND state IN (?, ?){ours}"
+        values = (state, error, progress, now_ns(), job, QUEUED, RUNNING, *last)
+        ended = bool(db.execute(f"UPDATE jobs SET {change}", values).rowcount)  # noqa: S608 - our own texts
         if ended:
             parts.close(db, job)
         return ended
 
     def cancel_waiting(self, job: str) -> bool:
-        """Cancel a waiting job, or a job with several steps even if some are running; False for other jobs."""
-        waits = "state = ? OR (state = ? AND id IN (SELECT job FROM wholes))"
-        with self._storage.writing() as db:
-            change = f"UPDATE jobs SET state = ?, ended_ns = ? WHERE id = ? AND ({waits})"  # noqa: S608
-            cancelled = bool(db.execute(change, (CANCELLED, now_ns(), job, QUEUED, RUNNING)).rowcount)
+        """Cancel a job that waits, has several steps, or runs in another server; False for other jobs."""
+        waits = "state = ? OR (state = ? AND (server != ? OR id IN (SELECT job FROM wholes)))"
+        with self._storage.changing(job) as db:
+            change = f"UPDATE jobs SET state = ?, ended_ns = ?, attempt = '' WHERE id = ? AND ({waits})"  # noqa: S608
+            values = (CANCELLED, now_ns(), job, QUEUED, RUNNING, self._storage.catalog.server)
+            cancelled = bool(db.execute(change, values).rowcount)
             if cancelled:
                 parts.close(db, job)
         return cancelled
+
+    def is_ours(self, begun: Begun) -> bool:
+        """Whether an attempt goes on: its job was not cancelled, nor another attempt begun."""
+        ours = "state = ? AND attempt = ?"
+        values = (RUNNING, begun.attempt, begun.id)
+        if begun.step:
+            query = f"SELECT 1 FROM parts WHERE {ours} AND job = ? AND position = ?"  # noqa: S608
+            return self._storage.row(query, *values, begun.step.number) is not None
+        return self._storage.row(f"SELECT 1 FROM jobs WHERE {ours} AND id = ?", *values) is not None  # noqa: S608
+
+    def save_progress(self, job: str) -> None:
+        """Let other servers see how far a job is."""
+        if job in self._progress:
+            change = "UPDATE jobs SET progress = ? WHERE id = ? AND state = ?"
+            with self._storage.catalog.taking() as db:
+                db.execute(change, (self._progress[job].SerializeToString(), job, RUNNING))
+
+    def forget(self, job: str) -> None:
+        """Take the progress of a job from the catalog: this server does not work on it any more."""
+        self._progress.pop(job, None)
 
     def tell(self, job: str, progress: v1.Progress) -> None:
         """Register the progress of a job; ``progress`` may change later, and is copied on each read."""
@@ -446,14 +506,16 @@ class Jobs:
         counts = {row["state"]: row["count"] for row in rows}
         return {state_name(state): counts.get(state, 0) for state in (QUEUED, RUNNING, *FINAL)}
 
-    def _message(self, row: sqlite3.Row, *, basic: bool = False) -> v1.Job:
+    def _message(self, row: Row, *, basic: bool = False) -> v1.Job:
         made = v1.Job(
             name=f"jobs/{row['id']}",
             state=row["state"],
-            progress=v1.Progress.FromString(row["progress"]) if row["progress"] else self._progress.get(row["id"]),
+            progress=None if row["state"] in FINAL else self._progress.get(row["id"]),
             error=v1.JobError.FromString(row["error"]) if row["error"] else None,
             attempt_count=row["attempts"],
         )
+        if row["progress"] and not made.HasField("progress"):
+            made.progress.ParseFromString(row["progress"])
         if basic:
             if made.HasField("progress"):
                 made.progress.ClearField("stages")
@@ -492,13 +554,13 @@ def _text_of(error: Refusal | None) -> bytes | None:
     return said.SerializeToString()
 
 
-def _with_request(db: sqlite3.Connection, caller: Caller, request_id: str) -> sqlite3.Row | None:
+def _with_request(db: Database, caller: Caller, request_id: str) -> Row | None:
     query = "SELECT * FROM jobs WHERE realm = ? AND request_id = ?"
-    row: sqlite3.Row | None = db.execute(query, (caller.realm, request_id)).fetchone()
+    row: Row | None = db.execute(query, (caller.realm, request_id)).fetchone()
     return row
 
 
-def _artifact(job: str, row: sqlite3.Row) -> v1.Artifact:
+def _artifact(job: str, row: Row) -> v1.Artifact:
     name = row["file_name"]
     kind = next((kind for ending, kind in _MEDIA_TYPES.items() if name.endswith(ending)), "application/octet-stream")
     place = f"jobs/{job}/artifacts/{name}"

@@ -6,12 +6,12 @@ the end of its last.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal
+from augment_server.storage.catalog import Database, Row
 from augment_server.storage.inputs import Given, Outputs, given_of
 from augment_server.storage.storage import Storage
 
@@ -56,7 +56,7 @@ class Part:
     succeeded: bool
 
 
-def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
+def insert(db: Database, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
     """Add the traces of a new job; ``in_steps``: each trace is converted in a step of its own."""
     made = [trace.made.text() if trace.source else "" for trace in traces]
     sizes = [ROW_BYTES + len(text) for text in made]
@@ -84,21 +84,33 @@ def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_step
         db.execute("INSERT INTO wholes VALUES (?, ?, 0)", (job, waiting or 1))
 
 
-def begin(db: sqlite3.Connection, job: str) -> Step | None:
-    """Begin the next step; None if the job has no steps."""
-    if not db.execute("SELECT 1 FROM wholes WHERE job = ?", (job,)).fetchone():
+class Overtaken(Exception):
+    """Another server has taken what this one was about to take."""
+
+
+def begin(db: Database, job: str, server: str, attempt: str) -> Step | None:
+    """Begin the next step; None if the job has no steps.
+
+    Raises:
+        Overtaken: none can begin any more.
+    """
+    whole = db.execute("SELECT ready FROM wholes WHERE job = ?", (job,)).fetchone()
+    if whole is None:
         return None
     query = "SELECT * FROM parts WHERE job = ? AND state = ? ORDER BY position LIMIT 1"
-    row = db.execute(query, (job, QUEUED)).fetchone()
-    change = "UPDATE parts SET state = ?, attempts = attempts + 1 WHERE job = ? AND position = ?"
-    db.execute(change, (RUNNING, job, row["position"]))
+    row = db.execute(query, (job, QUEUED)).fetchone() if whole["ready"] > 0 else None
+    if row is None:
+        raise Overtaken
+    values = (RUNNING, server, attempt, job, row["position"])
+    change = "state = ?, attempts = attempts + 1, server = ?, attempt = ?"
+    db.execute(f"UPDATE parts SET {change} WHERE job = ? AND position = ?", values)  # noqa: S608
     db.execute("UPDATE wholes SET ready = ready - 1, running = running + 1 WHERE job = ?", (job,))
-    counts = "SELECT COUNT(*) AS steps, SUM(state IN (?, ?)) AS ended FROM parts WHERE job = ?"
+    counts = "SELECT COUNT(*), COUNT(*) FILTER (WHERE state IN (?, ?)) FROM parts WHERE job = ?"
     steps, ended = db.execute(counts, (SUCCEEDED, FAILED, job)).fetchone()
     return Step(row["position"], steps, ended, row["attempts"] + 1, row["deaths"])
 
 
-def expect_room(db: sqlite3.Connection, job: str, size: int, most: int) -> None:
+def expect_room(db: Database, job: str, size: int, most: int) -> None:
     """Check that ``size`` more bytes of outputs for the traces of a job fit into ``most`` bytes for those of all jobs.
 
     If they do not, that counts against jobs with more than an equal share.
@@ -118,61 +130,68 @@ def expect_room(db: sqlite3.Connection, job: str, size: int, most: int) -> None:
 def taken(storage: Storage, job: str) -> Taken:
     """What the converted traces of a job take."""
     query = (
-        "SELECT COALESCE(SUM(bytes), 0) AS bytes, COALESCE(MAX(bytes), 0) AS largest, SUM(bytes > 0) AS traces,"
-        " SUM(state = ?) AS running, COUNT(*) AS of FROM parts WHERE job = ? AND origin >= 0"
+        "SELECT COALESCE(SUM(bytes), 0), COALESCE(MAX(bytes), 0), COUNT(*) FILTER (WHERE bytes > 0),"
+        " COUNT(*) FILTER (WHERE state = ?), COUNT(*) FROM parts WHERE job = ? AND origin >= 0"
     )
     row = storage.row(query, RUNNING, job)
     assert row
     return Taken(*row)
 
 
-def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made: Outputs) -> bool:
-    """Record that a trace is done, or cannot be converted; False, without a change, if its job has ended."""
+def end(db: Database, job: str, step: Step, attempt: str, error: bytes | None, made: Outputs) -> int | None:
+    """Record that a trace is done, or cannot be converted; returns how many have ended.
+
+    None, without a change, if its job has ended, or another attempt at the step was begun.
+    """
     values = (FAILED if error else SUCCEEDED, error, made.text(), sum(file.size for file in made.files))
-    change = "UPDATE parts SET state = ?, error = ?, made = ?, bytes = ? WHERE job = ? AND position = ? AND state = ?"
-    if not db.execute(change, (*values, job, number, RUNNING)).rowcount:
-        return False
+    ours = "job = ? AND position = ? AND state = ? AND attempt = ?"
+    change = f"UPDATE parts SET state = ?, error = ?, made = ?, bytes = ? WHERE {ours}"  # noqa: S608
+    ended = db.execute(change, (*values, job, step.number, RUNNING, attempt)).rowcount
     left = "SELECT COUNT(*) FROM parts WHERE job = ? AND origin >= 0 AND state IN (?, ?)"
-    last = not db.execute(left, (job, QUEUED, RUNNING)).fetchone()[0]
-    db.execute("UPDATE wholes SET running = running - 1, ready = ready + ? WHERE job = ?", (last, job))
-    return True
+    waiting = db.execute(left, (job, QUEUED, RUNNING)).fetchone()[0]
+    if ended:
+        change = "UPDATE wholes SET running = running - 1, ready = ready + ? WHERE job = ?"
+        db.execute(change, (int(not waiting), job))
+    elif not db.execute(f"SELECT 1 FROM parts WHERE {ours}", (job, step.number, values[0], attempt)).fetchone():  # noqa: S608
+        return None  # else it was recorded, and only the answer was lost
+    return step.of - 1 - int(waiting)
 
 
-def fail(db: sqlite3.Connection, job: str, number: int, error: bytes | None) -> None:
+def fail(db: Database, job: str, number: int, error: bytes | None) -> None:
     """Record that a trace cannot be read, and that the job used the others."""
     db.execute("UPDATE parts SET state = ?, error = ? WHERE job = ? AND position = ?", (FAILED, error, job, number))
 
 
-def note(db: sqlite3.Connection, job: str, made: Outputs) -> None:
+def note(db: Database, job: str, made: Outputs) -> None:
     """Store the remarks on the outputs of a whole job's last step."""
     said = Outputs(notes=made.notes).text()
     change = "UPDATE parts SET made = ?, bytes = bytes + ? WHERE job = ? AND origin = ?"
     db.execute(change, (said, len(said.encode()), job, _LAST))
 
 
-def notes_of(rows: Sequence[sqlite3.Row]) -> tuple[str, ...]:
+def notes_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """The remarks, from the row of the last step."""
     return Outputs.of(rows[0]["made"]).notes if rows else ()
 
 
-def first_error(db: sqlite3.Connection, job: str) -> bytes | None:
+def first_error(db: Database, job: str) -> bytes | None:
     """The first trace's error if all traces failed; else None."""
-    query = "SELECT MIN(state = ?) AS all_failed FROM parts WHERE job = ? AND origin >= 0"
-    if not db.execute(query, (FAILED, job)).fetchone()["all_failed"]:
+    query = "SELECT 1 FROM parts WHERE job = ? AND origin >= 0 AND state != ? LIMIT 1"
+    if db.execute(query, (job, FAILED)).fetchone():
         return None
     row = db.execute("SELECT error FROM parts WHERE job = ? ORDER BY position LIMIT 1", (job,)).fetchone()
     return bytes(row["error"])
 
 
-def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool, yielded: bool) -> None:
+def queue_again(db: Database, job: str, number: int, attempt: str, *, died: bool, yielded: bool) -> None:
     """Put a step that was running back into the queue; if it has ``yielded``, the attempt does not count."""
-    counts = "deaths = deaths + ?, attempts = attempts - ?"
-    change = f"UPDATE parts SET state = ?, {counts} WHERE job = ? AND position = ? AND state = ?"  # noqa: S608
-    if db.execute(change, (QUEUED, int(died), int(yielded), job, number, RUNNING)).rowcount:
+    counts, ours = "deaths = deaths + ?, attempts = attempts - ?", "state = ? AND attempt = ?"
+    change = f"UPDATE parts SET state = ?, {counts} WHERE job = ? AND position = ? AND {ours}"  # noqa: S608
+    if db.execute(change, (QUEUED, int(died), int(yielded), job, number, RUNNING, attempt)).rowcount:
         db.execute("UPDATE wholes SET ready = ready + 1, running = running - 1 WHERE job = ?", (job,))
 
 
-def close(db: sqlite3.Connection, job: str) -> None:
+def close(db: Database, job: str) -> None:
     """End the steps of an ended job: none waits or runs, and none has files in ``ranks/``."""
     of_steps = "job = ? AND job IN (SELECT job FROM wholes)"
     db.execute(f"UPDATE parts SET bytes = 0 WHERE {of_steps} AND bytes != 0 AND origin >= 0", (job,))  # noqa: S608
@@ -180,27 +199,30 @@ def close(db: sqlite3.Connection, job: str) -> None:
     db.execute("UPDATE parts SET state = ? WHERE job = ? AND state IN (?, ?)", (FAILED, job, QUEUED, RUNNING))
 
 
-def recover(db: sqlite3.Connection) -> None:
-    """After a start of the server: interrupted steps wait again."""
-    db.execute("UPDATE parts SET state = ? WHERE state = ?", (QUEUED, RUNNING))
-    waiting = "SELECT COUNT(*) FROM parts WHERE parts.job = wholes.job AND state = ?1"
-    first = f"({waiting} AND origin >= 0)"
-    query = f"UPDATE wholes SET running = 0, ready = CASE WHEN {first} THEN {first} ELSE ({waiting}) END"  # noqa: S608
-    db.execute(query, (QUEUED,))
+def recover(db: Database) -> None:
+    """Steps that were interrupted by the end of their server wait again."""
+    change = "UPDATE parts SET state = ?, attempt = '' WHERE state = ? AND server NOT IN (SELECT id FROM servers)"
+    db.execute(change, (QUEUED, RUNNING))
+    of_job = "FROM parts WHERE parts.job = wholes.job AND state"
+    waiting = f"(SELECT COUNT(*) {of_job} = {QUEUED} AND origin >= 0)"
+    last = f"(SELECT COUNT(*) {of_job} = {QUEUED})"
+    converts = f"EXISTS (SELECT 1 {of_job} IN ({QUEUED}, {RUNNING}) AND origin >= 0)"
+    ready = f"CASE WHEN {converts} THEN {waiting} ELSE {last} END"
+    db.execute(f"UPDATE wholes SET running = (SELECT COUNT(*) {of_job} = {RUNNING}), ready = {ready}")  # noqa: S608
 
 
-def trace_of(db: sqlite3.Connection, job: str, number: int) -> Given:
+def trace_of(db: Database, job: str, number: int) -> Given:
     """The trace of a step."""
     return given_of(db.execute("SELECT * FROM parts WHERE job = ? AND position = ?", (job, number)).fetchone())
 
 
-def rows_of(db: sqlite3.Connection, job: str) -> list[Part]:
+def rows_of(db: Database, job: str) -> list[Part]:
     """The traces of a job."""
     rows = db.execute("SELECT * FROM parts WHERE job = ? AND origin >= 0 ORDER BY position", (job,))
     return [Part(given_of(row), row["state"] == SUCCEEDED) for row in rows]
 
 
-def failures(rows: Sequence[sqlite3.Row]) -> Iterator[v1.InputFailure]:
+def failures(rows: Sequence[Row]) -> Iterator[v1.InputFailure]:
     """The failed traces, from rows with errors."""
     for row in rows:
         error = v1.JobError.FromString(row["error"])

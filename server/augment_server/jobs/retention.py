@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from augment_server.base.errors import Refusal
 from augment_server.base.limits import Limits
 from augment_server.jobs import parts
 from augment_server.jobs.jobs import FINAL, QUEUED, RUNNING
+from augment_server.storage.catalog import Row
 from augment_server.storage.requests import LIFE_NS
 from augment_server.storage.storage import Storage, now_ns
 from augment_server.storage.uploads import Uploads
@@ -37,7 +37,9 @@ _NEEDED = " UNION ALL ".join(
 _SOURCES = f"SELECT source FROM parts WHERE source != '' AND job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
 #: rows beyond a number: each name keeps as many of its newest ones as every other, if it has so many
-_BEYOND = " ORDER BY ROW_NUMBER() OVER (PARTITION BY {0} ORDER BY {1} DESC), {1} DESC LIMIT -1 OFFSET ?"
+_BEYOND = (
+    " ORDER BY ROW_NUMBER() OVER (PARTITION BY {0} ORDER BY {1} DESC), {1} DESC LIMIT 9223372036854775807 OFFSET ?"
+)
 
 
 class Retention:
@@ -52,7 +54,7 @@ class Retention:
         self.removed: Counter[tuple[str, str]] = Counter()  #: counts by reason: ``age``, ``number``, ``room``
 
     def recover(self, tell: Callable[[str], None]) -> list[str]:
-        """After a start: complete unfinished moves, queue interrupted jobs again, remove orphaned files.
+        """After the end of a server: complete its unfinished moves, queue its jobs again, remove orphaned files.
 
         An upload or a file for which this fails does not keep the others from it.
 
@@ -64,20 +66,25 @@ class Retention:
         """
         storage = self._storage
         with storage.lock:
-            for row in storage.rows("SELECT * FROM uploads"):
+            gone = "server NOT IN (SELECT id FROM servers)"
+            left = f" WHERE id IN (SELECT upload FROM senders WHERE {gone})" if storage.catalog.is_shared else ""  # noqa: S608
+            for row in storage.rows(f"SELECT * FROM uploads{left}"):  # noqa: S608
                 try:
                     self._recover_upload(row)
                 except OSError as error:  # noqa: PERF203
-                    self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
+                    self._update("UPDATE uploads SET complete = FALSE, received = 0 WHERE id = ?", row["id"])
                     tell(f"uploads/{row['id']}: is to be sent again, its bytes cannot be used: {error!r}")
-            change = "UPDATE jobs SET state = ?, queued_ns = ? WHERE state = ?"
-            self._update(change, QUEUED, now_ns(), RUNNING)
             with storage.writing() as db:
                 parts.recover(db)
+                whole = "id NOT IN (SELECT job FROM wholes WHERE running > 0)"
+                anew = "state = ?, queued_ns = ?, attempt = '', progress = NULL"
+                change = f"UPDATE jobs SET {anew} WHERE state = ? AND {gone} AND {whole}"  # noqa: S608
+                db.execute(change, (QUEUED, now_ns(), RUNNING))
+                db.execute(f"DELETE FROM senders WHERE {gone}")  # noqa: S608
             self._drop_strays(tell)
         return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
 
-    def _recover_upload(self, row: sqlite3.Row) -> None:
+    def _recover_upload(self, row: Row) -> None:
         """Count the bytes of an upload; without those of a complete one it is to be sent again.
 
         Raises:
@@ -85,31 +92,43 @@ class Retention:
         """
         there = self._storage.store.recover(row, same_boot=self._storage.is_same_boot)
         if there < row["received"] and row["complete"]:
-            self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
+            self._update("UPDATE uploads SET complete = FALSE, received = 0 WHERE id = ?", row["id"])
         elif there != row["received"]:
             self._update("UPDATE uploads SET received = ? WHERE id = ?", there, row["id"])
 
     def _drop_strays(self, tell: Callable[[str], None]) -> None:
-        """Remove files without a row in the database."""
+        """Remove files without a row in the database. A file is looked for before its row, which was there first."""
         storage = self._storage
-        begun = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
-        jobs = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
-        ranks = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
         local, store = storage.local, storage.store
-        for where, folder, kept in (
-            (store, "parts", begun),
-            (store, "artifacts", jobs),
-            (store, "ranks", ranks),
-            (local, "work", set()),
-        ):
-            for name in set(where.names(folder)) - kept:
+        places = ((store, "parts"), (store, "artifacts"), (store, "ranks"), (local, "work"))
+        names = {folder: where.names(folder) for where, folder in places}
+        begins = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
+        done = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
+        kept = {
+            "parts": {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")},
+            "artifacts": done | begins if storage.catalog.is_shared else done,
+            "ranks": begins,
+            "work": {row["id"] for row in storage.rows("SELECT id FROM servers")},
+        }
+        for where, folder in places:
+            for name in names[folder]:
+                if name.partition(".")[0] in kept[folder]:
+                    continue
                 try:
                     where.remove(f"{folder}/{name}")
-                except OSError as error:  # noqa: PERF203
+                except OSError as error:
                     tell(f"{folder}/{name}: belongs to nothing, and cannot be removed: {error!r}")
 
     def sweep(self) -> None:
-        """Remove data beyond the limits of age and number, but no upload whose bytes are arriving."""
+        """Remove data beyond the limits of age and number, but no upload whose bytes are arriving.
+
+        If several servers share the data, one does it at a time.
+        """
+        with self._storage.catalog.sweeping() as ours:
+            if ours:
+                self._sweep()
+
+    def _sweep(self) -> None:
         limits, now, busy = self._limits, self.clock.now_ns(), self._uploads.busy()
         for why, jobs in self._old_jobs(now - int(limits.artifact_life_s * 1e9)).items():
             for some in self._some(jobs):
@@ -124,10 +143,12 @@ class Retention:
             self._drop_leftovers()
             self._drop_ranks()
         self._update("DELETE FROM requests WHERE at_ns < ?", now - LIFE_NS)
+        self._update("DELETE FROM served WHERE turn < ?", now_ns() - LIFE_NS)
         key, beyond = "realm, method, request_id", _BEYOND.format("realm", "at_ns")
         more = f"DELETE FROM requests WHERE ({key}) IN (SELECT {key} FROM requests{beyond})"  # noqa: S608
         self._update(more, limits.max_kept)
-        self._update("INSERT OR REPLACE INTO clock VALUES (0, ?)", self.clock.now_ns())
+        change = "INSERT INTO clock VALUES (0, ?) ON CONFLICT (id) DO UPDATE SET ns = excluded.ns"
+        self._update(change, self.clock.now_ns())
 
     def _some(self, all_: list[T]) -> Iterator[list[T]]:
         """The items in groups, each for one transaction; ends when the server stops."""
@@ -173,7 +194,7 @@ class Retention:
         most = self._limits.max_stored_bytes
         self._remove_until(lambda: self._counted(client) + size <= most, self._to_go(client, size))
 
-    def _remove_until(self, fits: Callable[[], bool], rows: Iterable[sqlite3.Row]) -> None:
+    def _remove_until(self, fits: Callable[[], bool], rows: Iterable[Row]) -> None:
         """Remove one after the other until it fits.
 
         Raises:
@@ -206,7 +227,7 @@ class Retention:
         assert row
         return self.stored_bytes() - int(row["bytes"])
 
-    def _removable(self, clients: Collection[str], *, fresh: bool) -> Iterator[sqlite3.Row]:
+    def _removable(self, clients: Collection[str], *, fresh: bool) -> Iterator[Row]:
         """Final jobs and uploads of clients that no job needs, unfinished uploads first, then the oldest.
 
         Those used recently are left out; ``fresh``: those alone, at last the uploads whose bytes are arriving.
@@ -215,13 +236,13 @@ class Retention:
             f"SELECT 'job' AS kind, id, client, ended_ns AS at, TRUE AS done FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
             f" UNION ALL SELECT 'upload', id, client, touched_ns, complete FROM uploads WHERE sha256 NOT IN ({_NEEDED})"
         )
-        query = f"SELECT * FROM ({query}) WHERE client IN (SELECT value FROM json_each(?)) ORDER BY done, at"  # noqa: S608
+        query = f"SELECT * FROM ({query}) AS data WHERE client IN (SELECT value FROM json_each(?)) ORDER BY done, at"  # noqa: S608
         since, busy = now_ns() - int(FRESH_S * 1e9), self._uploads.busy()
         rows = self._storage.rows(query, json.dumps([*clients]))
         rows = [row for row in rows if (row["at"] >= since or row["id"] in busy) == fresh]
         yield from sorted(rows, key=lambda row: row["id"] in busy)
 
-    def _to_go(self, client: str, size: int) -> Iterator[sqlite3.Row]:
+    def _to_go(self, client: str, size: int) -> Iterator[Row]:
         """What is removed to make room for ``client``, in this order.
 
         All shares are equal. A client that stays within its share takes from those above theirs, until they are within
@@ -266,7 +287,7 @@ class Retention:
             gone = [job for job in jobs if db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount]
             needed = {row["source"] for row in db.execute(_SOURCES)}
             later = [(job,) for job in jobs if job in needed]
-            db.executemany("INSERT OR IGNORE INTO leftovers VALUES (?)", later)
+            db.executemany("INSERT INTO leftovers VALUES (?) ON CONFLICT DO NOTHING", later)
         for job in jobs:
             if job not in needed:
                 self._storage.store.remove(f"artifacts/{job}")
@@ -283,10 +304,10 @@ class Retention:
 
     def _drop_content(self, sha256: str) -> None:
         storage = self._storage
-        complete = "SELECT 1 FROM uploads WHERE sha256 = ?1 AND complete"
-        needed = f"{complete} UNION ALL SELECT 1 WHERE ?1 IN ({_NEEDED}) LIMIT 1"
+        complete = "SELECT 1 FROM uploads WHERE sha256 = ? AND complete"
+        needed = f"{complete} UNION ALL SELECT 1 FROM ({_NEEDED}) AS needed WHERE content = ? LIMIT 1"  # noqa: S608
         with storage.lock:
-            if sha256 and not storage.row(needed, sha256):
+            if sha256 and not storage.row(needed, sha256, sha256):
                 storage.store.remove(f"blobs/{sha256}")
 
     def _drop_contents(self) -> None:

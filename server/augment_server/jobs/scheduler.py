@@ -11,12 +11,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base import confinement
-from augment_server.base.errors import Refusal, disk_is_full, refusal_of
+from augment_server.base.errors import AWAY, Refusal, disk_is_full, refusal_of
 from augment_server.base.interception import work_for
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
@@ -35,6 +36,7 @@ _PAUSE_S = 1.0
 _WATCH_S = 0.1  #: how often the free room is looked at while a whole job works
 _LONG_S = 60.0  #: how long a client waits for another's jobs to end by themselves
 _LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification was lost
+_TEND_S = 0.5  #: how often to tell other servers of progress, and to look whether attempts still count
 
 
 @dataclass(eq=False)
@@ -74,7 +76,7 @@ class Scheduler:
     def __init__(
         self, storage: Storage, jobs: Jobs, limits: Limits, roots: list[str], observer: Observer, apart: Apart
     ) -> None:
-        self._store, self._jobs, self._limits = storage.store, jobs, limits
+        self._catalog, self._store, self._jobs, self._limits = storage.catalog, storage.store, jobs, limits
         self._orders = Orders(storage, limits, roots)
         self._observer, self._apart = observer, apart
         self._workers = Workers(limits, storage, apart, roots)
@@ -84,11 +86,12 @@ class Scheduler:
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
         self._progress: dict[str, JobProgress] = {}  # progress of running jobs
-        self._wake = asyncio.Event()
+        self._wake, self._attend = asyncio.Event(), asyncio.Event()
         self._stopping = False
+        self._unsaved: set[str] = set()  # jobs with progress that other servers do not know
         self.worker_deaths = 0
         self.released = False  #: whether watchers shall end, because no job changes any more
-        self._loop_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def worker_bytes(self) -> int:
         """The memory of the workers, bytes, as far as the system reports it. May be called from any thread."""
@@ -100,7 +103,41 @@ class Scheduler:
             text = "this system has no Landlock: workers can read and write what the server can"
             self._observer.log(logging.WARNING, text)
         await self._workers.prepare()
-        self._loop_task = asyncio.create_task(self._loop())
+        self._tasks.append(asyncio.create_task(self._loop()))
+        if self._catalog.is_shared:
+            loop = asyncio.get_running_loop()
+
+            def changed(job: str) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the server is ending anyway
+                    loop.call_soon_threadsafe(self._elsewhere, job)
+
+            self._catalog.follow(changed)
+            self._tasks.append(asyncio.create_task(self._tend()))
+
+    def _elsewhere(self, job: str) -> None:
+        """A job has changed in the catalog, perhaps by another server; empty: perhaps any has."""
+        for each in [job] if job else list(self._watchers):
+            self.changed(each)
+        self._wake.set()
+        if not job or any(attempt.begun.id == job for attempt in self._attempts):
+            self._attend.set()
+
+    async def _tend(self) -> None:
+        """Tell other servers of progress, and end attempts that no longer count."""
+        while True:
+            self._attend.clear()
+            try:
+                while self._unsaved:
+                    await self._apart(self._jobs.save_progress, self._unsaved.pop())
+                for attempt in self._attempts.copy():
+                    if not (attempt.work.done() or await self._apart(self._jobs.is_ours, attempt.begun)):
+                        attempt.cancelled = True
+                        attempt.work.cancel()
+            except Exception as error:
+                self._observer.log(logging.WARNING, f"the catalog cannot be asked about running jobs: {error!r}")
+                await asyncio.sleep(_PAUSE_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._attend.wait(), _TEND_S)
 
     async def _loop(self) -> None:
         while True:
@@ -174,6 +211,8 @@ class Scheduler:
 
     def _changes(self, job: str) -> None:
         """Notify watchers soon, of several changes at once."""
+        if self._catalog.is_shared:
+            self._unsaved.add(job)
         if job in self._watchers and job not in self._telling:
             self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self.changed, job)
 
@@ -216,6 +255,11 @@ class Scheduler:
                 text = f"nor that it failed; it will run again after a restart: {again!r}"
                 self._observer.log(logging.ERROR, text, job_id=job)
         self._attempts.discard(attempt)
+        if self._catalog.is_shared and not any(other.begun.id == job for other in self._attempts):
+            with contextlib.suppress(Refusal):
+                await self._apart(self._jobs.save_progress, job)
+            self._progress.pop(job, None)  # from now on another server may know more
+            self._jobs.forget(job)
         self._wake.set()
 
     async def _conclude(self, attempt: _Attempt) -> None:
@@ -241,6 +285,9 @@ class Scheduler:
             if not isinstance(error, Refusal):
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
+            if error.reason == AWAY:
+                await self._queue_again(begun, yielded=True)
+                return
             if error.reason == "STORAGE_FULL" and begun.step:
                 await self._end_whole(attempt)  # waiting with all that it takes, it would keep others from their room
                 return
@@ -355,7 +402,7 @@ class Scheduler:
         job, reason = begun.id, error.reason if error else ""
         if begun.step and not begun.step.is_last:
             await self._end_step(begun, error, made)
-        elif await self._recorded(job, lambda: self._jobs.end(job, state, error, made)):
+        elif await self._recorded(job, partial(self._jobs.end, job, state, error, made, attempt=begun.attempt)):
             if state != SUCCEEDED:  # published, but not recorded
                 await self._apart(self._store.remove, f"artifacts/{job}")
             if begun.step:
@@ -377,13 +424,14 @@ class Scheduler:
 
     async def _end_step(self, begun: Begun, error: Refusal | None, made: Outputs) -> None:
         job = begun.id
-        counts, failed = await self._recorded(job, lambda: self._jobs.end_step(begun, error, made))
+        ended, failed = await self._recorded(job, lambda: self._jobs.end_step(begun, error, made))
         if failed:
             self._ended(job, FAILED, error.reason if error else "")
-        if failed or not counts:  # the job has ended, and its files are gone but those that were just published
             await self._apart(self._store.remove, f"ranks/{job}")
-        elif job in self._progress:
-            self._progress[job].trace_done()
+        elif ended is None and made.folder:  # the job has ended, or another attempt was begun
+            await self._apart(self._store.remove, made.folder)
+        elif ended is not None and job in self._progress:
+            self._progress[job].traces_done(ended)
             self._changes(job)
 
     def _ended(self, job: str, state: int, reason: str = "") -> None:
@@ -399,24 +447,21 @@ class Scheduler:
         self.changed(begun.id)
 
     async def _recorded(self, job: str, change: Callable[[], T]) -> T:
-        """Make a change in the database; wait while the disk is full."""
-        is_recorded = False
-        while (done := await self._fits(change)) is None:
-            if not is_recorded:
-                text = "the disk is full: the end of the job is recorded when there is room"
+        """Make a change in the catalog; wait while the disk is full, or while the catalog cannot be reached."""
+        is_told = False
+        while True:
+            try:
+                return await self._apart(change)
+            except Exception as error:
+                is_away = isinstance(error, Refusal) and error.reason == AWAY
+                if not (is_away or disk_is_full(error)) or self._stopping:
+                    raise
+            if not is_told:
+                what = "the catalog cannot be reached" if is_away else "the disk is full"
+                text = f"{what}: the end of the job is recorded later"
                 self._observer.log(logging.ERROR, text, job_id=job)
-            is_recorded = True
+            is_told = True
             await asyncio.sleep(_PAUSE_S)
-        return done[0]
-
-    async def _fits(self, change: Callable[[], T]) -> tuple[T] | None:
-        """The result of the change; None if the disk is full."""
-        try:
-            return (await self._apart(change),)
-        except Exception as error:
-            if not disk_is_full(error) or self._stopping:
-                raise
-            return None
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more. Running jobs may end within ``grace_s``; then they return to the queue."""
@@ -437,10 +482,9 @@ class Scheduler:
     async def close(self) -> None:
         """Stop."""
         await self.drain(0)
-        if self._loop_task:
-            self._loop_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop_task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._workers.close()
 
 
@@ -468,8 +512,11 @@ class JobProgress:
         self.started = self._since = time.monotonic()
         self._traces = begun.step.of - 1 if begun.step else 0
         self._ended = 0  # stages but that of the traces
-        if begun.step and not begun.step.is_last:
+        if begun.step and begun.progress:
+            self._now.ParseFromString(begun.progress)
+        elif begun.step and not begun.step.is_last:
             self._now.stage, self._now.done_count, self._now.total_count = CONVERTING, begun.step.ended, begun.step.of
+        if self._now.stage:
             self._jobs.tell(self._job, self._now)
 
     def next(self, said: Said) -> None:
@@ -480,9 +527,10 @@ class JobProgress:
         self._now.total_count = said.of + self._traces
         self._jobs.tell(self._job, self._now)
 
-    def trace_done(self) -> None:
-        """Count one more converted trace of a whole job."""
-        self._now.done_count = min(self._now.done_count + 1, self._traces)
+    def traces_done(self, count: int) -> None:
+        """Count the converted traces of a whole job."""
+        if self._now.stage == CONVERTING:
+            self._now.done_count = max(self._now.done_count, count)
 
     def end(self) -> None:
         """End the current stage, if there is one."""

@@ -22,6 +22,7 @@ from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Uploads
 
 _SWEEPS_S = 60.0
+_BURY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Core:
         roots: folders whose files clients may name.
         repair: move an unusable database aside, with all its files.
         network: whether the state directory may lie on a network's file system.
+        catalog: the URL of the database that several servers share; empty: one in the state directory.
         client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
 
     Raises:
@@ -61,10 +63,11 @@ class Core:
         *,
         repair: bool = False,
         network: bool = False,
+        catalog: str = "",
     ) -> None:
         self._observer, self._max_stored = observer, limits.max_stored_bytes
         self._apart = Apart()
-        self._storage = Storage(state, repair=repair, network=network)
+        self._storage = Storage(state, repair=repair, network=network, catalog=catalog)
         self.lost = asyncio.Event()  #: set once another server has taken over the state directory
         self._jobs = Jobs(self._storage, limits)
         self._uploads = Uploads(self._storage, limits)
@@ -83,7 +86,7 @@ class Core:
             client_of,
             self._apart,
         )
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Resume the unfinished work of an earlier server, and start."""
@@ -93,15 +96,34 @@ class Core:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server is ending anyway
                 loop.call_soon_threadsafe(self.lost.set)
 
-        self._storage.lease.when_lost(lost)
-
-        def tell(text: str) -> None:
-            self._observer.log(logging.ERROR, text)
-
-        for job in await self._apart(self._retention.recover, tell):
-            self._scheduler.queued(job)
+        if self._storage.lease:
+            self._storage.lease.when_lost(lost)
+            await self._recover()
         await self._scheduler.start()
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._tasks.append(asyncio.create_task(self._sweep()))
+        if self._storage.catalog.is_shared:
+            self._tasks.append(asyncio.create_task(self._bury()))
+
+    async def _recover(self) -> None:
+        for job in await self._apart(self._retention.recover, lambda text: self._observer.log(logging.ERROR, text)):
+            self._scheduler.queued(job)
+
+    async def _bury(self) -> None:
+        """Take over what servers that have ended without a word have left, and what nothing refers to."""
+        is_first = True
+        while True:
+            try:
+                if self._storage.catalog.is_steady() and (await self._apart(self._drop_dead) or is_first):
+                    await self._recover()
+                    is_first = False
+                await self._apart(self._uploads.keep_busy)
+            except Exception as error:
+                self._observer.log(logging.WARNING, f"what other servers have left is looked for later: {error!r}")
+            await asyncio.sleep(_BURY_S)
+
+    def _drop_dead(self) -> bool:
+        with self._storage.writing() as db:
+            return self._storage.catalog.drop_dead(db)
 
     async def _sweep(self) -> None:
         while True:
@@ -126,10 +148,9 @@ class Core:
     async def close(self) -> None:
         """Stop, and release the directory."""
         self._retention.stopping = True
-        if self._sweeping:
-            self._sweeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeping
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._scheduler.close()
         self._apart.close()
         self._storage.close()

@@ -40,6 +40,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Folder for uploads and jobs.  [default: in the user's state directory]",
 )
 @click.option(
+    "--catalog",
+    default="",
+    metavar="URL",
+    help="Keep jobs in PostgreSQL, such as postgresql://HOST/DATABASE, for several servers (extra [postgres]).",
+)
+@click.option(
     "--allow-root",
     "roots",
     type=_FOLDER,
@@ -116,6 +122,10 @@ def _settings(values: dict[str, Any]) -> Settings:
     from augment_server.ops.serving import Settings
 
     limits = limits_from(values)
+    if values["catalog"] and not values["catalog"].startswith(("postgresql://", "postgres://")):
+        raise UsageError("--catalog: must be a URL such as postgresql://HOST/DATABASE")
+    if "@" in values["catalog"] and ":" in values["catalog"].partition("://")[2].partition("@")[0]:
+        raise UsageError("--catalog: leave the password out, others could read it; PGPASSFILE or PGSERVICE name a file")
     cert, key, client_ca = (values.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca"))
     if bool(cert) != bool(key) or (client_ca and not cert):
         raise UsageError("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")

@@ -55,6 +55,7 @@ class Settings:
 
     listen: Address
     state: Path
+    catalog: str
     repair: bool
     network_state: bool
     limits: Limits
@@ -187,6 +188,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             known_by,
             repair=settings.repair,
             network=settings.network_state,
+            catalog=settings.catalog,
         )
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)

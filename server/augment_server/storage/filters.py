@@ -160,7 +160,7 @@ def _restricted(fields: Fields, name: str, comparator: str, text: str) -> Condit
         _refuse(f"{name}: does not support {comparator}")
     value = _number(field, name, text)
     if comparator == "!=":
-        return f"{field.column} IS NOT ?", [value]
+        return f"({field.column} IS NULL OR {field.column} != ?)", [value]
     return f"({field.column} IS NOT NULL AND {field.column} {comparator} ?)", [value]
 
 
@@ -198,7 +198,7 @@ def _text(field: Field, name: str, comparator: str, text: str) -> Condition:
     if comparator == ":":
         return f"INSTR({field.column}, ?) > 0", [text]
     if "*" in text and comparator in ("=", "!="):
-        return f"{field.column} {'NOT ' if comparator == '!=' else ''}GLOB ?", [_pattern(name, text)]
+        return f"{'NOT ' if comparator == '!=' else ''}GLOB(?, {field.column})", [_pattern(name, text)]
     return f"{field.column} {comparator} ?", [text]
 
 
@@ -208,8 +208,8 @@ def _labelled(field: Field, key: str, comparator: str, text: str) -> Condition:
         return f"{there})", [key or text]
     if not key or comparator not in ("=", "!="):
         _refuse('labels: as in labels.team = "infra", labels.team != "infra", labels:team')
-    matches, value = ("GLOB", _pattern("labels", text)) if "*" in text else ("=", text)
-    return f"{'NOT ' if comparator == '!=' else ''}{there} AND value {matches} ?)", [key, value]
+    matches, value = ("GLOB(?, value)", _pattern("labels", text)) if "*" in text else ("value = ?", text)
+    return f"{'NOT ' if comparator == '!=' else ''}{there} AND {matches})", [key, value]
 
 
 def _pattern(name: str, text: str) -> str:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,7 +74,7 @@ class Folder:
         lock: held while rows and contents change together.
     """
 
-    def __init__(self, root: Path, lock: threading.RLock) -> None:
+    def __init__(self, root: Path, lock: contextlib.AbstractContextManager[Any]) -> None:
         self._root, self.lock = root, lock
 
     def free_bytes(self) -> int:
@@ -99,6 +99,13 @@ class Folder:
         with open(self._root / "parts" / upload, "rb") as file:
             while piece := file.read(_PIECE):
                 yield piece
+
+    def separate(self, upload: str) -> None:
+        """Copy an unfinished upload: another server that still has it open changes only what has no name any more."""
+        path = self._root / "parts" / upload
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(path, copy := path.with_name(f"{upload}.{new_id()}"))
+            os.replace(copy, path)
 
     @contextlib.contextmanager
     def completing(self, upload: str, sha256: str, pieces: str) -> Iterator[None]:  # noqa: ARG002

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, stem
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.names import id_of, safe_file_name, safe_path
+from augment_server.storage.catalog import Database, Row
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller
 
@@ -173,9 +173,7 @@ class Inputs:
         most: the maximum number of traces; of an earlier job all count, also where only its metrics are needed.
     """
 
-    def __init__(
-        self, db: sqlite3.Connection, storage: Storage, caller: Caller, file_names: Sequence[str], most: int
-    ) -> None:
+    def __init__(self, db: Database, storage: Storage, caller: Caller, file_names: Sequence[str], most: int) -> None:
         self._db, self._storage, self._caller, self._file_names = db, storage, caller, file_names
         self._most, self._earlier = most, dict[str, Earlier]()
 
@@ -274,12 +272,12 @@ class Inputs:
         return bool(trace.uri) or self._storage.store.has(trace.content)
 
 
-def folder_of(job: sqlite3.Row) -> str:
+def folder_of(job: Row) -> str:
     """The key under which the artifacts of a job are stored."""
     return job["folder"] or f"artifacts/{job['id']}"
 
 
-def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, good: bool = False) -> list[Given]:
+def traces_of(db: Database, row: Row, spec: v1.JobSpec, *, good: bool = False) -> list[Given]:
     """The traces of a job, a ``row`` of the table of jobs; ``good``: without failed traces."""
     parts = db.execute("SELECT * FROM parts WHERE job = ? AND origin >= 0 ORDER BY position", (row["id"],)).fetchall()
     if parts:
@@ -289,7 +287,7 @@ def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, goo
     return [Given(row["file_name"], row["content"], given.uri, at) for at, (row, given) in enumerate(stored)]
 
 
-def attached_of(db: sqlite3.Connection, job: str, spec: v1.JobSpec) -> list[Given]:
+def attached_of(db: Database, job: str, spec: v1.JobSpec) -> list[Given]:
     """What was recorded beside the traces of a job."""
     rows = db.execute("SELECT * FROM attachments WHERE job = ? ORDER BY position", (job,))
     return [
@@ -298,7 +296,7 @@ def attached_of(db: sqlite3.Connection, job: str, spec: v1.JobSpec) -> list[Give
     ]
 
 
-def given_of(part: sqlite3.Row) -> Given:
+def given_of(part: Row) -> Given:
     """The trace in a row of the table of parts."""
     made = Outputs.of(part["made"])
     return Given(part["file_name"], part["content"], part["uri"], part["origin"], part["source"], made)
@@ -331,10 +329,10 @@ def _expect_different(traces: Sequence[Given], paths: Sequence[str], others: Map
         seen[outputs] = name
 
 
-def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlite3.Row:
+def _complete_upload(db: Database, caller: Caller, name: str) -> Row:
     upload = name.removeprefix("uploads/")
     query = "SELECT * FROM uploads WHERE id = ? AND realm = ?"
-    row: sqlite3.Row | None = db.execute(query, (upload, caller.realm)).fetchone()
+    row: Row | None = db.execute(query, (upload, caller.realm)).fetchone()
     if row is None:
         what = f"{name[:80]}: there is no such upload; it may have expired"
         raise Refusal("NOT_FOUND", what, field_path="upload")

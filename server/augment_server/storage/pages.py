@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import sqlite3
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from augment_server.base.errors import invalid
+from augment_server.storage.catalog import Row
 from augment_server.storage.filters import Condition, Fields, condition_of, order_of
 from augment_server.storage.storage import Storage
 
@@ -54,7 +54,7 @@ def page(
     fields: Fields,
     where: Condition,
     asked: Asked,
-    message: Callable[[sqlite3.Row], M],
+    message: Callable[[Row], M],
 ) -> tuple[list[M], str]:
     """Entries of a table, and the token of the next page.
 

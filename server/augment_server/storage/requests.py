@@ -53,8 +53,11 @@ class Requests:
         """Store an answered request."""
         if request_id:
             values = (caller.realm, method, request_id, text, resource, now_ns())
+            anew = "text = excluded.text, resource = excluded.resource, at_ns = excluded.at_ns"
+            known = "ON CONFLICT (realm, method, request_id) DO UPDATE"
+            change = f"INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?) {known} SET {anew}"  # noqa: S608
             with self._storage.writing() as db:
-                db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", values)
+                db.execute(change, values)
 
 
 def _reused() -> Refusal:

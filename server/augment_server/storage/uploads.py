@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
+from augment_server.storage.catalog import Database, Row
 from augment_server.storage.filters import Field
-from augment_server.storage.folder import BytesLost, Part
+from augment_server.storage.folder import BytesLost, Folder, Part
 from augment_server.storage.pages import Asked, page
 from augment_server.storage.storage import Storage, now_ns
 
@@ -24,7 +24,7 @@ SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and rec
 _MOST_DIGESTS = 10_000
 #: the fields that filters and orders may name
 FIELDS = {
-    "state": Field("choice", "complete", {"ACTIVE": 0, "COMPLETE": 1}),
+    "state": Field("choice", "complete", {"ACTIVE": False, "COMPLETE": True}),
     "create_time": Field("time", "created_ns"),
     "file_name": Field("text", "file_name"),
     "size_bytes": Field("number", "COALESCE(size, received)"),
@@ -81,19 +81,20 @@ class Uploads:
         row = self._storage.row("SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1", sha256)
         if row and not self.store.has(sha256, row["size"]):
             with self._storage.writing() as db:
-                change = "UPDATE uploads SET complete = 0, received = 0, pieces = '' WHERE sha256 = ? AND complete"
-                db.execute(change, (sha256,))
+                change = "complete = FALSE, received = 0, pieces = ''"
+                db.execute(f"UPDATE uploads SET {change} WHERE sha256 = ? AND complete", (sha256,))  # noqa: S608
 
-    def _known(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str | None:
+    def _known(self, db: Database, caller: Caller, announced: Announced) -> str | None:
         """The most complete upload of the same bytes with the same name."""
         query = (
-            "SELECT id FROM uploads WHERE sha256 = ? AND realm = ? AND file_name = ? AND (size IS ? OR complete)"
-            " ORDER BY complete DESC, received DESC LIMIT 1"
+            "SELECT id FROM uploads WHERE sha256 = ? AND realm = ? AND file_name = ?"
+            " AND (COALESCE(size, -1) = ? OR complete) ORDER BY complete DESC, received DESC LIMIT 1"
         )
-        row = db.execute(query, (announced.sha256, caller.realm, announced.file_name, announced.size)).fetchone()
+        size = -1 if announced.size is None else announced.size
+        row = db.execute(query, (announced.sha256, caller.realm, announced.file_name, size)).fetchone()
         return str(row["id"]) if row else None
 
-    def _insert(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str:
+    def _insert(self, db: Database, caller: Caller, announced: Announced) -> str:
         upload, now = new_id(), now_ns()
         # uploads of other realms do not prove that this client has the bytes
         same = "SELECT size FROM uploads WHERE sha256 = ? AND sha256 != '' AND realm = ? AND complete LIMIT 1"
@@ -120,7 +121,7 @@ class Uploads:
     def _most(self) -> int:
         return min(self._limits.max_upload_bytes, self._limits.max_stored_bytes)
 
-    def _expect_few(self, db: sqlite3.Connection, caller: Caller) -> None:
+    def _expect_few(self, db: Database, caller: Caller) -> None:
         """Make room for one more unfinished upload by removing an idle one, which may never be continued."""
         query = "SELECT id, touched_ns FROM uploads WHERE client = ? AND NOT complete ORDER BY touched_ns"
         begun = db.execute(query, (caller.client,)).fetchall()
@@ -148,7 +149,7 @@ class Uploads:
         writers = dict(self._writers)  # before the row: a writer that ends meanwhile has written what it knows
         return self._as_it_stands(self._row(caller, upload), writers)
 
-    def _as_it_stands(self, row: sqlite3.Row, writers: Mapping[str, Writer]) -> v1.Upload:
+    def _as_it_stands(self, row: Row, writers: Mapping[str, Writer]) -> v1.Upload:
         writer = writers.get(row["id"])
         return self._message(row, writer.received if writer and not row["complete"] else row["received"])
 
@@ -161,13 +162,13 @@ class Uploads:
         message = partial(self._as_it_stands, writers=dict(self._writers))
         return page(self._storage, "uploads", FIELDS, ("realm = ?", [caller.realm]), asked, message)
 
-    def _row(self, caller: Caller, upload: str) -> sqlite3.Row:
+    def _row(self, caller: Caller, upload: str) -> Row:
         row = self._storage.row("SELECT * FROM uploads WHERE id = ? AND realm = ?", upload, caller.realm)
         if row is None:
             raise _gone(upload)
         return row
 
-    def _message(self, row: sqlite3.Row, received: int) -> v1.Upload:
+    def _message(self, row: Row, received: int) -> v1.Upload:
         made = v1.Upload(
             name=f"uploads/{row['id']}",
             file_name=row["file_name"],
@@ -192,6 +193,8 @@ class Uploads:
             if before:
                 what = f"uploads/{upload}: another call continues this upload"
                 before.close(Refusal("UPLOAD_TAKEN_OVER", what))
+            if self._storage.catalog.is_shared:
+                self._take_over(upload)
             row = self._row(caller, upload)  # with what that call has saved
             if row["complete"]:
                 return None
@@ -203,6 +206,33 @@ class Uploads:
             writer = Writer(self, row, received, offset, digest if count == received else None)
             self._writers[upload] = writer
         return writer
+
+    def _take_over(self, upload: str) -> None:
+        """Become the one server that writes an upload: what another still writes goes into a file without a name."""
+        ours = self._storage.catalog.server
+        with self._storage.writing() as db:
+            row = db.execute("SELECT server FROM senders WHERE upload = ?", (upload,)).fetchone()
+            if row and row["server"] != ours:
+                self._digests.pop(upload, None)
+                if isinstance(self.store, Folder):
+                    self.store.separate(upload)
+            change = "INSERT INTO senders VALUES (?, ?) ON CONFLICT (upload) DO UPDATE SET server = excluded.server"
+            db.execute(change, (upload, ours))
+
+    def _expect_sender(self, db: Database, upload: str) -> None:
+        """Check that no other server continues an upload."""
+        if self._storage.catalog.is_shared:
+            row = db.execute("SELECT server FROM senders WHERE upload = ?", (upload,)).fetchone()
+            if row and row["server"] != self._storage.catalog.server:
+                raise Refusal("UPLOAD_TAKEN_OVER", f"uploads/{upload}: another call continues this upload")
+
+    def keep_busy(self) -> None:
+        """Let other servers see that the uploads whose bytes are arriving are in use."""
+        if busy := self.busy():
+            with self._storage.changing() as db:
+                change = "UPDATE uploads SET touched_ns = ? WHERE id = ? AND touched_ns < ?"
+                now, old = now_ns(), now_ns() - int(FRESH_S * 1e9) // 2
+                db.executemany(change, [(now, upload, old) for upload in sorted(busy)])
 
     def closed(self, writer: Writer) -> None:
         """Record that a writer's call has ended."""
@@ -226,9 +256,9 @@ class Uploads:
 
     def unsent(self, client: str) -> int:
         """How many bytes the client has announced that have not arrived."""
-        query = "SELECT TOTAL(MAX(size - received, 0)) AS bytes FROM uploads WHERE client = ? AND NOT complete"
-        row = self._storage.row(query, client)
-        return int(row["bytes"]) if row else 0
+        more = "SELECT SUM(size - received) AS bytes FROM uploads"
+        row = self._storage.row(f"{more} WHERE client = ? AND NOT complete AND size > received", client)
+        return int(row["bytes"] or 0) if row else 0
 
     def busy(self) -> set[str]:
         """The uploads whose bytes are arriving."""
@@ -245,7 +275,8 @@ class Uploads:
         Raises:
             Refusal: the upload has been removed.
         """
-        with self._storage.writing() as db:
+        with self._storage.changing() as db:
+            self._expect_sender(db, upload)
             change = "UPDATE uploads SET received = ?, pieces = ?, touched_ns = ? WHERE id = ?"
             if not db.execute(change, (received, pieces, now_ns(), upload)).rowcount:
                 raise _gone(upload)
@@ -253,8 +284,9 @@ class Uploads:
     def completed(self, upload: str, size: int, sha256: str, pieces: str) -> None:
         """Store the bytes by content, once all are stored."""
         with self.store.completing(upload, sha256, pieces), self._storage.writing() as db:
+            self._expect_sender(db, upload)
             values = (size, size, sha256, pieces, now_ns(), upload)
-            change = "complete = 1, received = ?, size = ?, sha256 = ?, pieces = ?, touched_ns = ?"
+            change = "complete = TRUE, received = ?, size = ?, sha256 = ?, pieces = ?, touched_ns = ?"
             if not db.execute(f"UPDATE uploads SET {change} WHERE id = ?", values).rowcount:  # noqa: S608
                 raise _gone(upload)
 
@@ -263,7 +295,7 @@ class Uploads:
         self.saved(upload, 0)  # first: on a full disk bytes that are recorded stay, and differ again
         self.store.remove(f"parts/{upload}")
 
-    def expect_room(self, row: sqlite3.Row, end: int) -> None:
+    def expect_room(self, row: Row, end: int) -> None:
         """Refuse bytes beyond the announced or allowed size.
 
         Raises:
@@ -283,9 +315,7 @@ class Uploads:
 class Writer:
     """One call that sends the bytes of one upload. Used by one thread at a time; another thread may end it."""
 
-    def __init__(
-        self, uploads: Uploads, row: sqlite3.Row, received: int, offset: int, digest: hashlib._Hash | None
-    ) -> None:
+    def __init__(self, uploads: Uploads, row: Row, received: int, offset: int, digest: hashlib._Hash | None) -> None:
         self.upload: str = row["id"]
         self.received = received
         self._uploads, self._row = uploads, row

@@ -1,0 +1,25 @@
+"""Fixtures of the service's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import in_process
+import pytest
+from postgres_cluster import Cluster, cluster
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """A real PostgreSQL; one for the session."""
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def both_catalogs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Servers in this process keep their rows in SQLite, and once more in PostgreSQL; which of them it is."""
+    if request.param == "postgresql":
+        monkeypatch.setattr(in_process, "catalog_of", request.getfixturevalue("postgres").url)
+        monkeypatch.setattr("augment_server.storage.postgres._PLACES_S", 1e-6)
+    return str(request.param)

@@ -1,0 +1,112 @@
+"""A real PostgreSQL for tests: made by ``initdb`` in a folder, with a port of its own, as user postgres."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+PATIENCE_S = 60.0
+
+
+def programs() -> str:
+    """The folder of PostgreSQL's programs; skips the test without one."""
+    there = [os.path.dirname(path) for path in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
+    there += [os.path.dirname(path) for path in [shutil.which("initdb")] if path]
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    if not there:
+        pytest.skip("PostgreSQL is not installed")
+    return max(there, key=lambda folder: [int(part) for part in folder.split("/") if part.isdigit()])
+
+
+class Cluster:
+    """A running PostgreSQL."""
+
+    def __init__(self, folder: Path) -> None:
+        self._programs, self._folder = programs(), folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._user = None
+        if os.geteuid() == 0:
+            try:
+                self._user = pwd.getpwnam("postgres")
+            except KeyError:
+                pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
+        self._run(
+            "initdb",
+            "-D",
+            str(folder / "data"),
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale",
+            "C",
+            "--no-sync",
+            "-U",
+            "postgres",
+        )
+        self.start()
+
+    def _run(self, program: str, *args: str) -> None:
+        identity = {"user": self._user.pw_uid, "group": self._user.pw_gid} if self._user else {}
+        command = [os.path.join(self._programs, program), *args]
+        subprocess.run(command, check=True, capture_output=True, cwd=self._folder, timeout=PATIENCE_S, **identity)  # type: ignore[call-overload]
+
+    def start(self) -> None:
+        """Start it, on the same port."""
+        options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c max_connections=200"
+        log = str(self._folder / "log")
+        self._run("pg_ctl", "-D", str(self._folder / "data"), "-o", options, "-l", log, "-w", "start")
+
+    def kill(self) -> None:
+        """End it at once, without a word."""
+        pid = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        for each in (pid, *map(int, children)):
+            while Path(f"/proc/{each}/stat").exists() and " Z " not in Path(f"/proc/{each}/stat").read_text():
+                pass
+
+    def stop(self) -> None:
+        """End it."""
+        self._run("pg_ctl", "-D", str(self._folder / "data"), "-m", "immediate", "-w", "stop")
+
+    def url(self, name: str | Path) -> str:
+        """The URL of a catalog of this name: a schema of its own, made when it is first asked for."""
+        import psycopg
+
+        schema = "s" + hashlib.sha256(str(name).encode()).hexdigest()[:20]
+        base = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        with psycopg.connect(base, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+        return f"{base}?options={quote(f'-csearch_path={schema}')}"
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A running PostgreSQL, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="postgres") as folder:
+        os.chmod(folder, 0o755)
+        made = Cluster(Path(folder))
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                made.stop()
