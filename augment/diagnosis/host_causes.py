@@ -280,7 +280,10 @@ def _stretches(trace: Trace) -> Spans:
         long &= ~is_among(ts[:-1], standstills(trace).start)
         frames = _runs_of_frames(trace, ts, row)
         start, end = np.append(ts[:-1][long], frames.start), np.append(ts[1:][long], frames.end)
-        row = np.append(row[long], frames.row)
+        still = standstills(trace)
+        operators = _quiet_operators(trace, lane, union(np.append(start, still.start), np.append(end, still.end)))
+        start, end = np.append(start, operators.start), np.append(end, operators.end)
+        row = np.concatenate((row[long], frames.row, operators.row))
         chosen = _other_work(trace, row) & ((row >= 0) | (lane == main))
         chosen[chosen] = ~_mostly(others, start[chosen], end[chosen])
         chosen[chosen] = ~elsewhere(trace, lane, start[chosen], end[chosen], row[chosen])
@@ -305,6 +308,24 @@ def _runs_of_frames(trace: Trace, ts: Int64s, row: Int64s) -> Spans:
         parent = stacks.parent[stacks.place_of[around[within]]]  # one round per level of nesting
         around[within] = np.where(parent < 0, NO_INDEX, stacks.row[parent])
     return Spans(start, end, around)
+
+
+def _quiet_operators(trace: Trace, lane: int, known: Intervals) -> Spans:
+    """The long operators of a thread that launch nothing, as one that splits a tensor into many views; without
+    the ``known`` times in them. Had what they call not been recorded, each would be one segment."""
+    events = trace.events
+    rows, calls = events.slices_of(Category.CPU_OP), events.slices_of(*LAUNCHES)
+    rows = rows[(events.track[rows] == lane) & (events.dur[rows] >= LONG_NS)]
+    ts = events.ts[calls[events.track[calls] == lane]]
+    rows = rows[np.searchsorted(ts, events.ts[rows]) == np.searchsorted(ts, events.ts[rows] + events.dur[rows])]
+    end = events.ts[rows] + events.dur[rows]
+    outer = np.ones(len(rows), np.bool_)
+    outer[1:] = end[1:] > np.maximum.accumulate(end)[:-1]
+    rows, whole = rows[outer], Intervals(events.ts[rows[outer]], end[outer])
+    start, end = subtract(whole, known)
+    which = np.searchsorted(whole.start, start, side="right") - 1
+    many = (sums(which, end - start, len(rows)) >= LONG_NS)[which]  # not only one stall, and little around it
+    return Spans(start[many], end[many], rows[which[many]])
 
 
 def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:

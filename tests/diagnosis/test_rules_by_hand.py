@@ -212,6 +212,21 @@ def test_waiting_for_the_last_work_of_a_recording_costs_nothing() -> None:
     assert not isinstance(synchronizing_calls.check(trace), Found)
 
 
+def test_an_operator_of_many_views_stalls_the_host() -> None:
+    """One that launches nothing, as a split into hundreds of views: it saves as much if those were not recorded."""
+    ms = 1_000_000
+    step = annotation("ProfilerStep#0", 0, 100 * ms)
+    work = [each for at in range(20) for each in launched("gemm", (52 + 2 * at) * ms, (53 + 2 * at) * ms, at)]
+    split = op("aten::split_with_sizes", 2 * ms, 42 * ms)
+    views = [op("aten::narrow", at * ms // 10, (at + 1) * ms // 10 - 5_000) for at in range(20, 420)]
+    told, plain = (problem_of(host_gaps.check(trace_of(step, *work, split, *more))) for more in (views, []))
+    assert "at a time in aten::split_with_sizes" in title_of(told)
+    assert told.saved_ns == plain.saved_ns
+    fill = launched("fill", 21 * ms, 22 * ms, 99)
+    with_call = host_gaps.check(trace_of(step, *work, split, *views, *fill))
+    assert not isinstance(with_call, Found) or "split" not in title_of(with_call), "that is launching"
+
+
 def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)

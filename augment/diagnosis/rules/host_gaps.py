@@ -1,14 +1,15 @@
 """Does the host do something long that is no launching?
 
-A stretch of 1 ms and more in which a thread that launches work is in one operator, or in no operator at all, however
-many frames of Python were recorded meanwhile: garbage collection, logging, checkpoints, tokenizing, work on the CPU,
-waiting for a lock. It is named by the frame or annotation that holds most of it. So does the time between the end of
-the backward pass on its thread and the next that the main thread does, and before. Fetching batches, calls of the
-runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps. A function
-that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
-finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up. An
-operator that launches a kernel for the first time, and takes more than four times as long as others of its name, loads
-that kernel or chooses an algorithm: all its time counts here, also in shorter stretches.
+A stretch of 1 ms and more counts in which a thread that launches work is in one operator that launches nothing,
+whatever views it consists of, or in no operator at all, however many frames of Python were recorded meanwhile: garbage
+collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. So does the time between the end of
+the backward pass on its thread and the next that the main thread does, and before. What holds most of the time names
+it. Fetching batches, calls of the runtime, and compilation have rules of their own. The prediction takes these
+stretches out of the steps. A function that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may
+be a server without requests, and the finding is merely possible. Without steps, an operator that takes long at its
+first call alone sets a library up. An operator that launches a kernel for the first time, and takes more than four
+times as long as others of its name, loads that kernel or chooses an algorithm: all its time counts here, also in
+shorter stretches.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
