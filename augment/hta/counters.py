@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_STATISTICS = ("count", "mean", "std", "min", "25%", "50%", "75%", "max")
+STATISTICS = ("count", "mean", "std", "min", "25%", "50%", "75%", "max")
 
 
 class TimeSeriesTypes(Flag):
@@ -106,7 +106,7 @@ def _summary(series: Mapping[int, pd.DataFrame], key: str, name: str, *, running
     if not index:
         return None
     pd = pandas()
-    columns = pd.MultiIndex.from_product([[name], _STATISTICS])
+    columns = pd.MultiIndex.from_product([[name], STATISTICS])
     return pd.DataFrame(records, index=pd.MultiIndex.from_tuples(index, names=["rank", *keys]), columns=columns)
 
 

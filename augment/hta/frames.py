@@ -278,7 +278,7 @@ def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None 
         for figure in [drawn] if hasattr(drawn, "show") else drawn:
             figure.show(renderer=chosen)
     except (ValueError, ImportError, RuntimeError) as error:  # a package is missing, or the renderer is unknown
-        warnings.warn(f"nothing is drawn: plotly's renderer {chosen}: {str(error).strip()}", stacklevel=4)
+        warnings.warn(f"nothing is drawn: plotly's renderer {chosen}: {str(error).strip()}", stacklevel=3)
 
 
 def _of_notebook() -> str | None:
