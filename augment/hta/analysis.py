@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -396,11 +397,7 @@ class TraceAnalysis:
                     (outliers, "cpu_duration", f"Runtime event duration outliers (> {runtime_cutoff} us)"),
                     (late, "launch_delay", f"Launch delay outliers (> {launch_delay_cutoff} us)"),
                 )
-                plots.show(
-                    lambda px, lists=lists, rank=rank: [
-                        px.histogram(shown, x=x, title=f"{title} on rank {rank}") for shown, x, title in lists
-                    ]
-                )
+                plots.show(partial(_histograms, lists, rank))
             frames[rank] = frame
         return frames
 
@@ -523,6 +520,10 @@ class TraceAnalysis:
         path = overlaid(output_dir, "overlaid_critical_path_", self.t.trace_files[rank])
         chrome.write(augment(critical_path_graph.events, only=["critical_path"]), Path(path))
         return path
+
+
+def _histograms(lists: Iterable[tuple[pd.DataFrame, str, str]], rank: int, px: Any) -> list[Any]:
+    return [px.histogram(frame, x=x, title=f"{title} on rank {rank}") for frame, x, title in lists]
 
 
 class _Named(Struct, frozen=True):

@@ -15,8 +15,7 @@ import pytest
 import augment
 from augment.arrays.types import NO_INDEX
 from augment.compare import Diff, diff
-from augment.compare.diff_timeline import drawn
-from augment.compare.marks import MIN_DELTA_NS
+from augment.compare.diff_timeline import MIN_DELTA_NS, drawn
 from augment.compare.outputs import Drawing, most_changed, write_all
 from augment.core.annotations import Annotation, CounterTrack, SliceTrack, Texts
 from augment.core.trace import Category, EventTable, SparseColumn, Trace

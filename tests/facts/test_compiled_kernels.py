@@ -11,8 +11,7 @@ from augment.core.compiler_records import CompileLog, CompileLogs, GraphOrigins
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work, work_families
-from augment.readers.attachments.compile_log import read_compile_log
-from augment.readers.attachments.compiled_graph import graph_nodes
+from augment.readers.attachments.compile_log import graph_nodes, read_compile_log
 from tables import Event, call, kernel, op, shaped, trace_of
 
 REAL = Path(__file__).parents[3] / "shared" / "evidence" / "torch_trace"

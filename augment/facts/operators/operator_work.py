@@ -6,21 +6,30 @@ graph's capture; for compiled kernels without shapes of their own, what the comp
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import TypeAlias
+
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import EventRows, Int32s, Int64s
+from augment.core.compiler_records import CompileLogs, GraphNode, GraphOrigins
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
 from augment.facts.gpu.launched_work import work_operators
+from augment.facts.gpu.lines_of_work import ANY, kernel_and_call, sites_of_launches
 from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.operators.captured_graphs import graph_work
-from augment.facts.operators.compiled_kernels import compiled_work
+from augment.facts.operators.captured_graphs import GraphWork, graph_work
 from augment.facts.operators.counted_operators import counted
-from augment.facts.operators.operator_calls import Call, Work
+from augment.facts.operators.formulas_memory import PARTLY
+from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
+from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work, exactly
 from augment.facts.operators.served_attention import work_of
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps import batches, recorded
@@ -115,3 +124,154 @@ def work_families(trace: Trace) -> KernelFamilies:
         named = np.append(np.append(of_call, -1)[more.kind], -1)[more.owner]
         operator = np.where(named >= 0, named, operator)
     return families_of(trace, operator, strings)
+
+
+# The work of compiled kernels from the graph that they were compiled from, where the trace has no shapes of them.
+#
+# Of each kernel PyTorch's log of the compiler (``--torch-trace``) tells which operations it was made of, with shapes
+# and types. Its operations are those of the products among them. It reads each operand from outside once, and writes
+# each result that is used outside. The bytes are unknown if it reads or writes a part of something, changes an operand,
+# or has an operation that another kernel has, too.
+
+_TYPES = {
+    "f64": "double", "f32": "float", "bf16": "c10::BFloat16", "f16": "c10::Half", "i64": "long int", "i32": "int",
+    "i16": "short", "i8": "signed char", "u8": "unsigned char", "b8": "bool", "f8e4m3fn": "c10::Float8_e4m3fn",
+    "f8e5m2": "c10::Float8_e5m2", "f8e4m3fnuz": "c10::Float8_e4m3fnuz", "f8e5m2fnuz": "c10::Float8_e5m2fnuz",
+}  # fmt: skip
+_PRODUCTS = {**MATMUL, **CONVOLUTION, **ATTENTION}
+_VIEWS = re.compile(r"aten::(?:permute|t|transpose|_?(?:unsafe_)?view|reshape|expand|(?:un)?squeeze|alias|detach)")
+
+
+_Site: TypeAlias = tuple[Call, Work, str]
+
+
+class CompiledWork(GraphWork, frozen=True):
+    """As for kernels of CUDA graphs; ``row`` is the operator around the launch, or the launch."""
+
+    products: tuple[str, ...]  #: of each of ``calls`` the product, convolution or attention in it, empty for none
+
+
+@derived(until="breakdowns")
+def compiled_work(trace: Trace) -> CompiledWork:
+    """The work of compiled kernels; empty without a log that has graphs."""
+    attached = trace.context.attached(CompileLogs)
+    logs = [log for log in (attached.logs if attached else ()) if trace.rank is None or log.rank in (None, trace.rank)]
+    known: dict[tuple[str, str], dict[tuple[int, int], _Site | None]] = {}
+    for graph in (graph for log in logs for graph in log.graphs if graph.nodes):
+        of_graph = _Graph(graph)
+        for full in graph.made_of:
+            kernel, number = kernel_and_call(full)
+            if number:  # else all its calls are thrown together
+                site = of_graph.site(full)
+                for key in ((graph.compile_id, kernel), (ANY, kernel)):
+                    of_kernel = known.setdefault(key, {})
+                    of_kernel[number, len(of_kernel)] = site
+    work = gpu_work(trace)
+    owner = np.full(len(work), -1, np.int32)
+    if not known:
+        return CompiledWork(np.empty(0, np.int64), np.empty(0, np.int32), (), (), owner, (), ())
+    operators = work_operators(trace)
+    rows: list[int] = []
+    kinds: list[int] = []
+    calls: list[Call] = []
+    works: list[Work] = []
+    products: list[str] = []
+    numbers: dict[tuple[str, str, Work], int] = {}
+    for place, sites in sites_of_launches(trace, np.arange(len(work)), known):
+        first = sites[0]
+        if first is None or any(other is None or other[1] != first[1] for other in sites):
+            continue  # which of them it was is not known
+        call, what, product = first
+        called = call.operator, str(call.dims), what
+        if called not in numbers:
+            numbers[called] = len(calls)
+            calls.append(call)
+            works.append(what)
+            products.append(product)
+        owner[place] = len(rows)
+        rows.append(int(operators[place] if operators[place] >= 0 else work.launch[place]))
+        kinds.append(numbers[called])
+    columns = np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner
+    return CompiledWork(*columns, (), tuple(products))
+
+
+class _Graph:
+    """A graph, and what is known of all its nodes: the node whose memory each is a view of (``base``), those that use
+    it outside of views, and how many kernels have it."""
+
+    def __init__(self, graph: GraphOrigins) -> None:
+        self.nodes, self.made_of = graph.nodes, graph.made_of
+        self.base: dict[str, str] = {}
+        self.users: dict[str, set[str]] = {}
+        self.parts: dict[str, list[str]] = {}  #: by the name of a node with several results
+        for name, node in graph.nodes.items():  # operands come before
+            operands = [self.base[operand] for operand in node.operands if operand in self.base]
+            self.base[name] = operands[0] if operands and _VIEWS.fullmatch(node.operator) else name
+            if node.operator == "getitem" and operands:
+                self.parts.setdefault(node.operands[0], []).append(name)
+            elif self.base[name] == name:
+                for operand in operands:
+                    self.users.setdefault(operand, set()).add(name)
+        for name in graph.results:
+            self.users.setdefault(self.base[name], set()).add("")
+        self.kernels = Counter(name for names in graph.made_of.values() for name in {*names})
+
+    def site(self, full: str) -> _Site | None:
+        """The operands and the work of a kernel, and the product in it; None where neither operations nor bytes can be
+        told."""
+        if not self.made_of[full] or not {*self.made_of[full]} <= self.nodes.keys():
+            return None
+        inside = dict.fromkeys(part for name in self.made_of[full] for part in (name, *self.parts.get(name, ())))
+        operands = (operand for name in inside for operand in self.nodes[name].operands if operand in self.nodes)
+        read = dict.fromkeys(base for base in map(self.base.__getitem__, operands) if base not in inside)
+        flops, number, product = 0, "", ""
+        try:
+            call = self._call(kernel_and_call(full)[0], tuple(read))
+            for node in map(self.nodes.__getitem__, inside):
+                if (
+                    formula := MATMUL.get(node.operator)
+                    or CONVOLUTION.get(node.operator)
+                    or ATTENTION.get(node.operator)
+                ):
+                    done = formula(self._call(node.operator, node.operands))
+                    flops, number, product = flops + (done.flops or 0), done.number, node.operator
+        except (Unrecorded, ValueError):
+            return None
+        moved = self._bytes(inside, read)
+        if not flops and (product or moved is None):
+            return None
+        return call, exactly(flops, moved, number) if flops else Work(bytes=moved), product
+
+    def _bytes(self, inside: Mapping[str, None], read: Iterable[str]) -> int | None:
+        for name in inside:
+            operator = self.nodes[name].operator
+            changes = operator.endswith("_") and not operator.endswith("__")
+            if self.kernels[name] > 1 or PARTLY.search(operator) or changes:
+                return None
+        written = [name for name in inside if self.users.get(name, inside.keys()) - inside.keys()]
+        sizes = [_size(self.nodes[name]) for name in (*read, *written)]
+        return sum(size for size in sizes if size is not None) if written and None not in sizes else None
+
+    def _call(self, operator: str, operands: tuple[str, ...]) -> Call:
+        """Raises :class:`Unrecorded` for an operand whose shape is not known."""
+        dims: list[list[int]] = []
+        types, values = [], []
+        for operand in operands:
+            tensor = self.nodes.get(operand)
+            if tensor is not None and tensor.shape is None:
+                raise Unrecorded(operand)
+            dims.append(list(tensor.shape or ()) if tensor else [])
+            types.append(_TYPES.get(tensor.type, "") if tensor else "Scalar")
+            values.append("" if tensor else operand)
+        return Call(operator, dims, types, values)
+
+
+def _size(node: GraphNode) -> int | None:
+    """The bytes of a result. What is expanded, of stride 0, is stored once."""
+    number = _TYPES.get(node.type)
+    if node.shape is None or number is None:
+        return None
+    shape = node.shape
+    if node.strides is not None and len(node.strides) == len(shape):
+        shape = tuple(1 if step == 0 else size for size, step in zip(shape, node.strides, strict=True))
+    return prod(shape) * TYPES[number][1]

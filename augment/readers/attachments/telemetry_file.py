@@ -94,7 +94,7 @@ def read_telemetry(path: str, limits: Limits = UNLIMITED) -> Telemetry:
         raise UsageError(f"{path}: several files; name the one of this trace, or write {{rank}} in its name")
     with open_text(file, limits) as text:
         head = at_least(text, 1 << 12)
-    table = _Samples(file, given)
+    table = _SampleRows(file, given)
     if head.lstrip()[:1] == b"{":
         _read_prometheus(file, table, limits)
     else:
@@ -134,7 +134,7 @@ def _split(path: str) -> tuple[str, dict[str, str]]:
     return file, given
 
 
-class _Samples:
+class _SampleRows:
     """Rows of a file, as they are read."""
 
     def __init__(self, path: str, given: dict[str, str]) -> None:
@@ -258,7 +258,7 @@ def quantity_of(name: str) -> tuple[str, str, float] | None:
     return _KNOWN.get(name.strip().lower().replace(" ", "_").replace(".", "_"))
 
 
-def _read_prometheus(path: str, table: _Samples, limits: Limits) -> None:
+def _read_prometheus(path: str, table: _SampleRows, limits: Limits) -> None:
     """The answer of a range query: ``{"data": {"resultType": "matrix", "result": [{"metric": …, "values": …}]}}``."""
     with open_text(path, limits) as text:
         content = at_least(text, MOST_JSON + 1)
