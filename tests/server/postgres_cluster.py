@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -71,7 +72,16 @@ class Cluster:
         """Start it, on the same port."""
         options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c max_connections=200"
         log = str(self._folder / "log")
-        self._run("pg_ctl", "-D", str(self._folder / "data"), "-o", options, "-l", log, "-w", "start")
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._run("pg_ctl", "-D", str(self._folder / "data"), "-o", options, "-l", log, "-w", "start")
+                return
+            except subprocess.CalledProcessError as error:  # what was killed has not quite ended
+                said = error.stderr.decode() + (self._folder / "log").read_text()[-1000:]
+                if time.monotonic() > until:
+                    raise AssertionError(said) from error
+            time.sleep(0.2)
 
     def kill(self) -> None:
         """End it at once, without a word."""

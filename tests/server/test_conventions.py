@@ -281,6 +281,7 @@ def test_lists_are_filtered_and_sorted(server: Server, upload: str) -> None:
             server.stub.ListJobs(calls.ListJobsRequest(**{field: value}))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_uploads_are_filtered_and_sorted(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         made = [server.upload(trace(tmp_path / "a.json", count=10 + number), f"{number}.json") for number in range(3)]
@@ -403,6 +404,7 @@ def test_requests_are_forgotten_after_a_day(server: Server) -> None:
     assert not storage.rows("SELECT * FROM requests WHERE request_id = 'old'")
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_quotas_are_named(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_client_jobs=1, max_running_jobs=1) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -443,12 +445,14 @@ def waiting(tmp_path: Path) -> Iterator[Callable[..., v1.Job]]:
         yield make  # type: ignore[misc]
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_priorities_order_the_jobs_of_one_client(waiting: Any) -> None:
     low, first, second, high = waiting("a", -1), waiting("a"), waiting("a"), waiting("a", 10)
     assert [waiting.place(job) for job in (high, first, second, low)] == [1, 2, 3, 4]
     assert [waiting.begin() for _ in range(4)] == [high, first, second, low]
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_nobody_is_ahead_of_another_client_by_priority(waiting: Any) -> None:
     first = waiting("a")
     other = waiting("b")
@@ -464,6 +468,7 @@ def test_nobody_is_ahead_of_another_client_by_priority(waiting: Any) -> None:
     assert of_a[2] <= 5
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_places_are_the_turns_that_come(waiting: Any) -> None:
     """Of many clients, while some jobs run already."""
     for number in range(3):
@@ -567,6 +572,7 @@ def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatc
     assert len(places) > 20
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_clients_take_turns_on_a_single_worker(waiting: Any) -> None:
     """However many jobs of one came before those of another."""
     for client in ("a", "a", "a", "b", "b", "c"):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from augment_server.base.errors import Refusal
 from augment_server.jobs.jobs import FIELDS
+from augment_server.storage.catalog import Database
 from augment_server.storage.filters import condition_of, order_of
 
 SECOND = 10**9
@@ -39,17 +41,26 @@ def entries() -> list[Job]:
 ENTRIES = entries()
 
 
-@pytest.fixture(scope="module")
-def table() -> sqlite3.Connection:
-    database = sqlite3.connect(":memory:")
-    database.execute(f"CREATE TABLE jobs ({', '.join(ENTRIES[0])})")
-    database.executemany(
-        f"INSERT INTO jobs VALUES ({', '.join('?' * len(ENTRIES[0]))})", [tuple(entry.values()) for entry in ENTRIES]
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def table(request: pytest.FixtureRequest) -> Iterator[Database]:
+    columns = ", ".join(
+        f"{name} {'TEXT' if isinstance(value, str) else 'INTEGER'}" for name, value in ENTRIES[0].items()
     )
-    return database
+    columns = columns.replace("ended_ns TEXT", "ended_ns INTEGER")
+    with contextlib.ExitStack() as stack:
+        database: Any = sqlite3.connect(":memory:")
+        if request.param == "postgresql":
+            url = request.getfixturevalue("postgres").url("filters")
+            from augment_server.storage.postgres import opened
+
+            database = stack.enter_context(stack.enter_context(contextlib.closing(opened(url))).reading())
+        database.execute(f"CREATE TEMP TABLE jobs ({columns})")
+        marks = ", ".join("?" * len(ENTRIES[0]))
+        database.executemany(f"INSERT INTO jobs VALUES ({marks})", [tuple(entry.values()) for entry in ENTRIES])
+        yield database
 
 
-def ids_where(table: sqlite3.Connection, text: str) -> set[str]:
+def ids_where(table: Database, text: str) -> set[str]:
     sql, values = condition_of(text, FIELDS)
     return {row[0] for row in table.execute(f"SELECT id FROM jobs WHERE {sql}", values)}
 
@@ -104,7 +115,7 @@ def failed_of_0(job: Job) -> bool:
         ("NOT (state = FAILED OR priority < 0)", lambda job: job["state"] != 4 and job["priority"] >= 0),
     ],
 )  # fmt: skip
-def test_filters(table: sqlite3.Connection, text: str, wanted: Callable[[Job], bool]) -> None:
+def test_filters(table: Database, text: str, wanted: Callable[[Job], bool]) -> None:
     assert ids_where(table, text) == {job["id"] for job in ENTRIES if wanted(job)}
 
 
@@ -128,7 +139,7 @@ def test_what_is_no_filter(text: str) -> None:
     assert (refusal.value.reason, refusal.value.field_path) == ("INVALID_REQUEST", "filter")
 
 
-def test_no_value_becomes_sql(table: sqlite3.Connection) -> None:
+def test_no_value_becomes_sql(table: Database) -> None:
     """Whatever characters a text has."""
     for text in ("'; DROP TABLE jobs; --", "?", "%", "\\", '"'):
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -146,7 +157,7 @@ def test_no_value_becomes_sql(table: sqlite3.Connection) -> None:
         ("display_name asc,state desc", lambda job: (job["display_name"], -job["state"], -job["created_ns"])),
     ],
 )
-def test_orders(table: sqlite3.Connection, text: str, key: Callable[[Job], Any]) -> None:
+def test_orders(table: Database, text: str, key: Callable[[Job], Any]) -> None:
     """Page by page, each after the last entry of the one before."""
     order = order_of(text, FIELDS)
     wanted = sorted(sorted(ENTRIES, key=lambda job: job["id"], reverse=True), key=key)

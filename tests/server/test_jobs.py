@@ -77,6 +77,7 @@ def test_the_same_request_at_the_same_time(server: Server, upload: str) -> None:
     assert len({each.result().job.name for each in made}) == 1
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_two_watchers_see_every_end(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         server.freeze()
@@ -106,6 +107,7 @@ def test_two_watchers_see_every_end(tmp_path: Path) -> None:
             assert SUCCEEDED not in states[:-1]
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_cancel_while_running(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -122,6 +124,7 @@ def test_cancel_while_running(tmp_path: Path) -> None:
         eventually(lambda: not list((tmp_path / "state" / "work").glob("*/*")))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_cancel_while_waiting(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -132,6 +135,7 @@ def test_cancel_while_waiting(tmp_path: Path) -> None:
         assert server.get(first).state == RUNNING
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_a_deadline(tmp_path: Path) -> None:
     with serving(tmp_path / "state", job_deadline_s=1.0) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -174,6 +178,7 @@ def test_too_much_memory(tmp_path: Path) -> None:
         assert again.state == SUCCEEDED, again.error
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_a_worker_that_dies_is_given_a_second_try(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         job = hung(server, server.upload(trace(tmp_path / "a.json")))
@@ -242,6 +247,7 @@ def full(method: Callable[..., Any], times: int) -> Callable[..., Any]:
     return failing
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_the_end_of_a_job_is_recorded_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment_server.jobs.scheduler._PAUSE_S", 0.05)
     monkeypatch.setattr(Jobs, "end", full(Jobs.end, 3))
@@ -269,6 +275,7 @@ def test_messages_of_jobs_tell_no_path(tmp_path: Path) -> None:
         assert_presentable(job.error.message)
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_a_full_queue(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1, max_queued_jobs=2, max_client_jobs=4) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -281,6 +288,7 @@ def test_a_full_queue(tmp_path: Path) -> None:
         assert server.create(upload, "known").state == QUEUED
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_jobs_of_one_client(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1, max_client_jobs=2) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -310,6 +318,7 @@ def test_clients_take_turns(tmp_path: Path) -> None:
         assert begun.id == other != later
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_pages(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -419,6 +428,7 @@ def test_artifacts_that_are_none(server: Server, upload: str) -> None:
         list(server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name, analyses=["nothing"])))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_what_others_have_made(tmp_path: Path) -> None:
     with serving(tmp_path / "state", client="token:mine") as server:
         job = server.wait(server.create(server.upload(trace(tmp_path / "a.json")), "same").name)
@@ -468,6 +478,7 @@ def test_the_one_call_tells_why_it_failed(server: Server) -> None:
         list(server.stub.Augment(iter([calls.AugmentRequest(start=calls.AugmentStart(file=file))])))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_draining(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         upload = server.upload(trace(tmp_path / "a.json"))

@@ -44,6 +44,7 @@ def age(server: Server, change: str, *values: Any) -> None:
         db.execute(change, values)
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_what_is_old_goes(tmp_path: Path) -> None:
     with serving(tmp_path / "state", artifact_life_s=100.0, upload_life_s=300.0) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -63,6 +64,7 @@ def test_what_is_old_goes(tmp_path: Path) -> None:
         assert files(tmp_path / "state", "blobs") == []
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_a_job_that_waits_keeps_its_input(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1) as server:
         first = server.upload(trace(tmp_path / "a.json"))
@@ -145,6 +147,7 @@ def there(server: Server, client: str, upload: str) -> bool:
     return True
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_whoever_has_more_than_its_share_makes_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_stored_bytes=1000) as server:
         first, second = sent(server, "a", "1", 300), sent(server, "a", "2", 600)
@@ -184,6 +187,7 @@ def test_what_is_announced_takes_nothing_from_others(tmp_path: Path) -> None:
         assert there(server, "a", fourth)
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_own_data_is_kept_while_others_have_more_than_their_share(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_stored_bytes=1000) as server:
         old = sent(server, "b", "1", 200)
@@ -249,6 +253,7 @@ def test_a_removed_upload_takes_no_more_bytes(tmp_path: Path) -> None:
         assert files(tmp_path / "state", "parts") == []
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_the_number_that_is_kept_has_a_share_for_each_client(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_kept=4, max_running_jobs=1) as server:
         server.freeze()
@@ -273,6 +278,7 @@ def test_the_number_that_is_kept_has_a_share_for_each_client(tmp_path: Path) -> 
         assert sorted(row["count"] for row in rows) == [1, 1, 2]
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_specs_and_labels_take_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1) as server:
         server.freeze()
@@ -285,6 +291,7 @@ def test_specs_and_labels_take_room(tmp_path: Path) -> None:
         assert used == 100 + 2 * (spec.ByteSize() + len('{"k":""}') + 120)
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         path = trace(tmp_path / "a.json")
@@ -499,6 +506,7 @@ def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.Monk
         assert server.wait(server.create(upload).name).state == v1.Job.STATE_SUCCEEDED
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_an_upload_that_goes_while_its_bytes_come(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         started = server.stub.StartUpload(calls.StartUploadRequest(file_name="a.json", size_bytes=4)).upload.name

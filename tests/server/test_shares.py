@@ -161,6 +161,7 @@ def asked(server: Inside, upload: str, client: str) -> str:
     return server.stub.CreateJob(request, metadata=[("client", client)]).job.name
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_a_full_queue_has_a_share_for_each_name(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_queued_jobs=12, max_client_jobs=6, max_running_jobs=1) as server:
         server.freeze()
@@ -399,6 +400,7 @@ def test_large_requests_are_looked_through_in_a_thread(tmp_path: Path, monkeypat
     assert [name.startswith("augment") for name in threads] == [False, True]
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_who_has_all_workers_gives_some_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that never end keep another client waiting no longer than for a while."""
     monkeypatch.setattr(scheduler, "_LONG_S", 0.0)

@@ -154,6 +154,7 @@ def test_a_newer_call_takes_over(server: Server) -> None:
     assert get(server, upload).state == v1.Upload.STATE_COMPLETE
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_another_client_ends_no_call(tmp_path: Path) -> None:
     """It learns nothing by asking to continue an upload whose id it knows, and the call goes on."""
     data = os.urandom(2000)
@@ -178,6 +179,7 @@ def test_another_client_ends_no_call(tmp_path: Path) -> None:
         assert call.result().upload.state == v1.Upload.STATE_COMPLETE
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
     data = os.urandom(5000)
     with serving(tmp_path) as server:
@@ -312,6 +314,7 @@ def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:
         assert get(server, upload).received_bytes == 2
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_too_many(tmp_path: Path) -> None:
     with serving(tmp_path, max_open_uploads=2) as server:
         first, second = start(server, bytes(10)), start(server, bytes(10))

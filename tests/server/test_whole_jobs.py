@@ -233,6 +233,7 @@ def test_the_inputs_must_be_the_callers(tmp_path: Path, traces: Traces) -> None:
             create(server, [*inputs, v1.Input(job=earlier.name, file_name="other.json")])
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_cancelled_in_the_midst(tmp_path: Path, traces: Traces) -> None:
     """All of its traces are let go of, and the next job gets the workers."""
     with serving(tmp_path / "state") as server:
@@ -248,6 +249,7 @@ def test_cancelled_in_the_midst(tmp_path: Path, traces: Traces) -> None:
         server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_workers_that_die(tmp_path: Path, traces: Traces) -> None:
     """A trace whose worker dies is tried again; when it dies again, the job is made of the others."""
     with serving(tmp_path / "state", max_running_jobs=1) as server:
@@ -264,6 +266,7 @@ def test_workers_that_die(tmp_path: Path, traces: Traces) -> None:
         assert done.failures[0].file_name == traces.paths[-1].name
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_a_restart_goes_on(tmp_path: Path, traces: Traces) -> None:
     """Traces that were done are not converted again; the uploads may be gone meanwhile."""
     with serving(tmp_path / "state", max_running_jobs=1) as server:
@@ -286,6 +289,7 @@ def test_a_restart_goes_on(tmp_path: Path, traces: Traces) -> None:
         assert not server.core._retention.stored_bytes()
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_an_earlier_job_that_is_needed_stays(tmp_path: Path, traces: Traces) -> None:
     """Removed while a job waits that uses its artifacts, they are kept until that has ended."""
     with serving(tmp_path / "state") as server:

@@ -252,7 +252,7 @@ class Jobs:
             Refusal: the token, filter or order is invalid.
         """
         wanted = [state for state in (QUEUED, RUNNING, *FINAL) if state in states or not states]
-        where = f"realm = ? AND state IN ({_marks(wanted)})", [caller.realm, *wanted]
+        where = f"realm = ? AND state IN ({_marks(wanted) or 'NULL'})", [caller.realm, *wanted]
         return page(self._storage, "jobs", FIELDS, where, asked, partial(self._message, basic=basic))
 
     def _artifacts(self, job: str) -> list[v1.Artifact]:

@@ -54,7 +54,7 @@ class Retention:
         self.removed: Counter[tuple[str, str]] = Counter()  #: counts by reason: ``age``, ``number``, ``room``
 
     def recover(self, tell: Callable[[str], None]) -> list[str]:
-        """After the end of a server: complete its unfinished moves, queue its jobs again, remove orphaned files.
+        """After the end of servers: complete their unfinished moves, queue their jobs again, remove orphaned files.
 
         An upload or a file for which this fails does not keep the others from it.
 

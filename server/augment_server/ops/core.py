@@ -98,7 +98,7 @@ class Core:
 
         if self._storage.lease:
             self._storage.lease.when_lost(lost)
-            await self._recover()
+        await self._recover()
         await self._scheduler.start()
         self._tasks.append(asyncio.create_task(self._sweep()))
         if self._storage.catalog.is_shared:
@@ -109,13 +109,11 @@ class Core:
             self._scheduler.queued(job)
 
     async def _bury(self) -> None:
-        """Take over what servers that have ended without a word have left, and what nothing refers to."""
-        is_first = True
+        """Take over what servers that have ended without a word have left."""
         while True:
             try:
-                if self._storage.catalog.is_steady() and (await self._apart(self._drop_dead) or is_first):
+                if self._storage.catalog.is_steady() and await self._apart(self._drop_dead):
                     await self._recover()
-                    is_first = False
                 await self._apart(self._uploads.keep_busy)
             except Exception as error:
                 self._observer.log(logging.WARNING, f"what other servers have left is looked for later: {error!r}")

@@ -225,11 +225,10 @@ class Storage:
 
     def close(self) -> None:
         """Close the database, and release the directory."""
-        with self.lock:
-            self.catalog.close()
-            if self.lease:
-                self.lease.release()
-            os.close(self._lock_file)
+        self.catalog.close()
+        if self.lease:
+            self.lease.release()
+        os.close(self._lock_file)
 
 
 def now_ns() -> int:
