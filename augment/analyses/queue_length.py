@@ -2,9 +2,10 @@
 
 The queue of a stream holds what was launched and has not yet started. It grows by one when a call launches work onto
 the stream (at the call's start) and shrinks by one when that work begins. An empty queue means that the device waits
-for the host. A full queue (:data:`FULL_QUEUE` pieces of work) means that the host is blocked. Work that began before
-its launch, by the clocks, counts as launched when it began. Work without a known launch is left out. The series is a
-counter track ``Queue Length stream N``.
+for the host; so does one that holds only what a launch call in progress launches, which counts already. A full queue
+(:data:`FULL_QUEUE` pieces of work) means that the host is blocked. Work that began before its launch, by the clocks,
+counts as launched when it began. Work without a known launch is left out. The series is a counter track ``Queue Length
+stream N``.
 
 All statistics are weighted by time, from the first change to the last. A stream whose queue changes at only one moment
 has none. A percentile is the least length that the queue does not exceed for that share of the time.
@@ -80,7 +81,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 ts=queue.ts[keep],
                 values=queue.length[keep],
                 unit="operations",
-                description="operations launched and not yet started",
+                description="operations launched and not yet started; a launch counts from the start of its call",
                 scale="operations",
             )
         )

@@ -15,6 +15,7 @@ from augment.core.annotations import CUT_OFF, Annotation, Ends, Flows, InstantTr
 from augment.core.text import percent, time
 from augment.core.trace import Trace
 from augment.diagnosis.devices import words as words_of_trace
+from augment.diagnosis.headings import heading
 from augment.diagnosis.judging import longest, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import ends_early
@@ -114,13 +115,13 @@ def texts_of(
     where: str = "",
     limit: str = "",
 ) -> dict[str, str]:
-    """The name and args of a finding: ``data loading, saves 23 %: The host … → Give the loader …``: what a narrow slice
-    has no room for is last.
+    """The name and args of a finding: ``Waiting for batches, saves 23 %: The host … → Give the loader …``: what a
+    narrow slice has no room for is last.
 
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """
     return {
-        _NAME: f"{rule.replace('_', ' ')}{saves}: {title} → {advice}",
+        _NAME: f"{heading(rule)}{saves}: {title} → {advice}",
         "advice": advice,  # the first that is seen
         "evidence": "; ".join(evidence),
         "where": where,

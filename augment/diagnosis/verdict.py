@@ -24,6 +24,7 @@ from augment.diagnosis.judging import (
     late_beginnings,
     measure,
     saved_a_step,
+    work_in_steps,
 )
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
@@ -127,7 +128,8 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     if len(known) > 1:
         parts = sum(each.found.saved_ns or 0 for each in known)
         some = " except what other ranks decide" if len(known) < len(saving) else ""
-        more = ", more than their sum: once one is fixed, the others save more" if saved > OVERLAP * parts else ""
+        is_more = saved - parts > LEAST_PART * measure(trace).length_ns
+        more = ", more than their sum: once one is fixed, the others save more" if is_more else ""
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
     return [*made, *(_next(trace, result, known, cut) if known and len(known) == len(saving) else [])]
@@ -179,7 +181,17 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         parts = [("No cause is certain. The likeliest", possible[0])]
     if parts or not type_coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
-    return [Sentence(f"No rule found a cause that would save as much as 2 % of {say.a_step}.")]
+    return [Sentence(f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}")]
+
+
+def _longest_kernel(trace: Trace) -> str:
+    """What to look at if the devices are the limit: the kernel that takes most of their time."""
+    work, inside = gpu_work(trace), work_in_steps(trace)
+    spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
+    if 2 * spent.sum() < measure(trace).length_ns * measure(trace).count:
+        return ""
+    share = percent(float(spent.max() / spent.sum()))
+    return f" {share} of the {words(trace).gpu}'s work is {short(trace.strings[int(spent.argmax())])}."
 
 
 def _possible(result: RankedFindings) -> list[Finding]:

@@ -15,6 +15,7 @@ from augment.core.annotations import Flows, Texts
 from augment.core.findings import Findings
 from augment.diagnosis.devices import words
 from augment.diagnosis.drawing import COLOURS, bands
+from augment.diagnosis.headings import heading
 from augment.diagnosis.judging import measure, saved_a_step
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import MOST_LISTED, Spans
@@ -101,12 +102,10 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
         open_.append(stop)
     names = {track.names.values[code] for code in track.names.codes.tolist()}
     assert any(
-        re.match(r"data loading, saves \d\d %: The host fetches batches .* → The main process loads", name)
+        re.match(r"Waiting for batches, saves \d\d %: The host fetches batches .* → The main process loads", name)
         for name in names
     )
-    unsure = {
-        each.rule.replace("_", " ") for each in diagnose(trace_of(SLOW)).findings if each.found.confidence == "low"
-    }
+    unsure = {heading(each.rule) for each in diagnose(trace_of(SLOW)).findings if each.found.confidence == "low"}
     assert all((", may save " in name) == (name.partition(",")[0] in unsure) for name in names if " save" in name[:60])
     assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0

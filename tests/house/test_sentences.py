@@ -17,6 +17,7 @@ from augment.compare.diff_rows import FigureRow
 from augment.core.attachments import Cause, LateRank, Reason, Where
 from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
+from augment.diagnosis.headings import HEADINGS, heading
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
 from augment.facts.operators.matrix_products import TileFit
@@ -438,3 +439,9 @@ def test_conditions_on_texts_are_seen() -> None:
         "text.replace('CUDA graphs (or torch.cuda.graph)', other)",
     )
     assert [text for text in texts if not any(conditions(ast.parse(text)))] == []
+
+
+def test_each_rule_has_a_heading_in_words() -> None:
+    assert set(HEADINGS) == {rule.NAME for rule in rules.RULES}
+    assert all(len(text) <= 40 and "_" not in text for text in HEADINGS.values())
+    assert heading("of_another_version") == "Of another version"

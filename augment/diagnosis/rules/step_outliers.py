@@ -73,7 +73,13 @@ def check(trace: Trace) -> rule.Answer:
     mean_without = length[~outlying].mean() if outlying.any() else 0.0
     saved = int((length.mean() - mean_without) * len(length) / judging.measure(trace).count) if outlying.any() else 0
     if judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
-        return rule.Fine(f"steps take {text.time(length.min())} to {text.time(length.max())}")
+        if outlying.any():
+            numbers = windows.number[outlying].tolist()
+            return rule.Fine(StepOutliers(numbers, int(length.max()), int(middle), "", 0.0), saved)
+        often = f"none {LEAST_FACTOR:g} times the median, though more than usual"
+        spread = f"steps take {text.time(length.min())} to {text.time(length.max())}"
+        far = (length > middle + DEVIATIONS * deviation).any()
+        return rule.Fine(f"{spread}, {often}" if far else spread)
     # The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half
     figures = facts.steps.step_figures(trace, windows)[0]
     growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())

@@ -15,6 +15,8 @@ from augment.results.report.sections import Chart, Row
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
+#: more colours that differ from these, for parts of a kind
+INDIGO, TEAL, SILVER = "#332288", "#44AA99", "#BBBBBB"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
 _WORDS_SHARE = 0.3  #: of the width: changes that are nearer than this could have overlapping words
@@ -52,7 +54,7 @@ def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, 
     bars = len({row["label"] for row in rows})
     encoding = {
         "y": {"field": "label", "type": "nominal", "title": None, "sort": None},
-        "x": {"field": "value", "type": "quantitative", "title": x_title, "stack": "zero"},
+        "x": {"field": "value", "type": "quantitative", "title": x_title, "stack": "zero", "axis": _APART},
         "color": {"field": "part", "type": "nominal", "title": None, "scale": _domain(parts), "legend": _LEGEND},
         "order": {"field": "order"},
         "tooltip": [{"field": "label", "title": y}, {"field": "part"}, {"field": "exact", "title": "exactly"}],
@@ -99,14 +101,17 @@ def forest(name: str, text: str, rows: Sequence[Row], *, x_title: str, least: fl
     return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=layers), text)
 
 
+_APART = {"labelOverlap": "greedy", "labelSeparation": 8}
 _ROW = 36  #: height of a row with its words above it
-_FEW_TICKS = {"tickCount": 6, "labelOverlap": True}
+#: words stand over the bars, through which no line goes; the last two labels do not touch
+_FEW_TICKS = {"tickCount": 6, "grid": False, **_APART}
 _BELOW_WORDS = {"field": "label", "type": "nominal", "title": None, "sort": None, "axis": None}
 _ROW_WORDS: Spec = {
     "mark": {
         "type": "text",
         "align": "left",
         "baseline": "middle",
+        "dx": 3,
         "dy": -5,
         "limit": {"expr": "width"},
         "aria": False,
@@ -136,7 +141,7 @@ def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
             "field": "value",
             "type": "quantitative",
             "title": title,
-            "scale": {"scheme": "viridis"},
+            "scale": {"scheme": "yelloworangered", "domainMin": 0},
             "legend": legend,
         },
         "tooltip": [{"field": "rank"}, {"field": "step"}, {"field": "exact", "title": title}],
@@ -248,7 +253,7 @@ def _words(rows: Sequence[Row], x: Spec, align: str) -> Spec | None:
 def over_time(name: str, text: str, rows: Sequence[Row], *, y: str, colours: Mapping[str, str]) -> Chart:
     """Steps over time: ``x`` (ms), ``y``, ``kind``, ``exact``; a value holds until the next."""
     encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": "time (ms)"},
+        "x": {"field": "x", "type": "quantitative", "title": "time (ms)", "axis": _APART},
         "y": {"field": "y", "type": "quantitative", "title": y},
         "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
         "tooltip": [{"field": "x", "title": "ms"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.core.text import exact_time, percent, period, time
-from augment.results.report.sections import heading, plain, unfound
+from augment.results.report.sections import heading, plain, severity_of, unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -319,8 +319,8 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
     if status != "found":
         yield f"  {_SIGNS[status]} {unfound(row, row['rule'])}"
         return
-    sure = "" if row["confidence"] == "high" else f" ({row['confidence']} confidence)"
-    yield f"  {_SIGNS[status]} {row['severity']}{sure}: {row['rule'] if row.get('in_verdict') else row['title']}"
+    sure = " (medium confidence)" if row["confidence"] == "medium" else ""
+    yield f"  {_SIGNS[status]} {severity_of(row)}{sure}: {heading(row)}"
     if not brief:
         for line in row.get("evidence", []):
             yield f"      {line}"
@@ -331,15 +331,14 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
         if row.get("start_ns") is not None:
             where = f"; the longest of {row['count']}: {exact_time(row['dur_ns'])} on {row['track'] or 'the host'}"
             where += f" (augment open --at {period(row['start_ns'], row['dur_ns'])})"
-        rule = "" if row.get("in_verdict") else f"{row['rule']}, "
-        yield f"      {rule}confidence {row['confidence']}{where}"
+        yield f"      {row['rule']}, confidence {row['confidence']}{where}"
 
 
 def _markdown(row: Report) -> Iterator[str]:
     status = row.get("status", "found")
     if status == "found":
         certain = f"(`{row['rule']}`, confidence {row['confidence']})"
-        yield f"- **{row['severity']}**: {heading(row)}. {row['advice']}. {certain}"
+        yield f"- **{severity_of(row)}**: {heading(row)}. {row['advice']}. {certain}"
     else:
         rule = f"`{row['rule']}`"
         yield f"- {_SIGNS[status]} {unfound(row, rule)}"

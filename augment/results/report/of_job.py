@@ -98,7 +98,7 @@ def stragglers(sidecar: Sidecar) -> Section:
         if row.get(name)
     ]
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
-    x_title = "time that others waited for it, by what it did meanwhile (ms)"
+    x_title = "time that others waited for it (ms)"
     chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
     return Section("Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="charged_ns")])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +66,7 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
     busy = totals(rows, lambda row: row["device"], "busy_ns")
     chosen = [row for row in rows if busy[row["device"]][0] == max(ns for (ns,) in busy.values())]
     whole = mean(chosen, "wall_ns")
-    for name, (label, colour) in _STEP_PARTS.items():
+    for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(chosen, name) or 0) >= LEAST_SHARE * whole:
             yield label, ns / whole, colour
 
@@ -92,16 +92,21 @@ def host(sidecar: Sidecar) -> Section:
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     """The lines of the header."""
     source = sidecar["source"]
-    names = totals(source["devices"], lambda row: row["name"] or "unnamed")
+    names = [row["name"] or "unnamed" for row in source["devices"]]
+    names, counts = list(dict.fromkeys(names)), Counter(names)
     used = {row["device"] for row in rows_of(sidecar, "temporal_breakdown")}
     if names:
-        yield "GPU", "; ".join(names) + (f" ({len(used)} with recorded work)" if used else "")
+        devices = (f"{counts[name]} × {name}" if counts[name] > 1 else name for name in names)
+        yield "GPU", "; ".join(devices) + (f" ({len(used)} with recorded work)" if used else "")
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
     yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
     if source["steps"]:
         numbers = source["steps"]
         several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
+        worked = {row["step"] for row in rows_of(sidecar, "steps")}
+        if idle := sorted({*numbers} - worked) if worked else []:
+            several += f"; without GPU work: {', '.join(map(str, idle))}"
         yield ("steps", several) if len(numbers) > 1 else ("step", str(numbers[0]))
     if source["partial"]:
         yield "incomplete", source["partial"]
@@ -110,17 +115,17 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}, {source['format']}"
 
 
-_EFFICIENCY_PARTS = {
+EFFICIENCY_PARTS = {
     "ideal_compute_ns": ("at the peak of the device", charts.GREEN),
     "compute_above_ns": ("compute-bound work above its roof", charts.BLUE),
     "memory_ideal_ns": ("memory-bound work at its roof", charts.SKY),
-    "memory_above_ns": ("memory-bound work above its roof", charts.BLUE),
-    "latency_bound_ns": ("small kernels, bound by latency", charts.YELLOW),
-    "unmodelled_ns": ("computation without a model", charts.GREY),
+    "memory_above_ns": ("memory-bound work above its roof", charts.INDIGO),
+    "latency_bound_ns": ("small kernels, bound by latency", charts.TEAL),
+    "unmodelled_ns": ("computation without a model", charts.SILVER),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waits for the host", charts.ORANGE),
-    "kernel_wait_ns": ("between kernels", charts.ORANGE),
+    "kernel_wait_ns": ("between kernels", charts.YELLOW),
     "other_wait_ns": ("idle otherwise", charts.GREY),
 }
 
@@ -129,11 +134,13 @@ def efficiency(sidecar: Sidecar) -> Section:
     """The mean step, from the work at the peak to its whole time."""
     rows = in_steady_steps(sidecar, "step_efficiency")
     wall = mean(rows, "wall_ns")
+    whole = bool(rows) and rows[0]["step"] is None
+    title, of_each = ("Where the recording goes", "Figures") if whole else ("Where a step goes", "Each step")
     if not rows or not wall:
-        return Section("Where a step goes")
+        return Section(title)
     bars: list[Row] = []
     start = 0.0
-    for name, (label, colour) in _EFFICIENCY_PARTS.items():
+    for name, (label, colour) in EFFICIENCY_PARTS.items():
         ns = mean(rows, name) or 0.0
         if not ns:
             continue
@@ -141,15 +148,15 @@ def efficiency(sidecar: Sidecar) -> Section:
         bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
         start += ns
     mfu = mean(rows, "mfu_ratio")
-    lead = "The recording takes" if rows[0]["step"] is None else "A step takes on average"
+    lead = "The recording takes" if whole else "A step takes on average"
     lead += f" {time(wall)}" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
     if mfu is None:
         lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
-    chart = charts.waterfall("step_efficiency", lead, bars, x_title="time of the mean step (ms)")
-    return Section("Where a step goes", lead, [chart], table(sidecar, "step_efficiency", "Each step", folded=True))
+    chart = charts.waterfall("step_efficiency", lead, bars, x_title=f"time{'' if whole else ' of the mean step'} (ms)")
+    return Section(title, lead, [chart], table(sidecar, "step_efficiency", of_each, folded=True))
 
 
-_STEP_PARTS = {
+STEP_PARTS = {
     "compute_ns": ("computing", charts.BLUE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
@@ -176,7 +183,7 @@ def steps(sidecar: Sidecar) -> Section:
     bars = [
         charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
         for row in chosen
-        for name, (label, _) in _STEP_PARTS.items()
+        for name, (label, _) in STEP_PARTS.items()
         if row.get(name)
     ]
     if not bars:
@@ -188,12 +195,16 @@ def steps(sidecar: Sidecar) -> Section:
     more = len(devices) - 1
     if more > 0:
         lead += f" The chart shows GPU {devices[0]}; the table has {more} more."
-    used = {label: colour for label, colour in _STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
+    used = {label: colour for label, colour in STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
     chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
 
 
 _MOST_DEVICES = len(charts.COLOURS)
+_QUEUED = (
+    "Work launched and not yet started, which counts from the start of its launch call: the device waits for the host "
+    "at 0, and during a call"
+)
 _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
     (
         "busy_over_time",
@@ -204,7 +215,7 @@ _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row
     ),
     (
         "queue_over_time",
-        "Work launched and not yet started: an empty queue waits for the host",
+        _QUEUED,
         "queued",
         lambda row: row["queued_count"],
         lambda row: f"{row['queued_count']:,} queued, {row['launch_count']:,} launches",
@@ -250,6 +261,7 @@ def _device_label(row: Row) -> str:
     return f"{rank}GPU {row['device']}"
 
 
+_APART = 0.05  #: of the device's step, for the host's to be told apart
 _LEAST = 0.0005  #: shares of the path below this are not drawn
 
 
@@ -266,9 +278,15 @@ def critical_path(sidecar: Sidecar) -> Section:
         for kind, ns in ((kind, sums[kind][0]) for kind in order)
         if ns >= _LEAST * whole
     ]
-    lead = (
-        f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided the duration is {bars[0]['label']}."
-    )
+    # A step is that of the host: what its devices do after the host has left it is on the path of the next, or of none
+    windows = in_steady_steps(sidecar, "steps")
+    numbers = {row["step"] for row in windows if row["step"] is not None}
+    paths = {row["step"]: row["path_ns"] for row in rows if row["step"] in numbers}
+    device = mean(windows, "wall_ns") or 0
+    host = sum(paths.values()) / len(paths) if paths else device
+    of_what = f"the duration of a step on the host ({time(host)}; the device's: {time(device)})"
+    of_what = of_what if abs(host - device) > _APART * device else "the duration"
+    lead = f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided {of_what} is {bars[0]['label']}."
     chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     title = "What would be saved if a name took no time"

@@ -19,7 +19,17 @@ import msgspec
 
 from augment.core.text import counted, percent, period
 from augment.errors import UsageError
-from augment.results.report.sections import Document, ReportTable, Section, heading, plain, totals, unfound
+from augment.results.report.sections import (
+    Document,
+    ReportTable,
+    Section,
+    heading,
+    plain,
+    severity_of,
+    short_heading,
+    totals,
+    unfound,
+)
 from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
@@ -92,7 +102,7 @@ def markdown(document: Document) -> str:
         lines.append("")
     for row in rows:
         advice = f" {row['advice']}." if row.get("advice") else ""
-        lines.append(plain(f"- **{row.get('severity') or 'info'}**: {heading(row)}.{advice}"))
+        lines.append(plain(f"- **{severity_of(row)}**: {heading(row)}.{advice}"))
     leads = [plain(f"- {section.title}: {section.lead}") for section in document.sections if section.lead][:_LEADS]
     caveats = [plain(f"- {text}") for text in doubts(document)]
     if leads:
@@ -185,9 +195,11 @@ def _findings(document: Document) -> Iterator[str]:
     """Cards of what was found, then lists of what is fine and of what was not recorded."""
     shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
     for row in shown:
-        severity = row["severity"] if row.get("severity") in _SEVERITIES else "info"
-        title = f'<h3><span class="badge">{severity}</span> {html.escape(heading(row))}</h3>'
-        yield f'<article class="finding {severity}">{title}'
+        severity = severity_of(row)
+        title = f'<h3><span class="badge">{html.escape(severity)}</span> {html.escape(short_heading(row))}</h3>'
+        yield f'<article class="finding {severity if severity in _SEVERITIES else "info"}">{title}'
+        if row.get("rule") and not row.get("in_verdict"):
+            yield f"<p>{_text(row['title'])}.</p>"
         if row.get("advice"):
             yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}</p>"
         evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.core.text import counted
+from augment.core.text import counted, percent
+from augment.diagnosis.headings import heading as in_words
 
 Row = Mapping[str, Any]
 
@@ -150,8 +151,28 @@ def plain(text: str) -> str:
 
 
 def heading(row: Row) -> str:
-    """What a finding is called below the verdict: by its rule if the verdict says it, else by its title."""
-    return str(row["rule"]).replace("_", " ").capitalize() if row.get("in_verdict") else str(row["title"])
+    """What a finding is called below the verdict: ``Waiting for batches, saves 23 %`` if the verdict says it, else by
+    its title."""
+    if not row.get("in_verdict"):
+        return str(row["title"])
+    return in_words(str(row["rule"])) + _saves(row)
+
+
+def short_heading(row: Row) -> str:
+    """``Waiting for batches, saves 23 %``, of any finding of a rule; else its title."""
+    return in_words(str(row["rule"])) + _saves(row) if row.get("rule") else str(row["title"])
+
+
+def _saves(row: Row) -> str:
+    if row.get("saved_ratio") is None:
+        return ""
+    verb = "may save" if row.get("confidence") == "low" else "saves"
+    return f", {verb} {'up to ' if row.get('at_most') else ''}{percent(row['saved_ratio'])}"
+
+
+def severity_of(row: Row) -> str:
+    """``high``, ``warning`` or ``info``; ``possible`` if little is certain."""
+    return "possible" if row.get("confidence") == "low" else str(row.get("severity") or "info")
 
 
 def unfound(row: Row, rule: str) -> str:

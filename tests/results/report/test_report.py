@@ -25,10 +25,18 @@ from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_job import document as of_job
+from augment.results.report.of_trace import (
+    EFFICIENCY_PARTS,
+    STEP_PARTS,
+    critical_path,
+    efficiency,
+    kernels,
+    modules,
+    over_time,
+)
 from augment.results.report.of_trace import document as of_trace
-from augment.results.report.of_trace import kernels, modules, over_time
 from augment.results.report.page import markdown
-from augment.results.report.sections import Document, ReportTable, Section
+from augment.results.report.sections import Document, ReportTable, Section, short_heading
 from augment.results.report.subject import document_of, trend_of
 from augment.results.report.trend import document_of_history as of_history
 from augment.results.sidecars import in_job, readable
@@ -94,6 +102,48 @@ def test_bars_add_up_to_the_step(outputs: Path) -> None:
     rows = sidecar["analyses"]["step_efficiency"]["rows"]
     assert bars[-1]["end"] == pytest.approx(sum(row["wall_ns"] for row in rows) / len(rows) / 1e6)
     assert all(before["end"] == after["start"] for before, after in itertools.pairwise(bars))
+
+
+def test_parts_of_a_step_have_colours_of_their_own() -> None:
+    """Of equal meaning one colour in the bar at the top and in the chart."""
+    assert len({colour for _, colour in EFFICIENCY_PARTS.values()}) == len(EFFICIENCY_PARTS)
+    alike = STEP_PARTS.keys() & EFFICIENCY_PARTS.keys()
+    assert {"host_wait_ns", "kernel_wait_ns", "other_wait_ns"} < alike
+    assert all(STEP_PARTS[name][1] == EFFICIENCY_PARTS[name][1] for name in alike)
+
+
+def test_a_recording_without_steps_has_none_in_its_headings(outputs: Path) -> None:
+    sidecar = json.loads(metrics(outputs).read_text())
+    assert efficiency(sidecar).title == "Where a step goes"
+    for row in sidecar["analyses"]["step_efficiency"]["rows"]:
+        row["step"] = None
+    section = efficiency(sidecar)
+    assert (section.title, section.tables[0].title) == ("Where the recording goes", "Figures")
+    assert "step" not in section.lead
+
+
+def test_the_path_of_a_host_that_leaves_early_is_said_to_be_that(outputs: Path) -> None:
+    """Metamorphic: the same path, of steps whose device works on for as long again."""
+    sidecar = json.loads(metrics(outputs).read_text())
+    paths = {row["step"]: row["path_ns"] for row in sidecar["analyses"]["critical_path"]["rows"]}
+    for times, is_told in ((1, False), (2, True)):
+        for row in sidecar["analyses"]["steps"]["rows"]:
+            row["wall_ns"] = times * paths.get(row["step"], row["wall_ns"])
+        assert ("a step on the host (" in critical_path(sidecar).lead) == is_told
+
+
+def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> None:
+    row = {"rule": "data_loading", "title": "The host fetches", "severity": "high", "saved_ratio": 0.23,
+           "confidence": "low", "in_verdict": False, "at_most": True, "advice": "Prefetch"}  # fmt: skip
+    assert short_heading(row) == "Waiting for batches, may save up to 23 %"
+    page = html.page(Document("x", "trace", [], [], [], findings=[row]))
+    assert '<span class="badge">possible</span> Waiting for batches' in page
+    assert '<article class="finding info">' in page
+    assert "<p>The host fetches.</p>" in page
+    sure = row | {"confidence": "high", "in_verdict": True}
+    page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
+    assert '<span class="badge">high</span> Waiting for batches, saves up to 23 %' in page
+    assert "<p>The host fetches.</p>" not in page
 
 
 def test_curves_over_time_hold_what_the_sidecar_does(outputs: Path) -> None:
