@@ -169,15 +169,17 @@ def first_view(
         shift_ns: what the file's times are ahead of the job's.
     """
     members = list(labels)
-    # The ranks that the verdict names, else the one that others wait for longest; then the one that waits longest
+    # The ranks that the verdict names, else the one that others wait for longest; then the one that waits longest.
+    # Where the hosts of all ranks are slow alike, none comes before others
     of_rank = {answer.summaries[member].rank: member for member in members}
     late = [of_rank[row.rank] for row in answer.verdict.rows if row.rank is not None and row.rank in of_rank]
-    if not late:
+    alike = not late and any(row.cause == "shared" for row in answer.verdict.rows)
+    if not late and not alike:
         arrived_last = answer.matched.member[answer.parted.late]
         charged = np.bincount(arrived_last, answer.parted.lead_ns, len(answer.summaries))[list(members)]
         late = [members[int(charged.argmax())]] if len(members) else []
     waited = np.bincount(answer.matched.member, answer.parted.wait_ns, len(answer.summaries))[list(members)]
-    waiting = [members[int(waited.argmax())]] if len(members) else []
+    waiting = [members[int(waited.argmax())]] if len(members) and not alike else []
     shown = list(dict.fromkeys([*late[: _RANKS - 1], *waiting, *members]))[:_RANKS]
     pins = [*tracks, *(pin for member in shown for pin in _pins(answer, member, labels[member]))]
     # The time of a step in the middle, of usual length, on the job's clock; None without steps
@@ -194,7 +196,8 @@ def first_view(
         start, end = windows[int(usual[len(usual) // 2])]
         middle = (start, end) if end - start > _SHORTEST_NS else None
     window = (middle[0] + shift_ns, middle[1] + shift_ns) if middle else None
-    return FirstView(pins, window, [labels[member] for member in shown[:1]])  # what is pinned is not repeated below
+    expanded = [] if alike else [labels[member] for member in shown[:1]]  # what is pinned is not repeated below
+    return FirstView(pins, window, expanded)
 
 
 def _pins(answer: Answer, member: int, label: str) -> list[str]:

@@ -148,6 +148,11 @@ class Reason(Struct, frozen=True):
     hot_experts: bool = False
 
     @property
+    def doing(self) -> tuple[str, bool] | None:
+        """What its host did: a name (empty: nothing recorded), and whether it is an operator; None: many things."""
+        return None if self.where in ("", "many_operators") else (self.name, self.where == "operator")
+
+    @property
     def place(self) -> str:
         """Where its host was, in words: ``, in `aten::item```; empty if that is not known."""
         return {

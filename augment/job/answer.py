@@ -167,9 +167,16 @@ class Answer(Struct, frozen=True, dict=True):
         late = timeline.Late(
             self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
         )
-        verdict = timeline.verdict_track(self.path, self.verdict.text, window)
-        path = timeline.path_track(self.path, self.matched, self.summaries, window)
-        return [track for track in (verdict, path, late.track(window), late.waiting(window)) if len(track.ts)]
+        tracks: list[SliceTrack | CounterTrack] = [
+            timeline.verdict_track(self.path, self.verdict.text, window),
+            timeline.path_track(self.path, self.matched, self.summaries, window),
+        ]
+        shared = self.judgement.shared
+        if shared is not None:
+            tracks.append(timeline.hosts_track(self.summaries, self.clocks, shared.reason.doing, window))
+        if shared is None or any(row.rank is not None for row in self.verdict.rows):  # else none is late
+            tracks.append(late.track(window))
+        return [track for track in (*tracks, late.waiting(window)) if len(track.ts)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of all matched collectives: number of the collective, member, and row in the member's event table.

@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Int64s, Intervals, sums
+from augment.arrays import Bools, Int64s, Intervals, sums
 from augment.core.annotations import Flows, SliceTrack, Texts
 from augment.core.attachments import LateRank, RankInJob
 from augment.core.findings import AugmentedTrace
-from augment.core.text import Words, words_of
+from augment.core.text import Words, counted, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.drawing import DrawnDiagnosis, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT
@@ -84,14 +84,14 @@ class RankAnswer(Struct, frozen=True):
 
 
 def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
-    """Figures of a member's steady steps; None without collectives, or where the job cannot tell who is late."""
+    """Figures of a member in the job's steps; None without collectives, or where the job cannot tell who is late."""
     matched, parted, summary = answer.matched, answer.parted, answer.summaries[member]
-    steady = summary.step_column("steady") != 0
-    start, end = summary.step_column("start")[steady], summary.step_column("end")[steady]
     rows = matched.rows_of(member)
     rows = rows[answer.tells_late[matched.instance[rows]]]
-    if not len(rows) or not len(start) or not answer.judgement.tells:
+    if not len(rows) or not answer.judgement.tells:
         return None
+    judged = _judged_steps(answer, summary)
+    start, end = summary.step_column("start")[judged], summary.step_column("end")[judged]
     waited, moved = exposed_parts(matched, parted, summary, rows, Intervals(start, end))
     place = np.searchsorted(start, matched.ts[rows], side="right") - 1
     inside = (place >= 0) & (matched.ts[rows] < end[np.maximum(place, 0)])
@@ -122,14 +122,20 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
     )
 
 
+def _judged_steps(answer: Answer, summary: RankSummary) -> Bools:
+    """Whether the job is judged by each step of a rank; by all of a recording without steps."""
+    number, steps = summary.step_column("number"), answer.judgement.steps.numbers
+    return np.isin(number, steps) if len(steps) else np.ones(len(number), np.bool_)
+
+
 def rank_answer(answer: Answer, member: int) -> RankAnswer:
     """What the job tells a member."""
     figures, summary = rank_in_job(answer, member), answer.summaries[member]
     alone = summary.own_diagnosis
     if figures is None:
         return RankAnswer()
-    steady = summary.step_column("steady") != 0
-    length = (summary.step_column("end") - summary.step_column("start"))[steady]
+    steady, judged = summary.step_column("steady") != 0, _judged_steps(answer, summary)
+    length = (summary.step_column("end") - summary.step_column("start"))[judged]
     has_steps = bool((summary.step_column("number") >= 0).any())
     words = words_of(alone.vendor if alone else "nvidia", "step" if has_steps else "recording", int(length.mean()))
     straggling = straggling_rank.of_job(figures, words)
@@ -153,11 +159,15 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     if about_job:  # what the rank calls the largest of minor problems is not
         kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
-    verdict = [sentence for sentence, _ in kept]
-    states = [sentence for sentence, about in kept if not about]
-    verdict[state:state] = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
-    titles = [sentence for sentence in verdict if sentence not in states]
-    return RankAnswer(text, verdict, rows, figures, " ".join([*titles, *states]))
+    if (steady != judged).any():
+        other = f"That is the mean of {counted(int(steady.sum()), 'step')}; the job is judged by {int(judged.sum())}."
+        kept.insert(state, (other, []))
+        state += 1
+    of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
+    kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
+    findings_first = sorted(kept, key=lambda each: not each[1])
+    headline = " ".join(sentence for sentence, _ in findings_first)
+    return RankAnswer(text, [sentence for sentence, _ in kept], rows, figures, headline)
 
 
 def _finding(rule: str, answer: RuleAnswer, words: Words) -> Finding | None:
@@ -200,29 +210,29 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
 
 def drawn_alone(summary: RankSummary) -> list[SliceTrack | Flows]:
     """The rank's own diagnosis as it was drawn before its job was known; nothing if no rule was asked."""
-    own = summary.own_diagnosis
-    return own.drawn.annotations(DIAGNOSIS) if own and own.drawn else []
+    alone = summary.own_diagnosis
+    return alone.drawn.annotations(DIAGNOSIS) if alone and alone.drawn else []
 
 
 def drawn(answer: Answer, member: int) -> list[Addable]:
     """All that a job draws on the timeline of a member: its diagnosis, which the job may tell otherwise, and the job's
     tracks, where it has any."""
-    own = answer.summaries[member].own_diagnosis
+    alone = answer.summaries[member].own_diagnosis
     judged: list[Addable] = []
-    if own is not None and own.drawn is not None:
-        judged += _in_job(own.drawn, rank_answer(answer, member)).annotations(DIAGNOSIS)
+    if alone is not None and alone.drawn is not None:
+        judged += _in_job(alone.drawn, rank_answer(answer, member)).annotations(DIAGNOSIS)
     return [*judged, *([track(answer, member), *answer.annotations(member)] if answer.is_drawn(member) else [])]
 
 
-def _in_job(own: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
+def _in_job(alone: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
     """The diagnosis that a rank has drawn, as its job tells it: what is withdrawn is gone, other findings say what the
     job knows, and what only the job finds is around all of them."""
     if not said.headline:
-        return own
-    of_rule = {text["rule"]: number for number, text in enumerate(own.texts) if number != own.of_text[0]}
-    texts, saved_ns = dict(enumerate(own.texts)), dict(enumerate(own.saved_ns))
+        return alone
+    of_rule = {text["rule"]: number for number, text in enumerate(alone.texts) if number != alone.of_text[0]}
+    texts, saved_ns = dict(enumerate(alone.texts)), dict(enumerate(alone.saved_ns))
     for row in said.rows:
-        number = of_rule.get(row["rule"], len(own.texts))
+        number = of_rule.get(row["rule"], len(alone.texts))
         if row["status"] == "found" and (number in of_rule.values() or row["rule"] == straggling_rank.NAME):
             texts[number] = texts_of(
                 row["rule"],
@@ -237,24 +247,24 @@ def _in_job(own: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
             saved_ns[number] = -1 if row["saved_ns"] is None else row["saved_ns"]
         elif row["rule"] in of_rule:
             del texts[number]
-    verdict, added = own.of_text[0], [number for number in texts if number >= len(own.texts)]
+    verdict, added = alone.of_text[0], [number for number in texts if number >= len(alone.texts)]
     findings = [texts[number] for number in (*added, *of_rule.values()) if number in texts]
     grave = [text for text in findings if text["severity"] != "info" and text["confidence"] != "low"]
     advised = f" → {grave[0]['advice']}" if grave else ""
     texts[verdict] = of_verdict(said.headline + advised, grave[0] if grave else None)
-    kept = [place for place, number in enumerate(own.of_text) if number in texts]
+    kept = [place for place, number in enumerate(alone.of_text) if number in texts]
     places = [0] + [0] * len(added) + kept[1:]
-    of_text = [verdict, *added, *(own.of_text[place] for place in kept[1:])]
+    of_text = [verdict, *added, *(alone.of_text[place] for place in kept[1:])]
     place_of = {place: index for index, place in enumerate(places)} | {0: 0}
     number_of = {number: index for index, number in enumerate(sorted(texts))}
     return DrawnDiagnosis(
-        under=own.under,
-        start_ns=[own.start_ns[place] for place in places],
-        dur_ns=[own.dur_ns[place] for place in places],
+        under=alone.under,
+        start_ns=[alone.start_ns[place] for place in places],
+        dur_ns=[alone.dur_ns[place] for place in places],
         of_text=[number_of[number] for number in of_text],
         texts=[texts[number] for number in sorted(texts)],
         saved_ns=[saved_ns[number] for number in sorted(texts)],
-        arrows=[(place_of[arrow[0]], *arrow[1:]) for arrow in own.arrows if arrow[0] in place_of],
+        arrows=[(place_of[arrow[0]], *arrow[1:]) for arrow in alone.arrows if arrow[0] in place_of],
     )
 
 

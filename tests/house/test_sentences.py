@@ -222,7 +222,7 @@ def vocabulary() -> Iterator[str]:
 def jobs() -> Iterator[str]:
     for cause in get_args(Cause):
         reason = Reason(cause, kernels=(("gemm", 0.4),) if cause == "compute" else ())
-        evidence = verdict_text.evidence(reason, {cause: 30 * MS, "unknown": 4 * MS})
+        evidence = verdict_text.evidence(reason, {cause: 30 * MS, "unknown": 4 * MS}, 4)
         row = Row(1, "node2" if cause == "queued" else "", "dp", cause, 30 * MS, 6 * MS, "high", evidence)
         yield verdict_text.sentence(row, 169 * MS, 8, (42.0 * MS, 4))
     for cause in get_args(Cause)[:2]:
@@ -232,8 +232,9 @@ def jobs() -> Iterator[str]:
         yield Reason("host", where, "aten::item").text
     yield verdict_text.sentence(replace(row, rank=None, gain_ns=None), 169 * MS, 2, (0.0, 0))
     yield verdict_text.evidence(Reason("host"), {"host": MS}, lasts=True, once=True)
-    yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007)
-    yield verdict_text.late_without_gain(None, 98 * MS, "host", 45 * MS, 0.0)
+    yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007, 4)
+    yield verdict_text.late_without_gain(None, 98 * MS, "host", 45 * MS, 0.0, 0)
+    yield from (sentence for first in (1, 2) for sentence in verdict_text.left_out(3, first))
     yield verdict_text.unrelated(3)
     yield nobody_late("rank 3")
 

@@ -19,6 +19,7 @@ import pytest
 import layered_job
 from answered_jobs import answered, job_at
 from augment.arrays.types import NO_INDEX
+from augment.core.annotations import CounterTrack
 from augment.core.findings import AugmentedTrace, Findings
 from augment.core.trace import Trace
 from augment.facts.collectives.rank_progress import device_states, host_gaps
@@ -165,16 +166,16 @@ def test_a_recorded_job(shared_traces: Path) -> None:
 
 
 def test_ranks_that_are_late_together(shared_traces: Path) -> None:
-    """Two ranks whose hosts take far longer than the others', by sums over the raw JSON: the verdict names both."""
+    """Two ranks whose hosts take far longer than the others', by sums over the raw JSON. One is so in the first step
+    alone, which is not judged."""
     paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
     excess = plain_excess(paths)
-    slow = sorted(excess, key=lambda rank: -excess[rank]["host"])[:2]
-    assert slow == [1, 0]
+    assert sorted(excess, key=lambda rank: -excess[rank]["host"])[:2] == [1, 0]
     verdict = job(paths).verdict
-    assert [row.rank for row in verdict.rows] == slow
-    for row in verdict.rows:
-        assert row.charged_ns / 1000 == pytest.approx(excess[row.rank]["host"], rel=0.3)
-    assert any(text.startswith("With ranks 0 and 1 at the median's speed, the job") for text in verdict.text)
+    (row,) = verdict.rows
+    assert row.rank == 1
+    assert row.charged_ns / 1000 == pytest.approx(excess[1]["host"], rel=0.1)
+    assert any(text.startswith("With ranks 1 and 2 at the median's speed, the job") for text in verdict.text)
 
 
 def test_what_all_ranks_of_a_recorded_job_wait_for(shared_traces: Path) -> None:
@@ -185,6 +186,13 @@ def test_what_all_ranks_of_a_recorded_job_wait_for(shared_traces: Path) -> None:
         pytest.skip("the job is not at hand")
     result = job(paths)
     (shared, *_) = result.verdict.rows
+    tracks = {track.name: track for track in result.of_job((-(1 << 62), 1 << 62))}
+    assert "Late rank" not in tracks
+    waiting = tracks["Devices that wait for their hosts"]
+    assert isinstance(waiting, CounterTrack)
+    assert (waiting.values.max(), waiting.values[-1]) == (len(paths), 0)
+    waited = (waiting.values[:-1] * np.diff(waiting.ts)).sum() / len(paths)
+    assert shared.figures["least_ns"] < waited < 1.5 * shared.figures["most_ns"]  # from before the step, too
     assert (shared.cause, shared.ranks) == ("shared", list(range(8)))
     plain = []
     for rank, summary in zip((PlainRank(path) for path in paths), result.summaries, strict=True):
@@ -205,8 +213,9 @@ def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_p
         text = text.replace("[0, 1, 2, 3, 4, 5, 6, 7]", f"[{ranks}]").replace('"Group size": 8', '"Group size": 16')
         (tmp_path / f"rank{rank:02}.json").write_text(text)
     verdict = job(sorted(tmp_path.glob("*.json"))).verdict
-    assert [row.ranks for row in verdict.rows] == [[1, 9], [0, 8]]
-    assert verdict.text[0].startswith("Local rank 1 of all 2 nodes (ranks 1 and 9) delay the others in dp by 31.9 ms")
+    assert [row.ranks for row in verdict.rows] == [[1, 9]]
+    late = "Local rank 1 of all 2 nodes (ranks 1 and 9) delay the others in dp by 10.6 ms per step (24 %) each"
+    assert verdict.text[0].startswith(late)
     assert not re.search(r"take (\S+ ms) instead of \1", " ".join(verdict.text))
 
 
@@ -365,10 +374,9 @@ def test_thinned_states_are_exact_where_figures_ask(tmp_path: Path, most: int) -
 def test_the_table_names_the_cause_of_the_verdict(shared_traces: Path) -> None:
     """A recorded job: most of the delay of rank 1 is computing, as its host had stalled before."""
     result = job(job_at(shared_traces / "h100_8rank_modded_nanogpt", "rank*.json.gz"))
-    causes = {row.rank: row.cause for row in result.verdict.rows}
+    (row,) = result.verdict.rows
     worst = rows(result, "stragglers")[0]
-    for row in sorted(rows(result, "stragglers"), key=lambda row: -row.charged_ns)[:2]:
-        assert {"gpu": "compute"}.get(row.cause, row.cause) == causes[row.rank]
+    assert (worst.rank, worst.cause) == (row.rank, row.cause) == (1, "host")
     assert worst.meanwhile == "unknown"
 
 
@@ -381,8 +389,11 @@ def test_a_stall_in_every_second_step_is_the_hosts(collectives: Any, tmp_path: P
     result, healthy = (
         job([path for path, _ in simulate(each, tmp_path / name)]) for name, each in (("a", faulty), ("b", options))
     )
-    whole = result.judgement.recorded_ns
-    lost = 1 - healthy.judgement.recorded_ns / whole
+    assert (
+        result.judgement.steps.left_out == 1
+    )  # the host does not run ahead of it: a stall costs all of its time there
+    whole, usual = result.judgement.recorded_ns, healthy.judgement.recorded_ns / healthy.judgement.step_count
+    lost = 1 - usual * result.judgement.step_count / whole
     assert lost > 0.15
     row = result.verdict.rows[0]
     assert (row.rank, row.cause) == (0, "host")

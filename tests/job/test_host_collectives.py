@@ -92,7 +92,9 @@ def test_the_rank_that_others_wait_for_is_named(faults: dict[str, Any], why: str
 def test_ranks_that_begin_apart_are_not_late(tmp_path: Path) -> None:
     """What the first ranks wait for the last one is of no step."""
     together, apart = (answered(job(tmp_path / str(us), apart=us)) for us in (0, 20_000))
-    assert apart.judgement.recorded_ns == pytest.approx(together.judgement.recorded_ns, rel=0.01)
+    each = [result.judgement.recorded_ns / result.judgement.step_count for result in (together, apart)]
+    assert each[1] == pytest.approx(each[0], rel=0.01)
+    assert (together.judgement.steps.left_out, apart.judgement.steps.left_out) == (0, 1)
     assert not apart.verdict.rows
 
 

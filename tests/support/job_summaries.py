@@ -83,6 +83,7 @@ def summary_of(
                 name: np.array(values, np.int64).tobytes()
                 for name, values in zip(("number", "start", "end", "compute_ns"), steps, strict=True)
             },
+            "steady": np.ones(len(steps[0]), np.int64).tobytes(),
             **spent("start", steps[1]),
             **spent("end", steps[2]),
         },

@@ -24,6 +24,7 @@ from augment.job.verdict.late_ranks import lead_parts
 
 NAME = "job_timeline"
 VERDICT, PATH, LATE, WAITING = "Job diagnosis", "Job critical path", "Late rank", "Ranks waiting"
+HOSTS = "Devices that wait for their hosts"
 _CAUSES = {
     "gpu": "its device works",
     "host": "its host is late",
@@ -209,6 +210,33 @@ class Late:
             colour=named.astype(np.int64),
             inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in causes.DELAY_CAUSES]),
         )
+
+
+def hosts_track(
+    summaries: Sequence[RankSummary],
+    clocks: Sequence[Clock],
+    doing: tuple[str, bool] | None,
+    window: tuple[int, int],
+) -> CounterTrack:
+    """How many devices wait for their own host at each moment of ``window``: for it at all, or ``doing`` this, as
+    :meth:`StateTable.waits` has it."""
+    edges, change = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for summary, clock in zip(summaries, clocks, strict=True):
+        if clock.comparable:
+            waits = summary.states.waits(doing)
+            for times, by in ((waits.start, 1), (waits.end, -1)):
+                edges.append(np.clip(clock.to_common(times), *window))
+                change.append(np.full(len(times), by))
+    ts, count = intervals.steps(np.concatenate(edges), np.concatenate(change))
+    return CounterTrack(
+        analysis=NAME,
+        name=HOSTS,
+        under=0,
+        ts=ts,
+        values=count,
+        unit="devices",
+        description="with nothing launched: what all ranks wait for alike",
+    )
 
 
 def _is_known(matched: Matched, clocks: Sequence[Clock]) -> Bools:

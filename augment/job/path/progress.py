@@ -33,7 +33,7 @@ class WorkProgress(Struct, frozen=True):
     from the holder's end to ``stopped``, when the rank began to wait for this one. ``before``: the row of the
     collective before it on its stream, -1 for none. ``came``: when the rank had come to it by its own work, on its own
     clock: the start, or the moment from which it only waited for the collective before it on its stream. By member:
-    ``begin`` and ``finish`` of the ``step_count`` steps that all ranks recorded; ``common_begin``, on the job's clock;
+    ``begin`` and ``finish`` of the ``steps`` by which the job is judged; ``common_begin``, on the job's clock;
     ``tail_anchor`` and ``tail``, the last anchor and the time from there to the finish.
     """
 
@@ -52,7 +52,21 @@ class WorkProgress(Struct, frozen=True):
     tail: Int64s
     before: Int64s
     came: Int64s
-    step_count: int
+    steps: CommonSteps
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps; 0 if no step is common to all ranks."""
+        return len(self.steps.numbers)
+
+
+class CommonSteps(Struct, frozen=True):
+    """The ``numbers`` of the steps by which a job and its ranks are judged, int64, ascending: those that all ranks
+    recorded, but for the first ``left_out`` ones, which most ranks leave out of their own diagnosis, as they warm up or
+    as earlier work hides a part of them. ``numbers`` is empty where no step is common to all."""
+
+    numbers: Int64s
+    left_out: int
 
 
 class Stretches(Struct, frozen=True):
@@ -78,7 +92,8 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
     usable = np.array(
         [clock.comparable and len(summary.steps["end"]) > 0 for clock, summary in zip(clocks, summaries, strict=True)]
     )
-    begin, finish, step_count = _common_steps(summaries, usable)
+    steps = common_steps([summary for summary, is_usable in zip(summaries, usable.tolist(), strict=True) if is_usable])
+    begin, finish = _edges(summaries, usable, steps)
     inside = (matched.end > begin[matched.member]) & (matched.ts < finish[matched.member])
     tells = (matched.is_synchronous() | matched.is_pair()) & np.logical_and.reduceat(
         usable[matched.member], matched.first
@@ -127,21 +142,30 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         tail[member] = finish[member] - (begin[member] if last == NO_INDEX else matched.end[last])
     anchors_found = anchor, holder, local, overlap, stopped
     return WorkProgress(
-        matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before, came, step_count
+        matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before, came, steps
     )
 
 
-def _common_steps(summaries: Sequence[RankSummary], usable: Bools) -> tuple[Int64s, Int64s, int]:
-    """By member, when the first and last of the steps that all ranks recorded begin and end, and their number; where
-    no step is common to all, the whole recording of each, and 0."""
+def common_steps(summaries: Sequence[RankSummary]) -> CommonSteps:
+    """The steps by which ranks are judged together."""
+    each = [summary.step_column("number") for summary in summaries]
+    known = [numbers[numbers >= 0] for numbers in each]
+    shared = np.array(sorted(set.intersection(*(set(of.tolist()) for of in known))) if known else [], np.int64)
+    steady = [numbers[summary.step_column("steady") != 0] for numbers, summary in zip(each, summaries, strict=True)]
+    votes = np.sum([np.isin(shared, of) for of in steady], axis=0) if len(shared) else np.zeros(1, np.int64)
+    left_out = int((2 * votes >= len(summaries)).argmax())  # none if most ranks judge none of them
+    return CommonSteps(shared[left_out:], left_out)
+
+
+def _edges(summaries: Sequence[RankSummary], usable: Bools, steps: CommonSteps) -> tuple[Int64s, Int64s]:
+    """By member, when the first of the steps begins and the last ends; without steps, those of the whole recording."""
     begin, finish = np.zeros((2, len(summaries)), np.int64)
-    numbers = {member: summaries[member].step_column("number") for member in np.flatnonzero(usable).tolist()}
-    shared = set.intersection(*(set(of[of >= 0].tolist()) for of in numbers.values())) if numbers else set()
-    for member, of in numbers.items():
-        places = np.flatnonzero(np.isin(of, list(shared))) if shared else np.arange(len(of))
+    for member in np.flatnonzero(usable).tolist():
+        of = summaries[member].step_column("number")
+        places = np.flatnonzero(np.isin(of, steps.numbers)) if len(steps.numbers) else np.arange(len(of))
         begin[member] = summaries[member].step_column("start")[places[0]]
         finish[member] = summaries[member].step_column("end")[places[-1]]
-    return begin, finish, len(shared)
+    return begin, finish
 
 
 def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, holder: Int64s) -> Int64s:

@@ -324,8 +324,8 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
     """The tracks of the source under which the job's tracks are drawn on the rank's timeline, and its diagnosis, whose
     arrows lead to others."""
     trace = augmented.trace
-    own = DrawnDiagnosis.of(augmented.annotations, trace)
-    of_diagnosis = {own.under, *(arrow[-1] for arrow in own.arrows)} if own else set()
+    drawn = DrawnDiagnosis.of(augmented.annotations, trace)
+    of_diagnosis = {drawn.under, *(arrow[-1] for arrow in drawn.arrows)} if drawn else set()
     streams = _threads(trace, host_collectives(trace).row) or _streams(trace, collectives(trace).place)[0]
     tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
     main = main_track(trace)

@@ -26,7 +26,7 @@ from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.group_roles import chains
-from augment.job.path.progress import progress_of, stretches
+from augment.job.path.progress import CommonSteps, progress_of, stretches
 from augment.job.path.replay import Replay, Scale, Shift, replay_of
 from augment.job.ranks.dimension_names import UNKNOWN, WORLD, dimension_told
 from augment.job.ranks.summary import RankSummary, ranks_text
@@ -66,9 +66,10 @@ class Judgement:
         reason = self._why_not
         if not len(self._matched) and not self._stated:
             return Verdict((verdict_text.unrelated(len(self._summaries)),), (), joined=False)
-        doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)
+        doubts = [*verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)]
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
+        doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
         rows = self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
@@ -97,8 +98,10 @@ class Judgement:
         member = int(self._candidates[0])
         charged, causes = self._charged(member)
         cause = max(causes, key=lambda each: causes[each])
-        gain = self._gains[member] / self._time
-        return (verdict_text.late_without_gain(self._summaries[member].rank, charged, cause, causes[cause], gain),)
+        gain, steps = self._gains[member] / self._time, self.step_count
+        return (
+            verdict_text.late_without_gain(self._summaries[member].rank, charged, cause, causes[cause], gain, steps),
+        )
 
     @property
     def recorded_ns(self) -> int:
@@ -162,8 +165,13 @@ class Judgement:
         return bool(len(self._matched)) and not self._why_not
 
     @property
+    def steps(self) -> CommonSteps:
+        """The steps by which the job and its ranks are judged."""
+        return self._replay.progress.steps
+
+    @property
     def step_count(self) -> int:
-        """The number of steps that were recorded."""
+        """Their number; 0 where none was recorded."""
         return self._step_time[1]
 
     @cached_property
@@ -275,20 +283,19 @@ class Judgement:
         known = self._shared if self.tells else None
         if known is None:
             return None
-        return SharedWait(known[0], known[2] // max(self.step_count - self._is_first_left_out, 1))
+        return SharedWait(known[0], known[2] // max(self.step_count, 1))
 
     @cached_property
     def _shared(self) -> tuple[Reason, Int64s, int] | None:
         """Why the devices of most ranks wait for their own hosts, for how long each, by member, and what the job would
         gain if none did; None if that is little, or no more than if the rank that waits longest did not. A loader or a
-        stall is named if it has most of these waits. A first step that is not steady is left out: what is once, as it
-        warms up, is in no step that follows."""
+        stall is named if it has most of these waits."""
         members = self._members.tolist()
         if self._gain_unknown or not any(self._summaries[member].states.gap_doing for member in members):
             return None
         spent: dict[tuple[str, bool], Int64s] = {}
         for member in members:
-            edges = np.array([self._steady_begin(member)]), self._replay.progress.finish[[member]]
+            edges = self._replay.progress.begin[[member]], self._replay.progress.finish[[member]]
             for name, is_operator, ns in self._summaries[member].states.doing(*edges):
                 spent.setdefault((name, is_operator), np.zeros(len(self._summaries), np.int64))[member] = ns
         if not spent:
@@ -308,24 +315,6 @@ class Judgement:
         where: Where = "operator" if is_operator else "annotation" if name else "no_operator"
         return Reason("host", "many_operators") if doing is None else Reason("host", where, name), ns, gain
 
-    @cached_property
-    def _is_first_left_out(self) -> bool:
-        """Whether the first of the steps that all ranks recorded is not steady on most ranks."""
-        if self.step_count < 2:
-            return False
-        steady = []
-        for member in self._members.tolist():
-            summary = self._summaries[member]
-            first = np.searchsorted(summary.step_column("start"), self._replay.progress.begin[member])
-            steady.append(bool(summary.step_column("steady")[first]))
-        return 2 * sum(steady) < len(steady)
-
-    def _steady_begin(self, member: int) -> int:
-        """When the first of these steps begins that is not left out, ns."""
-        begin = int(self._replay.progress.begin[member])
-        start = self._summaries[member].step_column("start")
-        return int(start[start > begin].min()) if self._is_first_left_out else begin
-
     def _without_waits(self, doing: tuple[str, bool] | None, members: Sequence[int]) -> Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
         part = self._excess.stretches
@@ -334,7 +323,7 @@ class Judgement:
         for member in members:
             chosen = np.flatnonzero(part.member == member)
             waits = self._summaries[member].states.waits(doing)
-            since = self._steady_begin(member)
+            since = int(self._replay.progress.begin[member])
             waits = Intervals(np.maximum(waits.start, since), np.maximum(waits.end, since))
             stretches_of = Intervals(part.ts[chosen] - length[chosen], part.ts[chosen])
             which, _, parts = intervals.clip(stretches_of, intervals.union(waits.start, waits.end))
@@ -505,7 +494,7 @@ class Judgement:
             charged_ns=total,
             gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
             confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
-            evidence=verdict_text.evidence(reason, causes, lasts=lasts, once=once),
+            evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
             figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
         )
 

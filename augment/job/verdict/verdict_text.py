@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations
 from augment.core.attachments import Cause, Reason
 from augment.core.findings import column
-from augment.core.text import spelled, three_digits
+from augment.core.text import counted, spelled, three_digits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import nodes
@@ -78,17 +78,16 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.cause == "shared":
         share = 100 * gain / time_ns
         return f"{row.evidence}. Without that, {after} (\u2212{share:.0f} %)."
+    share, of_all = 100 * row.charged_ns / time_ns, f" of {three_digits(time_ns)}"
+    charged = f"{three_digits(row.charged_ns / max(count, 1))}{' per step' if count else of_all} ({share:.0f} %)"
     if row.ranks:
         who = ranks_text(row.ranks)
         who = f"{row.place[:1].upper()}{row.place[1:]} ({who})" if row.place else f"{who[:1].upper()}{who[1:]}"
-        lost = f"{three_digits(row.charged_ns)} of {three_digits(time_ns)} ({100 * row.charged_ns / time_ns:.0f} %)"
-        text = f"{who} delay the others{where} by {lost} each, in the mean. Cause: {row.evidence}."
+        text = f"{who} delay the others{where} by {charged} each, in the mean. Cause: {row.evidence}."
         return f"{text} Together at the median's speed {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
-    share = 100 * row.charged_ns / time_ns
     host = f" (host {row.host})" if row.host else ""
     who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
-    charged = f"{three_digits(row.charged_ns)} of {three_digits(time_ns)} ({share:.0f} %)"
     text = f"{who}{host} delays {others}{where} by {charged}. Cause: {row.evidence}."
     if row.gain_ns is None:
         return text
@@ -137,24 +136,35 @@ def shared(reason: Reason, waits_ns: Int64s, time_ns: int, ranks: int) -> str:
     return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
 
 
-def late_without_gain(rank: int | None, charged_ns: int, cause: Cause, cause_ns: int, gain: float) -> str:
+def late_without_gain(
+    rank: int | None, charged_ns: int, cause: Cause, cause_ns: int, gain: float, step_count: int
+) -> str:
     """The sentence on a rank whose excess would bring no gain; ``gain`` is a share of the job's time."""
+    charged, of_cause = (three_digits(ns / max(step_count, 1)) for ns in (charged_ns, cause_ns))
+    per_step = " per step" if step_count else ""
     who = f"Rank {rank}" if rank is not None else "A rank of unknown number"
     saved = f"only {100 * gain:.1f} %" if gain > 0 else "nothing"
-    most = f"{three_digits(cause_ns)} of that is {_NOUNS[cause]}"
+    most = f"{of_cause} of that is {_NOUNS[cause]}"
     return (
-        f"{who} keeps others waiting: {three_digits(charged_ns)} more than its peers between collectives, {most}. "
+        f"{who} keeps others waiting: {charged}{per_step} more than its peers between collectives, {most}. "
         f"At the median's speed the job would gain {saved}."
     )
 
 
-def evidence(reason: Reason, causes: Mapping[Cause, int], *, lasts: bool = False, once: bool = False) -> str:
-    """What shows the cause of a member's excess; ``causes`` are its parts, ns. ``lasts``: only where it usually takes
-    longer; ``once``: most of it in one step."""
+def evidence(
+    reason: Reason, causes: Mapping[Cause, int], step_count: int = 0, *, lasts: bool = False, once: bool = False
+) -> str:
+    """What shows the cause of a member's excess; ``causes`` are its parts in all steps, ns. ``lasts``: only where it
+    usually takes longer; ``once``: most of it in one step."""
     parts = sorted(((ns, cause) for cause, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
-    shown = [f"{three_digits(ns)} more {_NOUNS[cause]}" for ns, cause in parts if ns >= _LEAST_SHARE * whole]
-    text = f"{reason.text} ({', '.join(shown)} than its peers)" if shown else reason.text
+    shown = [
+        f"{three_digits(ns / max(step_count, 1))} more {_NOUNS[cause]}"
+        for ns, cause in parts
+        if ns >= _LEAST_SHARE * whole
+    ]
+    than = " per step than its peers" if step_count else " than its peers"
+    text = f"{reason.text} ({', '.join(shown)}{than})" if shown else reason.text
     usual = ", at the places of a step where it usually takes longer, and less elsewhere" if lasts else ""
     return f"{text}{usual}{', most of it in one step' if once else ''}"
 
@@ -300,6 +310,13 @@ def doubts(
     if apart and len(apart) < len(clocks):
         reason = next(clock.refused for clock in clocks if not clock.comparable)
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
+
+
+def left_out(count: int, first: int) -> Iterator[str]:
+    """A sentence on the ``first`` steps, without which the job is judged by ``count``."""
+    if first:
+        which = "one, which warms up or overlaps" if first == 1 else f"{spelled(first)}, which warm up or overlap"
+        yield f"Figures are of {counted(count, 'step')}, without the first {which} earlier work."
 
 
 # The rows of a job's verdict, and of what would be gained.

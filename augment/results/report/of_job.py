@@ -85,10 +85,12 @@ def stragglers(sidecar: Sidecar) -> Section:
     worst = charged[0]
     whole = sum(row["charged_ns"] for row in charged)
     because = _CAUSES.get(worst["cause"], "")
+    causes = {row["rank"]: row["cause"] for row in sidecar.get("verdict", {}).get("rows", ())}
+    alike = causes.get(None) == "shared" and worst["rank"] not in causes
     most = sum(row["charged_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
-        f"Collectives wait {time(most)} for {_rank(worst)} alone, summed over all (several may wait at "
-        f"once): {percent(most / whole)} of such waits{because}."
+        f"{percent(most / whole)} of what collectives wait for one rank alone is for {_rank(worst)}{because}"
+        f"{'; but the hosts of all ranks are slow alike' if alike else ''}."
     )
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
