@@ -285,12 +285,13 @@ def bands(spans: Spans, join_ns: float) -> Spans:
 
 
 def _nested(slices: list[_Slice]) -> list[_Slice]:
-    """The slices cut so that they nest: the longer ones stay whole, the shorter are cut where these begin and end.
+    """The slices cut so that they nest, the more important above: these stay whole, the others are cut where they begin
+    and end.
 
     Only the first piece of a slice keeps its row, so that there is one arrow. There are at most some hundred slices.
     """
     placed: list[_Slice] = []
-    for each in sorted(slices, key=lambda each: (each.start - each.end, each.finding, each.start)):
+    for each in sorted(slices, key=lambda each: (each.finding, each.start - each.end, each.start)):
         cuts = {edge for other in placed for edge in (other.start, other.end) if each.start < edge < each.end}
         edges = sorted({each.start, each.end, *cuts})
         row = each.row

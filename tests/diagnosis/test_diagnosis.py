@@ -94,12 +94,16 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
     assert track.name == "Diagnosis"
     end = track.ts + track.dur
     assert (np.diff(track.ts) >= 0).all()
-    open_: list[int] = []
-    for start, stop in zip(track.ts.tolist(), end.tolist(), strict=True):
-        while open_ and open_[-1] <= start:
+    rules = [each.rule for each in diagnose(trace_of(SLOW)).findings]
+    ruled = track.args["rule"]
+    assert isinstance(ruled, Texts)
+    ranks = [rules.index(ruled.values[code]) for code in ruled.codes.tolist()]
+    open_: list[tuple[int, int]] = []
+    for start, stop, rank in zip(track.ts.tolist(), end.tolist(), [-1, *ranks[1:]], strict=True):
+        while open_ and open_[-1][0] <= start:
             open_.pop()
-        assert not open_ or stop <= open_[-1]
-        open_.append(stop)
+        assert not open_ or (stop <= open_[-1][0] and rank > open_[-1][1]), "what is more important is above"
+        open_.append((stop, rank))
     names = {track.names.values[code] for code in track.names.codes.tolist()}
     assert any(
         re.match(r"Waiting for batches, saves \d\d %: The host fetches batches .* → The main process loads", name)
