@@ -198,6 +198,7 @@ class ArgsEncoder:
 
     def __init__(self, interned: InternedTexts) -> None:
         self._interned = interned
+        self._keys: dict[str, bytes] = {}
 
     def args(self, args: Mapping[str, Any]) -> bytes:
         """All args of an event, as fields of a TrackEvent."""
@@ -209,7 +210,10 @@ class ArgsEncoder:
 
     def key(self, name: str) -> bytes:
         """The beginning of an annotation: its key."""
-        return wire.number(wire.VALUE_KEY, self._interned.number(wire.INTERNED_KEYS, name))
+        if (known := self._keys.get(name)) is None:
+            known = wire.number(wire.VALUE_KEY, self._interned.number(wire.INTERNED_KEYS, name))
+            self._keys[name] = known
+        return known
 
     def _value(self, value: Any) -> bytes:
         if isinstance(value, str):

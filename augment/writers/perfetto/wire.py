@@ -5,6 +5,7 @@ Numbers are those of perfetto/protos/perfetto/trace. The tests decode the output
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Protocol
 
@@ -70,14 +71,18 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+_tag = functools.cache(varint)  #: of the few tags that occur
+
+
 def number(field: int, value: int) -> bytes:
     """An integer, enum or bool field."""
-    return varint(field << 3) + varint(value)
+    return _tag(field << 3) + (_SMALL[value] if 0 <= value < 128 else varint(value))
 
 
 def message(field: int, content: bytes) -> bytes:
     """A bytes or message field."""
-    return varint(field << 3 | 2) + varint(len(content)) + content
+    size = len(content)
+    return _tag(field << 3 | 2) + (_SMALL[size] if size < 128 else varint(size)) + content
 
 
 def text(field: int, value: str) -> bytes:
@@ -87,7 +92,7 @@ def text(field: int, value: str) -> bytes:
 
 def double(field: int, value: float) -> bytes:
     """A double field."""
-    return varint(field << 3 | 1) + struct.pack("<d", value)
+    return _tag(field << 3 | 1) + struct.pack("<d", value)
 
 
 def packet(content: bytes) -> bytes:
