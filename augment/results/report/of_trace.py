@@ -315,7 +315,7 @@ def kernels(sidecar: Sidecar) -> Section:
     largest = sorted(rows, key=lambda row: -row["sum_ns"])
     for place, row in enumerate(largest[:_MOST_LEAVES]):
         family = row.get("family") or row["kernel_type"]
-        colour = charts.COLOURS[places[family] % len(charts.COLOURS)]
+        colour = charts.COLOURS[min(places[family], len(charts.COLOURS) - 1)]  # grey: all families after the first
         exact = f"{row['sum_ns']:,} ns in {row['count']:,} calls"
         label = f"{family}: {short(row['name'])}" + (f", {row['source']}" if row.get("source") else "")
         nodes.append(charts.leaf(str(place), f"family {family}", row["sum_ns"], colour, label, exact))
@@ -380,6 +380,10 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
             lines.append({"x": max(high, knee * 2), "y": peak, "line": name, "shown": name})
         else:
             lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name, "shown": name}]
+    if bandwidth and not lines:
+        name = f"the memory's rate, {bandwidth:,.0f} GB/s"
+        lines.append({"x": low, "y": low * bandwidth / 1e3, "line": name})
+        lines.append({"x": high, "y": high * bandwidth / 1e3, "line": name, "shown": name})
     text = "Operators: operations per byte, and TFLOP/s; the area is time" + (
         "; the dashed lines are what the device can do." if lines else "."
     )
@@ -474,7 +478,7 @@ def idle(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "idle_time_breakdown")
     parts = {
         "waits for the host": charts.ORANGE,
-        "between kernels": charts.PURPLE,
+        "between kernels": charts.YELLOW,
         "other": charts.GREY,
         "another stream busy": charts.SKY,
     }

@@ -38,7 +38,7 @@ def document_of(path: str, analyse: Analyse) -> Document:
             raise InputError(
                 path, f"holds the metrics of {len(metrics)} traces that are no job: name one, or use --trend"
             )
-        return of_job.document(analyse(path))
+        return _of_metrics(analyse(path))
     return _of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
 
 

@@ -170,6 +170,12 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     assert {"Who comes late", "Ranks and steps", "Communication"} & {section.title for section in document.sections}
 
 
+def test_a_folder_of_a_single_raw_trace_is_that_trace(outputs: Path, tmp_path: Path) -> None:
+    sidecar = json.loads(metrics(outputs).read_text())
+    document = document_of(str(tmp_path), lambda _: sidecar)
+    assert (document.subject, document.title) == ("trace", sidecar["source"]["name"])
+
+
 def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]
     run("diff", first, second, "-o", tmp_path, "--quiet")
@@ -282,6 +288,10 @@ def test_the_roof_of_memory_comes_from_operators_without_operations_too() -> Non
     assert [(row["x"], row["y"]) for row in roof["data"]["values"]][1] == (pytest.approx(1000 / 3), 1000.0)
     assert [row["shown"] for row in words["data"]["values"]] == ["peak of bf16, 1000 TFLOP/s"]
     assert points["mark"]["type"] == "point"
+    bound = common | norm | {"intensity": 2.0, "achieved_tflops": 5.0}  # alone, it shows the rate of the memory
+    section = kernels({"analyses": {"roofline": {"rows": [bound]}, "kernel_breakdown": {"rows": [kernel]}}})
+    roof = section.charts[1].spec["layer"][0]["data"]["values"]
+    assert [row["y"] / row["x"] for row in roof] == [pytest.approx(3.0)] * 2  # 3,000 GB/s
 
 
 def test_modules_of_both_passes(outputs: Path) -> None:
