@@ -66,7 +66,32 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """List what the recorders say, and draw what belongs to a collective."""
     if not any(trace.context.attached(kind) for kind in (FlightDumps, NcclLogs, InspectorLogs)):
         return Skipped("no records of collectives are given beside the trace: see --nccl-log and --flight-recorder")
-    rows = [_row(trace, joined) for joined in joined_records(trace)]
+    rows, every = [], traced_collectives(trace)
+    for joined in joined_records(trace):
+        members, kind, moved = joined.key
+        algorithm, agreeing = joined.commonest("algorithm")
+        durations = (every.end - every.ts)[joined.places]
+        rows.append(
+            Row(
+                rank=trace.rank,
+                recorder=joined.recorder,
+                group=joined.group,
+                group_size=members if members > 0 else None,
+                kind=kind,
+                bytes=moved if moved >= 0 else None,
+                record_count=len(joined.records),
+                joined_count=len(joined.places),
+                algorithm=algorithm,
+                protocol=joined.commonest("protocol")[0],
+                agreeing_ratio=agreeing if algorithm else None,
+                channel_count=joined.commonest("channels")[0],
+                transport=joined.commonest("transport")[0],
+                kernel_ns=int(np.median(durations)) if len(durations) else None,
+                record_ns=joined.middle_ns("exec_ns"),
+                timing_source=joined.commonest("timing_source")[0],
+                channel_skew_ns=joined.middle_ns("skew_ns"),
+            )
+        )
     if not rows:
         return Skipped("the given records have no collective of this process")
     # what the recorders lost, and what of their files could not be read
@@ -106,32 +131,6 @@ def _timings(rows: Sequence[Row]) -> Iterator[Diagnostic]:
             f"{time(row.record_ns or 0)} by {row.timing_source or 'an unknown source'}, {time(row.kernel_ns or 0)} in "
             f"the trace ({percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'})",
         )
-
-
-def _row(trace: Trace, joined: JoinedRecords) -> Row:
-    every = traced_collectives(trace)
-    members, kind, moved = joined.key
-    algorithm, agreeing = joined.commonest("algorithm")
-    durations = (every.end - every.ts)[joined.places]
-    return Row(
-        rank=trace.rank,
-        recorder=joined.recorder,
-        group=joined.group,
-        group_size=members if members > 0 else None,
-        kind=kind,
-        bytes=moved if moved >= 0 else None,
-        record_count=len(joined.records),
-        joined_count=len(joined.places),
-        algorithm=algorithm,
-        protocol=joined.commonest("protocol")[0],
-        agreeing_ratio=agreeing if algorithm else None,
-        channel_count=joined.commonest("channels")[0],
-        transport=joined.commonest("transport")[0],
-        kernel_ns=int(np.median(durations)) if len(durations) else None,
-        record_ns=joined.middle_ns("exec_ns"),
-        timing_source=joined.commonest("timing_source")[0],
-        channel_skew_ns=joined.middle_ns("skew_ns"),
-    )
 
 
 def _tracks(trace: Trace) -> Iterator[Annotation]:

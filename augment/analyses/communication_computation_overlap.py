@@ -44,20 +44,21 @@ def analyze(trace: Trace) -> Findings:
     """Measure the overlap on each device, and draw the exposed communication."""
     coverages = type_coverage(trace)
     tracks = (_exposed(trace, coverage) for coverage in coverages)
-    return Findings([_row(coverage) for coverage in coverages], [track for track in tracks if track is not None])
-
-
-def _row(coverage: TypeCoverage) -> Row:
-    communication = coverage.time_of(any_of=COMMUNICATION)
-    overlap = communication - coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION)
-    return Row(
-        rank=coverage.device.rank,
-        device=coverage.device.device,
-        communication_ns=communication,
-        computation_ns=coverage.time_of(any_of=COMPUTATION),
-        overlap_ns=overlap,
-        overlap_ratio=overlap / communication if communication else None,
-    )
+    rows = []
+    for coverage in coverages:
+        communication = coverage.time_of(any_of=COMMUNICATION)
+        overlap = communication - coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION)
+        rows.append(
+            Row(
+                rank=coverage.device.rank,
+                device=coverage.device.device,
+                communication_ns=communication,
+                computation_ns=coverage.time_of(any_of=COMPUTATION),
+                overlap_ns=overlap,
+                overlap_ratio=overlap / communication if communication else None,
+            )
+        )
+    return Findings(rows, [track for track in tracks if track is not None])
 
 
 def _exposed(trace: Trace, coverage: TypeCoverage) -> SliceTrack | None:

@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations, compressed, each, group_bounds, sums
-from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.annotations import Ends, Flows, SliceTrack, Texts
 from augment.core.attachments import ExecutionNodes
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Diagnostic, Trace
@@ -66,39 +66,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped(f"the trace and the {len(links.nodes):,} nodes of the execution trace {reason}")
     message = "nodes of the execution trace have the id of an event with another name (not linked)"
     differing = [Diagnostic("execution_node_differs", links.differing, message)] if links.differing else []
-    return Findings(_rows(trace, links), _annotations(trace, links), differing)
-
-
-def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
-    """The rows of the nodes, most time first; then the rows of events without a node."""
-    dur = trace.events.dur[:]
-    event_of = dict(zip(links.node.tolist(), links.row.tolist(), strict=True))
-    groups: dict[tuple[str, str | None, str | None], list[int]] = {}  # node_id, linked, unlinked, ns
-    for place, node in enumerate(links.nodes):
-        key = (str(node.get("name", "")), _text(node, "input_shapes"), _text(node, "input_types"))
-        figures = groups.setdefault(key, [_id(node, "id"), 0, 0, 0])
-        if place in event_of:
-            figures[1] += 1
-            figures[3] += int(dur[event_of[place]])
-        else:
-            figures[2] += 1
-    rows = [
-        Row(trace.rank, *key, figures[0] if figures[0] >= 0 else None, figures[1], figures[2], 0, figures[3])
-        for key, figures in groups.items()
-    ]
-    rows.sort(key=lambda row: -row.cpu_ns)
-    rest = links.events[~np.isin(links.events, links.row)]
-    names, table = compressed(trace.events.name[rest], len(trace.strings))
-    code = table[trace.events.name[rest]]
-    count, ns = np.bincount(code, minlength=len(names)), sums(code, dur[rest], len(names))
-    return rows + [
-        Row(trace.rank, trace.strings[names[at]], None, None, None, 0, 0, int(count[at]), int(ns[at]))
-        for at in np.argsort(-ns, kind="stable").tolist()
-    ]
-
-
-def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
-    """A track for each thread, and the arrows within and between threads."""
+    # a track for each thread, and the arrows within and between threads
     stacks, events = call_stacks(trace), trace.events
     order = np.argsort(stacks.place_of[links.row], kind="stable")
     row, node = links.row[order], links.node[order]
@@ -159,7 +127,35 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
         source, other = (int(end[pair]) for end in pairs)
         ends = Ends(out[index] - bounds[source], tracks[source]), Ends(into[index] - bounds[other], tracks[other])
         flows.append(Flows(NAME, "tensor", *ends))
-    return [*tracks, *flows]
+    return Findings(_rows(trace, links), [*tracks, *flows], differing)
+
+
+def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
+    """The rows of the nodes, most time first; then the rows of events without a node."""
+    dur = trace.events.dur[:]
+    event_of = dict(zip(links.node.tolist(), links.row.tolist(), strict=True))
+    groups: dict[tuple[str, str | None, str | None], list[int]] = {}  # node_id, linked, unlinked, ns
+    for place, node in enumerate(links.nodes):
+        key = (str(node.get("name", "")), _text(node, "input_shapes"), _text(node, "input_types"))
+        figures = groups.setdefault(key, [_id(node, "id"), 0, 0, 0])
+        if place in event_of:
+            figures[1] += 1
+            figures[3] += int(dur[event_of[place]])
+        else:
+            figures[2] += 1
+    rows = [
+        Row(trace.rank, *key, figures[0] if figures[0] >= 0 else None, figures[1], figures[2], 0, figures[3])
+        for key, figures in groups.items()
+    ]
+    rows.sort(key=lambda row: -row.cpu_ns)
+    rest = links.events[~np.isin(links.events, links.row)]
+    names, table = compressed(trace.events.name[rest], len(trace.strings))
+    code = table[trace.events.name[rest]]
+    count, ns = np.bincount(code, minlength=len(names)), sums(code, dur[rest], len(names))
+    return rows + [
+        Row(trace.rank, trace.strings[names[at]], None, None, None, 0, 0, int(count[at]), int(ns[at]))
+        for at in np.argsort(-ns, kind="stable").tolist()
+    ]
 
 
 _TOLD = ("input_shapes", "input_types", "output_shapes", "output_types")

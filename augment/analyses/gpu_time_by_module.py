@@ -24,8 +24,7 @@ from augment.arrays import NO_INDEX
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import recording_words
 from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
-from augment.facts.gpu.gpu_time import TimeShare, gpu_time_by, module_work
-from augment.facts.gpu.gpu_work import Device
+from augment.facts.gpu.gpu_time import gpu_time_by, module_work
 from augment.facts.host.call_stacks import crossing_diagnostics
 from augment.facts.host.training_phases import modules
 
@@ -60,29 +59,26 @@ def analyze(trace: Trace) -> Findings | Skipped:
     parts = gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_INDEX are below 0
     rows = []
     for device in dict.fromkeys(part.device for part in parts):
-        rows += _rows(device, [part for part in parts if part.device == device], tree.paths, tree.parent, calls)
+        # the rows of one device: modules in the order of their names, then the row without a module
+        of_device = [part for part in parts if part.device == device]
+        # count, GPU time, the backward pass's part, exclusive time; the last entry stands for no module
+        figures = [[0, 0, 0, 0] for _ in range(len(tree.paths) + 1)]
+        for share in of_device:
+            path, backward = divmod(share.key, 2)
+            sums = figures[path]
+            sums[0] += share.kernel_count
+            sums[1] += share.gpu_ns
+            sums[2] += share.gpu_ns * backward
+            sums[3] += share.gpu_ns
+        for path in range(len(tree.paths) - 1, -1, -1):  # parents come first: here, children are done before them
+            if tree.parent[path] != NO_INDEX:
+                for column_ in range(3):
+                    figures[tree.parent[path]][column_] += figures[path][column_]
+        named = [*tree.paths, None]
+        of_modules = [
+            Row(device.rank, device.device, name, count, *sums)
+            for name, count, sums in zip(named, [*calls, 0], figures, strict=True)
+            if sums[0]
+        ]
+        rows += sorted(of_modules, key=lambda row: (row.module is None, row.module or ""))
     return Findings(rows, (), crossing_diagnostics(trace))
-
-
-def _rows(device: Device, parts: list[TimeShare], paths: list[str], parent: list[int], calls: list[int]) -> list[Row]:
-    """The rows of one device: modules in the order of their names, then the row without a module."""
-    # count, GPU time, the backward pass's part, exclusive time; the last entry stands for no module
-    figures = [[0, 0, 0, 0] for _ in range(len(paths) + 1)]
-    for share in parts:
-        path, backward = divmod(share.key, 2)
-        sums = figures[path]
-        sums[0] += share.kernel_count
-        sums[1] += share.gpu_ns
-        sums[2] += share.gpu_ns * backward
-        sums[3] += share.gpu_ns
-    for path in range(len(paths) - 1, -1, -1):  # parents come first: here, children are done before them
-        if parent[path] != NO_INDEX:
-            for column_ in range(3):
-                figures[parent[path]][column_] += figures[path][column_]
-    named = [*paths, None]
-    rows = [
-        Row(device.rank, device.device, name, count, *sums)
-        for name, count, sums in zip(named, [*calls, 0], figures, strict=True)
-        if sums[0]
-    ]
-    return sorted(rows, key=lambda row: (row.module is None, row.module or ""))

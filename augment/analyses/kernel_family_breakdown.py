@@ -65,7 +65,23 @@ def analyze(trace: Trace) -> Findings:
     families = work_families(trace)
     shares = gpu_time_by(trace, families.family.astype(np.int64))
     total = gpu_time_of(shares)
-    busy, used, not_used, eligible = _by_key(trace)
+    # for each (start of a device, family): its busy time, and the durations with matrix units, without, and of what
+    # could have used them
+    work, device = gpu_work(trace), device_of_work(trace)
+    code = device * len(families.names) + families.family
+    busy: _Sums = {}
+    sums: tuple[_Sums, _Sums, _Sums] = ({}, {}, {})
+    use = matrix_use(trace)
+    order = work.by_time
+    for value, places in each(code[order], len(work.devices) * len(families.names)):
+        group = order[places]
+        index, family = divmod(value, len(families.names))
+        key = (work.devices[index].start, family)
+        busy[key] = intervals.total(intervals.union(work.ts[group], work.end[group]))
+        for sum_of, sort in zip(sums, _SORTS, strict=True):
+            counted = group[is_any(use[group], sort)]
+            sum_of[key] = int((work.end[counted] - work.ts[counted]).sum())
+    used, not_used, eligible = sums
     rows = []
     for share in shares:
         key = (share.device.start, share.key)
@@ -96,23 +112,3 @@ _SORTS = (
     (MatrixUse.NOT_USED, MatrixUse.ELIGIBLE, MatrixUse.NOT_ELIGIBLE),
     (MatrixUse.ELIGIBLE,),
 )
-
-
-def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums, _Sums]:
-    """For each (start of a device, family): its busy time, and the durations with matrix units, without, and of what
-    could have used them."""
-    work, families, device = gpu_work(trace), work_families(trace), device_of_work(trace)
-    code = device * len(families.names) + families.family
-    busy: _Sums = {}
-    sums: tuple[_Sums, _Sums, _Sums] = ({}, {}, {})
-    use = matrix_use(trace)
-    order = work.by_time
-    for value, places in each(code[order], len(work.devices) * len(families.names)):
-        group = order[places]
-        index, family = divmod(value, len(families.names))
-        key = (work.devices[index].start, family)
-        busy[key] = intervals.total(intervals.union(work.ts[group], work.end[group]))
-        for sum_of, sort in zip(sums, _SORTS, strict=True):
-            counted = group[is_any(use[group], sort)]
-            sum_of[key] = int((work.end[counted] - work.ts[counted]).sum())
-    return busy, *sums

@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import Int64s, intervals, time_weighted
+from augment.arrays import intervals, time_weighted
 from augment.core.annotations import CounterTrack
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
 from augment.facts.gpu.device_activity import copy_rates
-from augment.facts.gpu.gpu_work import Device, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
@@ -76,20 +76,20 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 max_gbps=float(gbps.max()) if weighted else None,
             )
         )
-    tracks = [_track(rate.device, rate.kind, rate.ts, rate.rate) for rate in rates if len(rate.ts)]
+    tracks = [
+        CounterTrack(
+            analysis=NAME,
+            name=f"{rate.kind} bandwidth",
+            under=rate.device.track,
+            ts=rate.ts,
+            values=rate.rate / 1e9,
+            unit="GB/s",
+            description="sum over the running copies of this kind",
+            scale="host link" if "HtoD" in rate.kind or "DtoH" in rate.kind else "device memory",
+        )
+        for rate in rates
+        if len(rate.ts)
+    ]
     unknown = sum(rate.without for rate in rates)
     message = "copies without bytes or a duration, or faster than any memory (no bandwidth)"
     return Findings(rows, tracks, [Diagnostic("copy_without_bandwidth", unknown, message)] if unknown else [])
-
-
-def _track(device: Device, kind: str, ts: Int64s, rate: Int64s) -> CounterTrack:
-    return CounterTrack(
-        analysis=NAME,
-        name=f"{kind} bandwidth",
-        under=device.track,
-        ts=ts,
-        values=rate / 1e9,
-        unit="GB/s",
-        description="sum over the running copies of this kind",
-        scale="host link" if "HtoD" in kind or "DtoH" in kind else "device memory",
-    )

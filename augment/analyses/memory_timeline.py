@@ -34,7 +34,7 @@ from augment.core.attachments import MemoryChanges
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.memory.memory_events import CATEGORIES, DeviceMemory, compared_with_instants, held_by_category
+from augment.facts.memory.memory_events import CATEGORIES, compared_with_instants, held_by_category
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
@@ -76,7 +76,22 @@ def analyze(trace: Trace) -> Findings | Skipped:
     occurring = {name: values for name, values in zip(CATEGORIES, held.T, strict=True) if values.any()}
     series = {"total": held.sum(axis=1), **occurring}
     unit = byte_unit(int(series["total"].max(initial=0)))
-    tracks = [_track(trace, comparison.device, name, ts, values, unit) for name, values in series.items()]
+    tracks = []
+    device, devices = comparison.device, gpu_work(trace).devices
+    for name, values in series.items():
+        keep = changing(values)
+        tracks.append(
+            CounterTrack(
+                analysis=NAME,
+                name=f"Memory timeline {name}{device.label if device else ''}",
+                under=device.track if device else devices[0].track if devices else 0,
+                ts=ts[keep],
+                values=in_unit(values[keep], unit),
+                unit=unit[1],
+                description="memory of tensors, by the category that PyTorch's profiler gave them",
+                scale="memory timeline",
+            )
+        )
     return Findings(_rows(trace.rank, ts, series), tracks, differing)
 
 
@@ -119,20 +134,3 @@ def _rows(rank: int | None, ts: Int64s, series: dict[str, Int64s]) -> list[Row]:
         )
         for name, values in series.items()
     ]
-
-
-def _track(
-    trace: Trace, device: DeviceMemory | None, name: str, ts: Int64s, values: Int64s, unit: tuple[int, str]
-) -> CounterTrack:
-    devices = gpu_work(trace).devices
-    keep = changing(values)
-    return CounterTrack(
-        analysis=NAME,
-        name=f"Memory timeline {name}{device.label if device else ''}",
-        under=device.track if device else devices[0].track if devices else 0,
-        ts=ts[keep],
-        values=in_unit(values[keep], unit),
-        unit=unit[1],
-        description="memory of tensors, by the category that PyTorch's profiler gave them",
-        scale="memory timeline",
-    )

@@ -80,7 +80,48 @@ def analyze(trace: Trace) -> Findings | Skipped:
     places = np.flatnonzero((arrived < end) & (ended > begin))
     if not len(places):
         return Skipped(f"no request of {spans.name} was under way while the trace was recorded")
-    tracks, left_out = _tracks(trace, spans, places, begin, end)
+    # the requests in as few rows as they need; and how many there was no row for
+    lanes: list[list[int]] = []
+    left_out = 0
+    for place in places.tolist():
+        lane = next((lane for lane in lanes if spans.moments[lane[-1], -1] <= spans.moments[place, 0]), None)
+        if lane is not None:
+            lane.append(place)
+        elif len(lanes) < LANES:
+            lanes.append([place])
+        else:
+            left_out += 1
+    annotated = steps.recorded(trace)
+    under = int(trace.events.track[annotated.row[0]]) if len(annotated) else int(trace.events.track[0])
+    tracks: list[Annotation] = []
+    for number, lane in enumerate(lanes, 1):
+        # a row for each request and then its phases: the slice of a phase lies in that of the request
+        drawn_moments = np.clip(spans.moments[lane], begin, end)
+        start = np.concatenate([drawn_moments[:, :1], drawn_moments[:, :-1]], axis=1).ravel()
+        finish = np.concatenate([drawn_moments[:, -1:], drawn_moments[:, 1:]], axis=1).ravel()
+        phase_of = np.tile(np.arange(len(PHASES) + 1), len(lane))
+        request_of = np.repeat(np.arange(len(lane)), len(PHASES) + 1)
+        drawn = start < finish
+        names = np.where(phase_of == 0, len(PHASES) + request_of, phase_of - 1)[drawn].astype(np.int32)
+        life, request_of = spans.moments[lane], request_of[drawn]
+        tracks.append(
+            SliceTrack(
+                analysis=NAME,
+                name=f"Requests {number}",
+                under=under,
+                ts=start[drawn],
+                dur=(finish - start)[drawn],
+                names=Texts(names, [*PHASES, *(spans.ids[place] for place in lane)]),
+                args={
+                    "ttft_ns": (life[:, 3] - life[:, 0])[request_of],
+                    "e2e_ns": (life[:, -1] - life[:, 0])[request_of],
+                    "prompt_tokens": spans.prompt_tokens[lane][request_of],
+                    "output_tokens": spans.output_tokens[lane][request_of],
+                },
+                description="requests of the server's spans, with their phases",
+                of_process=True,
+            )
+        )
     others = len(spans.ids) - len(places)
     diagnostics = [
         Diagnostic(code, count, message)
@@ -150,49 +191,3 @@ def _within(moments: Int64s, phase: int, disjoint: Intervals) -> Int64s:
     """How much of each request's phase lies in the ``disjoint`` intervals, ns."""
     which, _, parts = clip(Intervals(moments[:, phase], moments[:, phase + 1]), disjoint)
     return sums(which, parts.end - parts.start, len(moments))
-
-
-def _tracks(trace: Trace, spans: RequestSpans, places: Places, begin: int, end: int) -> tuple[list[Annotation], int]:
-    """The requests in as few rows as they need; and how many there was no row for."""
-    lanes: list[list[int]] = []
-    left_out = 0
-    for place in places.tolist():
-        lane = next((lane for lane in lanes if spans.moments[lane[-1], -1] <= spans.moments[place, 0]), None)
-        if lane is not None:
-            lane.append(place)
-        elif len(lanes) < LANES:
-            lanes.append([place])
-        else:
-            left_out += 1
-    annotated = steps.recorded(trace)
-    under = int(trace.events.track[annotated.row[0]]) if len(annotated) else int(trace.events.track[0])
-    tracks: list[Annotation] = []
-    for number, lane in enumerate(lanes, 1):
-        # a row for each request and then its phases: the slice of a phase lies in that of the request
-        moments = np.clip(spans.moments[lane], begin, end)
-        start = np.concatenate([moments[:, :1], moments[:, :-1]], axis=1).ravel()
-        finish = np.concatenate([moments[:, -1:], moments[:, 1:]], axis=1).ravel()
-        phase = np.tile(np.arange(len(PHASES) + 1), len(lane))
-        request = np.repeat(np.arange(len(lane)), len(PHASES) + 1)
-        drawn = start < finish
-        names = np.where(phase == 0, len(PHASES) + request, phase - 1)[drawn].astype(np.int32)
-        whole, request = spans.moments[lane], request[drawn]
-        tracks.append(
-            SliceTrack(
-                analysis=NAME,
-                name=f"Requests {number}",
-                under=under,
-                ts=start[drawn],
-                dur=(finish - start)[drawn],
-                names=Texts(names, [*PHASES, *(spans.ids[place] for place in lane)]),
-                args={
-                    "ttft_ns": (whole[:, 3] - whole[:, 0])[request],
-                    "e2e_ns": (whole[:, -1] - whole[:, 0])[request],
-                    "prompt_tokens": spans.prompt_tokens[lane][request],
-                    "output_tokens": spans.output_tokens[lane][request],
-                },
-                description="requests of the server's spans, with their phases",
-                of_process=True,
-            )
-        )
-    return tracks, left_out

@@ -128,7 +128,21 @@ def analyze(trace: Trace) -> Findings | Skipped:
     for place, (figures, efficiency) in enumerate(efficiencies(trace)):
         efficiency_rows = list(_rows(trace, place, windows, figures, efficiency))
         rows += efficiency_rows
-        tracks.append(_track(trace, place, windows, efficiency_rows))
+        lasting = np.flatnonzero(windows.end > windows.start)
+        names = [sentence(efficiency_rows[step]) for step in lasting.tolist()]
+        code_of = {name: code for code, name in enumerate(dict.fromkeys(names))}
+        codes = np.array([code_of[name] for name in names], np.int32)
+        start, end = windows.start[lasting], windows.end[lasting]
+        named = [f"{name}_ns" for name in (*COMPUTING, *BESIDE)]
+        args = {
+            name: np.array([getattr(efficiency_rows[step], name) for step in lasting.tolist()], np.int64)
+            for name in named
+        }
+        track = gpu_work(trace).devices[place].track
+        texts = Texts(codes, list(code_of))
+        tracks.append(
+            SliceTrack(NAME, "Step efficiency", track, start, end - start, texts, args, "what each step went into")
+        )
     return Findings(rows, tracks)
 
 
@@ -178,16 +192,3 @@ def sentence(row: Row) -> str:
     rest = ", ".join(f"{100 * shares[said]:.0f} % {said}" for said in largest if shares[said] >= 0.005)
     head = "no MFU" if row.mfu_ratio is None else f"{100 * row.mfu_ratio:.0f} % MFU"
     return f"{head}; {rest}" if rest else head
-
-
-def _track(trace: Trace, place: int, windows: StepWindows, rows: list[Row]) -> SliceTrack:
-    lasting = np.flatnonzero(windows.end > windows.start)
-    names = [sentence(rows[step]) for step in lasting.tolist()]
-    code_of = {name: code for code, name in enumerate(dict.fromkeys(names))}
-    codes = np.array([code_of[name] for name in names], np.int32)
-    start, end = windows.start[lasting], windows.end[lasting]
-    named = [f"{name}_ns" for name in (*COMPUTING, *BESIDE)]
-    args = {name: np.array([getattr(rows[step], name) for step in lasting.tolist()], np.int64) for name in named}
-    track = gpu_work(trace).devices[place].track
-    texts = Texts(codes, list(code_of))
-    return SliceTrack(NAME, "Step efficiency", track, start, end - start, texts, args, "what each step went into")

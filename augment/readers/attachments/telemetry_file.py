@@ -96,7 +96,22 @@ def read_telemetry(path: str, limits: Limits = UNLIMITED) -> Telemetry:
         head = at_least(text, 1 << 12)
     table = _SampleRows(file, given)
     if head.lstrip()[:1] == b"{":
-        _read_prometheus(file, table, limits)
+        # the answer of a range query: {"data": {"resultType": "matrix", "result": [{"metric": …, "values": …}]}}
+        with open_text(file, limits) as text:
+            content = at_least(text, MOST_JSON + 1)
+        if len(content) > MOST_JSON:
+            raise LimitExceeded(file, f"larger than {MOST_JSON >> 20} MiB of JSON")
+        try:
+            answer = msgspec.json.decode(content)
+            results = answer["data"]["result"]
+            for name, gpu, values in _series_of(results):
+                if known := quantity_of(name):
+                    for at, value in values:
+                        number = float(value)
+                        if math.isfinite(number) and (moment := table.moment(f"{float(at):.9f}")) is not None:
+                            table.add((gpu,), moment, [(*known[:2], number * known[2])])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise UnknownFormat(file, f"no answer of Prometheus to a range query: {error}") from error
     else:
         # a table with a heading, whose columns are separated by commas or, in dmon's, by blanks
         wide = False
@@ -256,25 +271,6 @@ def zone_seconds(zone: str) -> int:
 def quantity_of(name: str) -> tuple[str, str, float] | None:
     """Quantity, unit and factor of a column of this name."""
     return _KNOWN.get(name.strip().lower().replace(" ", "_").replace(".", "_"))
-
-
-def _read_prometheus(path: str, table: _SampleRows, limits: Limits) -> None:
-    """The answer of a range query: ``{"data": {"resultType": "matrix", "result": [{"metric": …, "values": …}]}}``."""
-    with open_text(path, limits) as text:
-        content = at_least(text, MOST_JSON + 1)
-    if len(content) > MOST_JSON:
-        raise LimitExceeded(path, f"larger than {MOST_JSON >> 20} MiB of JSON")
-    try:
-        answer = msgspec.json.decode(content)
-        results = answer["data"]["result"]
-        for name, gpu, values in _series_of(results):
-            if known := quantity_of(name):
-                for at, value in values:
-                    number = float(value)
-                    if math.isfinite(number) and (moment := table.moment(f"{float(at):.9f}")) is not None:
-                        table.add((gpu,), moment, [(*known[:2], number * known[2])])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UnknownFormat(path, f"no answer of Prometheus to a range query: {error}") from error
 
 
 def _series_of(results: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[tuple[float, str]]]]:

@@ -130,26 +130,25 @@ class Rocpd:
         for (pid, tid), name in self._thread_names.items():
             yield self.text.thread(pid, tid, name)
         for suffix in self._suffixes:
-            yield from self._of(suffix)
-
-    def _of(self, suffix: str) -> Iterator[Piece]:
-        text, of = self.text, _Set(suffix, dict(self._rows("string", suffix, "id", "string")))
-        of.streams = {stream for (stream,) in self._rows("info_stream", suffix, "id")}
-        for event, category, number, extra in self._rows("event", suffix, "id", "category_id", "stack_id", "extdata"):
-            kind = str(of.strings.get(category, ""))
-            of.stack[event] = kind, number if isinstance(number, int) else 0
-            if kind.startswith("MARKER") and isinstance(message := _object(extra).get("message"), str):
-                of.messages[event] = message
-        for symbol, shown, name, registers in self._rows(
-            "info_kernel_symbol", suffix, "id", "display_name", "kernel_name", "arch_vgpr_count"
-        ):
-            of.kernels[symbol] = quoted(str(shown or name)), registers
-        rows = self._rows("region", suffix, "pid", "tid", "start", "end", "name_id", "event_id")
-        yield from text.of_rows(rows, partial(self._call, of))
-        rows = self._rows("kernel_dispatch", suffix, *_WORK, "agent_id", "kernel_id", "group_segment_size", *_SIZES)
-        yield from text.of_rows(rows, partial(self._kernel, of))
-        rows = self._rows("memory_copy", suffix, *_WORK, "src_agent_id", "dst_agent_id", "size")
-        yield from text.of_rows(rows, partial(self._copy, of))
+            text, of = self.text, _Set(suffix, dict(self._rows("string", suffix, "id", "string")))
+            of.streams = {stream for (stream,) in self._rows("info_stream", suffix, "id")}
+            for event, category, number, extra in self._rows(
+                "event", suffix, "id", "category_id", "stack_id", "extdata"
+            ):
+                kind = str(of.strings.get(category, ""))
+                of.stack[event] = kind, number if isinstance(number, int) else 0
+                if kind.startswith("MARKER") and isinstance(message := _object(extra).get("message"), str):
+                    of.messages[event] = message
+            for symbol, shown, name, registers in self._rows(
+                "info_kernel_symbol", suffix, "id", "display_name", "kernel_name", "arch_vgpr_count"
+            ):
+                of.kernels[symbol] = quoted(str(shown or name)), registers
+            rows = self._rows("region", suffix, "pid", "tid", "start", "end", "name_id", "event_id")
+            yield from text.of_rows(rows, partial(self._call, of))
+            rows = self._rows("kernel_dispatch", suffix, *_WORK, "agent_id", "kernel_id", "group_segment_size", *_SIZES)
+            yield from text.of_rows(rows, partial(self._kernel, of))
+            rows = self._rows("memory_copy", suffix, *_WORK, "src_agent_id", "dst_agent_id", "size")
+            yield from text.of_rows(rows, partial(self._copy, of))
 
     def _rows(self, table: str, suffix: str, *columns: str) -> Iterator[Row]:
         return self._tables.rows(f"rocpd_{table}_{suffix}", columns)
