@@ -31,14 +31,14 @@ from augment.diagnosis.judging import (
     within_steps,
 )
 from augment.diagnosis.rule import WARNING_RATIO, Spans
-from augment.diagnosis.standstills import elsewhere, standstills
+from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.critical.what_if import Cut, joined, without_waits
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, outermost
+from augment.facts.host.call_stacks import outermost
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import matching, starting, strings_where
 from augment.facts.waits.dependencies import DependencyKind
@@ -278,7 +278,7 @@ def _stretches(trace: Trace) -> Spans:
         cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         long = (np.diff(ts) >= LONG_NS) & ~cold if cold_start(trace) else (np.diff(ts) >= LONG_NS) | cold
         long &= ~is_among(ts[:-1], standstills(trace).start)
-        frames = _runs_of_frames(trace, ts, row)
+        frames = _runs_of_frames(trace, lane, ts, row)
         start, end = np.append(ts[:-1][long], frames.start), np.append(ts[1:][long], frames.end)
         still = standstills(trace)
         operators = _quiet_operators(trace, lane, union(np.append(start, still.start), np.append(end, still.end)))
@@ -294,19 +294,23 @@ def _stretches(trace: Trace) -> Spans:
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _runs_of_frames(trace: Trace, ts: Int64s, row: Int64s) -> Spans:
+def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: Int64s) -> Spans:
     """The long stretches in which a thread is in no operator or call, but in one short frame of Python after the other;
-    the rows are the innermost frames that hold a whole stretch. Without stacks each would be one segment."""
-    events, stacks = trace.events, call_stacks(trace)
+    the rows are the shortest frames that hold most of a stretch. Without stacks each would be one segment."""
+    events = trace.events
     chosen = np.append(host_kinds(trace, row) == BoundBy.OUTSIDE_OPERATORS, False)
     outside = where(ts, chosen)
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
     long = outside.end - outside.start >= LONG_NS
     start, end = subtract(Intervals(outside.start[long], outside.end[long]), alone)
-    around = row[np.searchsorted(ts, start, side="right") - 1]
-    while len(within := np.flatnonzero((around >= 0) & (events.ts[around] + events.dur[around] < end))):
-        parent = stacks.parent[stacks.place_of[around[within]]]  # one round per level of nesting
-        around[within] = np.where(parent < 0, NO_INDEX, stacks.row[parent])
+    around = np.full(len(start), NO_INDEX, np.int64)
+    frames = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
+    frames = frames[(events.track[frames] == lane) & (events.dur[frames] >= MOST_AROUND * LONG_CALL_NS)]
+    frames = frames[np.argsort(-events.dur[frames], kind="stable")]
+    spans = Spans.of(trace, frames)
+    which, stretch, parts = clip(Intervals(spans.start, spans.end), Intervals(start, end))
+    most = parts.end - parts.start >= MOST_AROUND * (end - start)[stretch]
+    around[stretch[most]] = frames[which[most]]  # of several, the last, which is the shortest
     return Spans(start, end, around)
 
 

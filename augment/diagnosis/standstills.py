@@ -182,7 +182,7 @@ def frame_around(trace: Trace, rows: Int64s, ns: Int64s) -> str:
     held = np.bincount(name[first], ns[stretch[first]], len(trace.strings))
     names = name[stretch == np.argmax(ns)]  # of the longest, from the innermost
     most = names[held[names] >= MOST_AROUND * ns.sum()][:1]
-    if not len(most):
+    if not len(most) or trace.strings[int(most[0])].startswith(STEP):
         return ""
     slices, windows = np.flatnonzero((events.phase == COMPLETE) & (events.name == most[0])), measure(trace).windows
     parts = within_steps(trace, events.ts[slices], events.ts[slices] + events.dur[slices])[1]

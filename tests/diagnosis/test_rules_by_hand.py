@@ -227,6 +227,21 @@ def test_an_operator_of_many_views_stalls_the_host() -> None:
     assert not isinstance(with_call, Found) or "split" not in title_of(with_call), "that is launching"
 
 
+@pytest.mark.parametrize(("name", "waits"), [("hipMemcpyWithStream", True), ("hipMemcpyAsync", False)])
+def test_a_copy_that_waits_may_end_after_its_call_by_the_clocks(name: str, waits: bool) -> None:
+    """The device's clock is a few microseconds ahead of the host's on ROCm: the call waits for all work before it."""
+    ms = 1_000_000
+    work = [
+        each for at in range(5) for each in launched("gemm", (11 + 10 * at) * ms, (20 + 10 * at) * ms, at, at * 20_000)
+    ]
+    copied = copy("Memcpy HtoD (Host -> Device)", 60 * ms, 60 * ms + 12_000, correlation=99)
+    reading = call(name, 2 * ms, 60 * ms + 9_000, correlation=99)
+    later = [each for at in range(5) for each in launched("gemm", (91 + at) * ms, (92 + at) * ms, 200 + at)]
+    trace = trace_of(annotation("ProfilerStep#0", 0, 100 * ms), *work, reading, copied, *later)
+    answer = synchronizing_calls.check(trace)
+    assert isinstance(answer, Found) is waits, answer
+
+
 def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)

@@ -30,6 +30,7 @@ from augment.facts.waits.dependencies import (
 _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
 #: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
 _FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
+CLOCKS_NS = 20_000  #: by so much a call may seem to return before the copy ends that it waits for: two clocks
 
 
 class SyncCalls(Struct, frozen=True):
@@ -90,8 +91,10 @@ def synchronizations(trace: Trace) -> CallWaits:
     copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
     call = work.launch[copies]
     is_copy = strings_where(trace, lambda name: "emcpy" in name)
+    waits_always = is_copy & ~strings_where(trace, lambda name: "Async" in name)  # hipMemcpyWithStream, cudaMemcpy
     returned = events.ts[call] + events.dur[call]
-    waited = (work.end[copies] <= returned) & (work.ts[copies] >= events.ts[call])
+    slack = np.where(waits_always[events.name[call]], CLOCKS_NS, 0)
+    waited = (work.end[copies] <= returned + slack) & (work.ts[copies] >= events.ts[call])
     if len(copies):
         waited &= is_copy[events.name[call]]
     copies, call, returned = copies[waited], call[waited], returned[waited]
