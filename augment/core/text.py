@@ -14,6 +14,7 @@ Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, an
 TIMES: Scales = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 SIZES: Scales = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP"))
+LEAST_SHARE = 0.0005  #: of a step, that is worth a figure
 LONGEST_NAME = 60  #: letters of a name in a sentence
 _ROLLS_OVER = 0.9995  #: from this share of a unit on, what is rounded in the smaller unit has four digits
 _DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
@@ -212,8 +213,9 @@ class Words(NamedTuple):
         return ns / self.length_ns if self.length_ns else 0.0
 
     def share(self, ns: float) -> str:
-        """``2.3 % of a step``."""
-        return f"{percent(self.ratio(ns))} of {self.a_step}"
+        """``2.3 % of a step``; ``next to nothing`` where that would be 0.0 %."""
+        ratio = self.ratio(ns)
+        return f"{percent(ratio)} of {self.a_step}" if ratio >= LEAST_SHARE else "next to nothing"
 
     def saving(self, saved_ns: int, note: str = "") -> str:
         """``3.1 ms per step (12 %)``; a ``note`` follows the share."""

@@ -34,7 +34,7 @@ class SmallGrids(rule.Seen, frozen=True):
         return f"Kernels that fill {text.percent(self.filled_ratio)} of the SMs run for {share}, most of it {name}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"larger grids would save less than {words.share(self.small_ns)}"
+        return f"larger grids would save at most {text.percent(words.ratio(self.small_ns))} of {words.a_step}"
 
     def advice(self, words: text.Words) -> str:
         return "Give each kernel more work (batch size, split-K, FlashDecoding), or run independent work beside it"

@@ -57,7 +57,7 @@ class StragglingRank(rule.Seen, frozen=True):
         return self.late is not None and self.late.reason.more_work > 0  # its messages may be larger, too
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"punctual ranks would save at most {words.share(self.wait_ns)}"
+        return f"punctual ranks would save at most {text.percent(words.ratio(self.wait_ns))} of {words.a_step}"
 
     def advice(self, words: text.Words) -> str:
         if self.late is None:

@@ -34,7 +34,7 @@ class UnalignedShapes(rule.Seen, frozen=True):
     def fine(self, words: text.Words, saved_ns: int) -> str:
         if not self.product_ns:
             return f"the sizes of all 16-bit products are multiples of {facts.operators.MULTIPLE}"
-        return f"padding products with unaligned sizes would save less than {words.share(self.product_ns)}"
+        return f"padding products with unaligned sizes would save at most {text.percent(words.ratio(self.product_ns))}"
 
     def _products(self, words: text.Words) -> str:
         multiple = facts.operators.MULTIPLE
