@@ -121,6 +121,7 @@ SAMPLES: list[Seen] = [
     rules.straggling_rank.StragglingRank(9 * MS, "rank 1", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "rank 3", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "", 0.3),
+    rules.straggling_rank.StragglingRank(9 * MS, "rank 1", 0.67, hosts_alike=True),
     rules.straggling_rank.StragglingRank(MS, late=OWN),
     rules.straggling_rank.StragglingRank(
         9 * MS, "rank 1", 0.87, replace(LATE, reason=Reason("compute", more_work=0.2))

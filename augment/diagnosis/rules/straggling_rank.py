@@ -30,6 +30,7 @@ class StragglingRank(rule.Seen, frozen=True):
     waits_for: str = ""  #: the rank that most of the wait is for; empty if that is no single one
     most_ratio: float = 0.0  #: the share of that
     late: LateRank | None = None  #: the rank to change; this one, if it ``is_own``
+    hosts_alike: bool = False  #: whether the hosts of all ranks are slow alike, and that is what to change
 
     def title(self, words: text.Words) -> str:
         late, whole = (
@@ -60,6 +61,8 @@ class StragglingRank(rule.Seen, frozen=True):
         return f"punctual ranks would save at most {text.percent(words.ratio(self.wait_ns))} of {words.a_step}"
 
     def advice(self, words: text.Words) -> str:
+        if self.hosts_alike:
+            return "The hosts of all ranks are slow alike: see what this rank's own findings say of its host"
         if self.late is None:
             return nobody_late(self.waits_for)
         if self.late.is_own:
@@ -96,5 +99,6 @@ def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
     late = next((each for each in job.late_ranks if each.name == named), next(iter(job.late_ranks), None))
     late = None if late is not None and late.gain_ns is not None and late.gain_ns <= 0 else late  # fixing it is no cure
     saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns + job.transfer_ns), 0)
-    seen = StragglingRank(job.wait_ns, named, job.most_ratio, late)
+    alike = job.shared is not None and late is None
+    seen = StragglingRank(job.wait_ns, named, job.most_ratio, late, alike)
     return rule.Found(seen, rule.NOWHERE, "medium" if late is None else late.confidence, saved)

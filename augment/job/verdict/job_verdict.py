@@ -176,8 +176,10 @@ class Judgement:
 
     @cached_property
     def late_ranks(self) -> list[tuple[int, Row, Reason]]:
-        """The members that hold the job up, each with its row and the reason; none if that is not known."""
-        rows = zip(self._named, self._rank_rows, strict=True) if self.tells else ()
+        """The members that hold the job up, each with its row and the reason; none if that is not known, or where the
+        hosts of all are slow alike and the verdict names no rank."""
+        known = self.tells and (not self._shared or any(row.rank is not None for row in self.verdict.rows))
+        rows = zip(self._named, self._rank_rows, strict=True) if known else ()
         return [(of, row, self._reason(of)) for of, row in rows]
 
     @cached_property
