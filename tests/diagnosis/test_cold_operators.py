@@ -84,7 +84,7 @@ def warm_and_cold(folder: Path) -> tuple[Document, Document, float]:
     firsts = sorted(set(_first_launches(warm).values()))
     calls = [each for each in rows if str(each.get("cat")).startswith("cuda_")]
     launched = {each["args"]["correlation"]: float(each["ts"]) for each in calls}
-    return warm, warm | {"traceEvents": [_delayed(each, firsts, launched) for each in rows]}, LATE * len(firsts)
+    return warm, warm | {"traceEvents": [delayed(each, firsts, launched) for each in rows]}, LATE * len(firsts)
 
 
 def _first_launches(document: Document) -> dict[str, float]:
@@ -102,7 +102,7 @@ def _first_launches(document: Document) -> dict[str, float]:
     return {label: begin for label, (name, begin) in begins.items() if times[name] > 5}
 
 
-def _delayed(event: Document, moments: list[float], launched: dict[int, float]) -> Document:
+def delayed(event: Document, moments: list[float], launched: dict[int, float]) -> Document:
     """The event, with a delay of the host after each of some moments: on the host it begins later, or takes longer; on
     the device it comes later by the delays before its launch, the time of which ``launched`` has by correlation."""
     if "ts" not in event:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from test_cold_operators import LATE, US, launches, plainly, warm_and_cold
+from simulated_jobs import changed
+from test_cold_operators import LATE, US, delayed, launches, plainly, warm_and_cold
 from test_rules_by_hand import problem_of
 
 from augment.diagnosis.ranking import diagnose
@@ -16,6 +18,7 @@ from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from said import title_of
+from simulator import simulate
 from tables import Event, call, kernel, op, trace_of
 
 FIRST_USES = [(name, f"{name}_{n}", 900) for n in range(4) for name in ("aten::conv2d", "aten::mm")]
@@ -148,3 +151,20 @@ def test_a_single_long_call_in_a_single_step_may_not_come_back() -> None:
     answer = problem_of(long_calls.check(trace))
     assert (answer.confidence, answer.seen.figures["is_once"]) == ("low", True)
     assert any(sentence.startswith("Possible: ") for sentence in verdict(trace))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stalls_that_strike_any_operator_are_no_cold_start(seed: int, tmp_path: Path) -> None:
+    """Unkind: a short job without steps and with faults, and eight delays of 3 ms in operators by chance."""
+    faults = (("items",), ("mallocs",), ("loads",), ("pauses",), ("frees",), ("pageable",))[seed]
+    options = changed(ranks=1, steps=1 + seed % 3, layers=4, collectives="none", work=0.1, run_ahead=None,
+                      faults=faults, seed=seed)  # fmt: skip
+    document = load(simulate(options, tmp_path)[0][0])
+    rows = [each for each in document["traceEvents"] if not str(each["name"]).startswith(("ProfilerStep", "enumerate"))]
+    begins = [float(each["ts"]) for each in rows if each.get("cat") == "cpu_op"]
+    struck = sorted(random.Random(seed).sample(begins, 8))
+    calls = [each for each in rows if str(each.get("cat")).startswith("cuda_")]
+    launched = {each["args"]["correlation"]: float(each["ts"]) for each in calls}
+    late = document | {"traceEvents": [delayed(each, struck, launched) for each in rows]}
+    for each in (document | {"traceEvents": rows}, late):
+        assert isinstance(cold_start.check(read(str(save(each, tmp_path / "x.json")))), NotApplicable)
