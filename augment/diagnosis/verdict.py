@@ -211,7 +211,8 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
                 continue  # what is missing is said
             spent -= sum(map(total, late_beginnings(trace)))
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
-        if ratio >= HIGH_RATIO and 2 * explained <= ratio:
+        # what a cure saves is time that waited for the host, or work: no rule explains idle time for other reasons
+        if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == GapCategory.OTHER):
             lines = "" if stacks or category == GapCategory.OTHER else f" ({words(trace).stacks} adds lines)"
             if category == GapCategory.OTHER:
                 what += unknown_reason(trace)

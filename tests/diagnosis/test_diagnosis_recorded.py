@@ -22,6 +22,7 @@ from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import allocator_calls, cold_start, host_gaps
+from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from said import advice_of, title_of
 
@@ -262,3 +263,12 @@ def test_launching_is_parted_as_the_calls_say() -> None:
     assert waited <= idle
     (of_calls,) = re.findall(r"([\d.]+) ms in runtime calls", title_of(finding))
     assert float(of_calls) == pytest.approx(in_calls, rel=0.1)
+
+
+def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> None:
+    """The host's stalls are grave in this trace, and have no part in the longest idle time: that is said, too."""
+    trace = read(str(TRACES / "hta_sampled_2_of_128/sampled_rank-0.json.gz"))
+    sentences = verdict(trace)
+    assert "Idle: 32 % for other reasons" in sentences[0]
+    assert any("would save 147 ms per step (24 %" in each for each in sentences)
+    assert any(each.startswith("No rule explains most of the 32 % in which the GPU idles") for each in sentences)
