@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays import Int32s, Int64s
 from augment.core.jsontext import lenient_json
 from augment.core.threads import ALONE, Threads
 from augment.errors import InputError, UnknownFormat, expect_regular

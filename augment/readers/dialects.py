@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.types import Bools, Bytes, Int32s
+from augment.arrays import Bools, Bytes, Int32s
 from augment.core.trace import Category, Identity
 from augment.readers.raw import Place, RawEvents, TrackNames
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays import Int32s, Int64s
 from augment.core.args import WANTED, TakenArgs
 from augment.core.jsontext import clean
 from augment.core.threads import ALONE, Threads

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.types import Int32s
+from augment.arrays import Int32s
 from augment.core.jsontext import lenient_json, mended_json
 from augment.readers.containers import CHUNK, Ahead, TextStream
 from augment.readers.limits import NESTING

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.arrays import Bytes, Int32s, Int64s
 from augment.core.jsontext import clean
 from augment.core.trace import NOTHING, ArgColumn, Identity, SparseColumn, args_of_event
 

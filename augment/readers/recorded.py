@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays import Int32s, Int64s
 from augment.core.attachment_kinds import KINDS, Kind, kind_named, kind_of
 from augment.core.context import Context
 from augment.core.trace import NOTHING, EventTable, Source, Trace, Track

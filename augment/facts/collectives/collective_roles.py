@@ -11,8 +11,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.ordering import combinations, is_any, sums
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s
+from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, combinations, is_any, sums
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.collectives.collective_kernels import collectives

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.intervals import Intervals, Masks
-from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
+from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, Intervals, Masks, Places, distinct, intervals
 from augment.core.annotations import Texts
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.context import derived
 from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
 from augment.core.trace import Trace

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct, each, is_among
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int64s, Places
+from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, Places, distinct, each, is_among
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds

@@ -7,8 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import NO_INDEX, Int64s, Places
+from augment.arrays import NO_INDEX, Int64s, Places, combinations, distinct
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.host.call_stacks import call_stacks, thread_bounds

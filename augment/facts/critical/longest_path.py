@@ -11,8 +11,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import each, reserved
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s
+from augment.arrays import NO_INDEX, Bools, Bytes, Int32s, Int64s, each, reserved
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.critical.critical_graph import critical_graph, latest, walk

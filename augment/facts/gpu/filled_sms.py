@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays import Bools, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, grouped, settled, sums
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays import NO_INDEX, Bools, Int64s, combinations, grouped, settled, sums
 from augment.core.context import derived
 from augment.core.trace import Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work

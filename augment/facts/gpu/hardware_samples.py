@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.args import Arg
 from augment.core.context import derived
 from augment.core.trace import Category, Trace

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s
+from augment.arrays import Bools, Bytes, Int32s, Int64s, combinations
 from augment.core.attachments import tables_of
 from augment.core.context import derived
 from augment.core.toml import parse_toml

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays import NO_INDEX, Int32s, Int64s, Places, combinations
 from augment.core.compiler_records import CompileLogs, KernelOrigins
 from augment.core.context import derived
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.context import derived
 from augment.core.gpu_samples import ENERGY, POWER, Samples, Telemetry
 from augment.core.trace import Trace

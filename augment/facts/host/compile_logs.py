@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.compiler_records import Compilation, CompileLogs
 from augment.core.context import derived
 from augment.core.trace import Category, Trace

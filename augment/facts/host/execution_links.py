@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import each
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, each
 from augment.core.attachments import ExecutionNodes
 from augment.core.trace import Category, Trace
 from augment.facts.source.event_args import identifiers

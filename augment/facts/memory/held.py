@@ -17,8 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import order_of, sums
-from augment.arrays.types import Bools, Int32s, Int64s
+from augment.arrays import Bools, Int32s, Int64s, order_of, sums
 from augment.core.attachments import ACTIONS, STATES, MemorySnapshot
 from augment.core.context import derived
 from augment.core.trace import Category as Events

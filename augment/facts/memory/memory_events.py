@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, distinct, each
-from augment.arrays.types import Bools, EventRows, Int64s, Places
+from augment.arrays import Bools, EventRows, Int64s, Places, combinations, distinct, each
 from augment.core.attachments import MemoryChanges
 from augment.core.context import derived
 from augment.core.trace import Category, Diagnostic, Identity, Trace

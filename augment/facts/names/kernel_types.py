@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.ordering import compressed
-from augment.arrays.types import Bytes, Int32s
+from augment.arrays import Bytes, Int32s, compressed
 from augment.core.attachments import tables_of
 from augment.core.trace import Category, Trace
 from augment.errors import UsageError, expect_known

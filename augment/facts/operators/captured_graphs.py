@@ -26,8 +26,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import NO_INDEX, EventRows, Int32s, Int64s, Places
+from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, distinct
 from augment.core.args import Arg
 from augment.core.attachments import GraphCapture
 from augment.core.context import derived

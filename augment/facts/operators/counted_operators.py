@@ -14,8 +14,7 @@ from contextlib import suppress
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations, distinct, where_in
-from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.arrays import Bools, Int32s, Int64s, Places, combinations, distinct, where_in
 from augment.core.annotations import Texts
 from augment.core.attachments import tables_of
 from augment.core.context import derived

@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.arrays import Bools, Bytes, Int64s, Places
 from augment.core.context import derived
 from augment.core.text import Words, percent
 from augment.core.trace import Trace

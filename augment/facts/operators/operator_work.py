@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import EventRows, Int32s, Int64s
+from augment.arrays import EventRows, Int32s, Int64s
 from augment.core.compiler_records import CompileLogs, GraphNode, GraphOrigins
 from augment.core.context import derived
 from augment.core.trace import Trace

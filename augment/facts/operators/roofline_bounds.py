@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.ordering import numbered, order_of
-from augment.arrays.types import Bools, Bytes, Int64s, Places, WorkIndexes
+from augment.arrays import Bools, Bytes, Int64s, Places, WorkIndexes, numbered, order_of
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work

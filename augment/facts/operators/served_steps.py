@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.ordering import sums
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays import NO_INDEX, Int64s, sums
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work

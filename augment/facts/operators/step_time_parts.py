@@ -10,10 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import intervals
-from augment.arrays.intervals import Intervals
-from augment.arrays.ordering import distinct
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
 from augment.core.context import derived
 from augment.core.text import listed, percent, recording_words, short
 from augment.core.trace import Category, Trace

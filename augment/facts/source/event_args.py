@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.columns import narrowed
-from augment.arrays.ordering import order_of
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s
+from augment.arrays import Bools, Bytes, Int32s, Int64s, narrowed, order_of
 from augment.core.annotations import Texts
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
 from augment.core.context import derived

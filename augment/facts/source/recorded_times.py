@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.trace import Category, Trace
 
 SINCE_2001_NS = 10**18  #: a clock that counts from 1970 says more

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays.ordering import distinct, each
-from augment.arrays.types import NO_VALUE, Int64s
+from augment.arrays import NO_VALUE, Int64s, distinct, each
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
 from augment.core.attachments import MemoryChanges, MemorySnapshot, RequestSpans
 from augment.core.context import derived

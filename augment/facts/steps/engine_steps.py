@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.types import EventRows
+from augment.arrays import EventRows
 from augment.core.attachments import tables_of
 from augment.core.context import derived
 from augment.core.trace import Category, Trace

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, NO_VALUE, Bools, Bytes, Int64s, Places, WorkIndexes
+from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, Int64s, Places, WorkIndexes
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace

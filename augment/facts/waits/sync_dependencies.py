@@ -7,8 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct, each, is_among, is_any
-from augment.arrays.types import NO_INDEX, EventRows, Int64s, Places
+from augment.arrays import NO_INDEX, EventRows, Int64s, Places, distinct, each, is_among, is_any
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, launches

@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import combinations
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays import NO_INDEX, Bools, Int64s, combinations
 from augment.core.source_code import NOT_USERS, function_line, labels, owner
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, communication_at, type_coverage

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import Int32s, Int64s
+from augment.arrays import Int32s, Int64s
 from augment.core.threads import arrays_that_grow
 from augment.errors import LimitExceeded, MalformedTrace, UnknownFormat
 from augment.kernels import pickle_scan as scan

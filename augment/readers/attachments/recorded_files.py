@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.core.attachments import ExecutionNodes, GraphCapture, MemoryChanges
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat

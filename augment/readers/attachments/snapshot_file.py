@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int32s, Int64s
+from augment.arrays import Bools, Int32s, Int64s
 from augment.core.attachments import ACTIONS, STATES, MemorySnapshot, Stacks
 from augment.errors import UnknownFormat
 from augment.facts.memory.held import SIGNS, signs_of, trimmed

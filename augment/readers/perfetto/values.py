@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s
 from augment.facts.source.event_args import PADDING, Block, ScanTask, plain
 from augment.kernels import packet_args as layout
 from augment.kernels.native import Kernel, address, native
