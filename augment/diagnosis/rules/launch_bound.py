@@ -35,7 +35,7 @@ SKEWED = 0.1  #: share of work that seems to begin before its launch, from which
 #: what launching consists of, and what its parts are called
 _PARTS = {
     facts.critical.BoundBy.CPU_OPERATOR: "in operators",
-    facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators",
+    facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators (Python, or not recorded)",
     facts.critical.BoundBy.RUNTIME_CALL: "in runtime calls",
     facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
 }
@@ -110,10 +110,10 @@ class LaunchBound(rule.Seen, frozen=True):
         return words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        named = text.listed([f"{name} {text.time(ns)}" for name, ns in self.operators])
+        named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
         call = text.time(self.call_ns)
         return [
-            *([f"most of the time in operators: {named}"] if named else []),
+            *([f"the time in operators is mostly in {named}"] if named else []),
             f"a kernel takes {text.time(self.kernel_ns)}, the call that launches it {call}, in the median",
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
