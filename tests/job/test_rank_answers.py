@@ -396,6 +396,25 @@ def run_of_a_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_slow_first_step_changes_no_promise(fault: str) -> None:
+    """Metamorphic: all that the first step does takes three times as long, as it warms up. The promise is that of the
+    steps that follow. Truth: the same job simulated without the fault."""
+    warm = replace(JOB, warmup=3.0)
+    job, sound = simulated(replace(warm, **FAULTS[fault])), simulated(warm)
+    steps = [JOB.steps - 1, JOB.steps - 1]
+    assert [result.judgement.step_count for result in (job, sound)] == steps
+    recorded = [result.judgement.recorded_ns for result in (job, sound)]
+    figures = rank_in_job(job, LATE)
+    assert figures is not None
+    assert figures.itself is not None
+    assert figures.itself.gain_ns is not None
+    saved = figures.itself.gain_ns * steps[0] / recorded[0]
+    assert saved == pytest.approx(1 - recorded[1] / recorded[0], abs=PROMISED)
+    for member in range(JOB.ranks):
+        assert not any("the job is judged by" in sentence for sentence in rank_answer(job, member).verdict)
+
+
 def test_a_job_says_what_to_do(tmp_path: Path) -> None:
     """The late rank's own gravest finding and its cure, under the verdict; of a healthy job nothing."""
     for faults, rank in ((FAULTS["host"], LATE), ({}, None)):
