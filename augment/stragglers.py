@@ -50,7 +50,7 @@ def stragglers(traces: Mapping[int, Trace]) -> list[Straggler]:
     parted = waits(matched, [Clock(rank, "") for rank in ranks])
     totals = tally(matched, parted, np.arange(len(matched)), np.arange(len(matched.instance)), len(ranks))
     score = late / np.maximum(longest, 1)
-    columns = (totals.count, totals.last_count, late, totals.wait_ns, totals.charged_ns, score)
+    columns = (totals.count, totals.last_count, late, totals.wait_ns, totals.lead_ns, score)
     rows = [Straggler(*row) for row in zip(ranks, *(each.tolist() for each in columns), strict=True)]
     return sorted(rows, key=lambda row: (-row.score, row.rank))
 

@@ -1,4 +1,4 @@
-"""Names of tables, columns and figures in files of versions up to 0.2.0, and what they are called now."""
+"""Names of tables, columns and figures in files of versions up to 0.5.0, and what they are called now."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _COLUMNS_OF = {
     "critical_path": {"span_ns": "path_ns"},
     "step_heat": _EXPOSED,
     "dimension_places": _EXPOSED,
+    "stragglers": {"charged_ns": "after_the_others_ns"},
 }
 
 

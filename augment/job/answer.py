@@ -78,7 +78,7 @@ class Answer(Struct, frozen=True, dict=True):
         charged = late_ranks.stragglers(
             self.matched, self.parted, self.summaries, self.judgement.excess, self.judgement.unclear
         )
-        late = sorted(charged, key=lambda row: -row.charged_ns)
+        late = sorted(charged, key=lambda row: -row.after_the_others_ns)
         steps = list(late_ranks.imbalance(self.summaries))
         unmatched = "no collective was found on two ranks"
         return {

@@ -80,10 +80,10 @@ def test_the_rank_that_others_wait_for_is_named(faults: dict[str, Any], why: str
     text = " ".join(result.verdict.text)
     assert text.startswith(f"Rank {rank} "), text
     assert why in text
-    late = max(rows(result, "stragglers"), key=lambda row: row.charged_ns)
+    late = max(rows(result, "stragglers"), key=lambda row: row.after_the_others_ns)
     assert late.rank == rank
     waits = STEPS - ("rested" in faults)  # nobody waits for it after the last step
-    assert late.charged_ns >= 900 * late_us * waits
+    assert late.after_the_others_ns >= 900 * late_us * waits
     unchanged, *others = rows(result, "job_what_if")
     saved = max(unchanged.time_ns - row.time_ns for row in others if row.rank == rank)
     assert saved == pytest.approx(1000 * late_us * STEPS, rel=0.15)
@@ -159,6 +159,6 @@ def test_a_recorded_job(shared_traces: Path) -> None:
         late = int(second[0] > first[0])
         leads[late] += abs(second[0] - first[0])
     result = answered(paths)
-    charged = {row.rank: row.charged_ns / 1000 for row in rows(result, "stragglers")}
+    charged = {row.rank: row.after_the_others_ns / 1000 for row in rows(result, "stragglers")}
     assert charged == pytest.approx(dict(enumerate(leads)), rel=0.05)
     assert " ".join(result.verdict.text).startswith(f"Rank {leads.index(max(leads))} ")

@@ -29,12 +29,10 @@ class Row(Struct, frozen=True):
     count: Annotated[int, column("Its collectives that were matched.", "count")]
     last_count: Annotated[int, column("Those in which it arrived last.", "count")]
     last_ratio: Annotated[float, column("Their share.", "ratio")]
-    charged_ns: Annotated[
+    after_the_others_ns: Annotated[
         int, column("How much later than the last but one it arrived in those: what it cost the others.", "ns")
     ]
-    step_count: Annotated[
-        int, column("Steps in which more was charged to it than to any other rank of the group.", "count")
-    ]
+    step_count: Annotated[int, column("Steps in which that was more than of any other rank of the group.", "count")]
     wait_ns: Annotated[int, column("What it waited for others itself.", "ns")]
     robust_z: Annotated[
         float | None, column("How much less it waits than the ranks of the group do, in robust deviations.")
@@ -43,20 +41,22 @@ class Row(Struct, frozen=True):
         str,
         column(
             "Why it was late, as the verdict says: what it did more than its peers before, else what it did in "
-            "charged_ns. gpu (the device worked), host (it was idle, and nothing was launched), queued (it was idle, "
-            "with launched work), before_recording, or unknown, also if none is clearly the largest; empty if nothing "
-            "is charged."
+            "after_the_others_ns. gpu (the device worked), host (it was idle, and nothing was launched), queued (it "
+            "was idle, with launched work), before_recording, or unknown, also if none is clearly the largest; empty "
+            "if it was never late."
         ),
     ]
     meanwhile: Annotated[
         str,
         column(
-            "What it did in most of charged_ns, in the same words. After a stall of its host a late device often does "
-            "its usual work while the others wait: then this is gpu, and the cause host."
+            "What it did in most of after_the_others_ns, in the same words. After a stall of its host a late device "
+            "often does its usual work while the others wait: then this is gpu, and the cause host."
         ),
     ]
-    meanwhile_ratio: Annotated[float | None, column("The share of charged_ns that the largest part has.", "ratio")]
-    compute_ns: Annotated[int, column("The part of charged_ns in which its device computed.", "ns")]
+    meanwhile_ratio: Annotated[
+        float | None, column("The share of after_the_others_ns that the largest part has.", "ratio")
+    ]
+    compute_ns: Annotated[int, column("The part of after_the_others_ns in which its device computed.", "ns")]
     communication_ns: Annotated[int, column("The part in which its device communicated without computing.", "ns")]
     memory_ns: Annotated[int, column("The part in which its device copied, and did nothing else.", "ns")]
     host_ns: Annotated[
@@ -85,13 +85,13 @@ class ImbalanceRow(Struct, frozen=True):
 class LateTally(Struct, frozen=True):
     """What the members of a job did in some of its collectives: an int64 column each, a row a member.
 
-    Of ``count`` collectives a member arrived last in ``last_count``, ``charged_ns`` later than the last but one, and
+    Of ``count`` collectives a member arrived last in ``last_count``, ``lead_ns`` later than the last but one, and
     waited for ``wait_ns``.
     """
 
     count: Int64s
     last_count: Int64s
-    charged_ns: Int64s
+    lead_ns: Int64s
     wait_ns: Int64s
 
 
@@ -101,7 +101,7 @@ def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count:
     return LateTally(
         count=np.bincount(member, minlength=count),
         last_count=np.bincount(late, minlength=count),
-        charged_ns=sums(late, parted.lead_ns[chosen], count),
+        lead_ns=sums(late, parted.lead_ns[chosen], count),
         wait_ns=sums(member, parted.wait_ns[parts], count),
     )
 
@@ -141,7 +141,7 @@ def stragglers(
         present = np.flatnonzero(totals.count)
         z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
         for place, member in enumerate(present.tolist()):
-            charged = int(totals.charged_ns[member])
+            charged = int(totals.lead_ns[member])
             yield Row(
                 group=matched.groups[group].name,
                 rank=summaries[member].rank,
@@ -149,7 +149,7 @@ def stragglers(
                 count=int(totals.count[member]),
                 last_count=int(totals.last_count[member]),
                 last_ratio=float(totals.last_count[member] / totals.count[member]),
-                charged_ns=charged,
+                after_the_others_ns=charged,
                 step_count=int(worst[member]),
                 wait_ns=int(totals.wait_ns[member]),
                 robust_z=None if z is None else float(z[place]),

@@ -78,16 +78,16 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
 
 def stragglers(sidecar: Sidecar) -> Section:
     """Who comes late to collectives, and what it did meanwhile."""
-    rows = sorted(rows_of(sidecar, "stragglers"), key=lambda row: -(row["charged_ns"] or 0))
-    charged = [row for row in rows if row["charged_ns"]]
+    rows = sorted(rows_of(sidecar, "stragglers"), key=lambda row: -(row["after_the_others_ns"] or 0))
+    charged = [row for row in rows if row["after_the_others_ns"]]
     if not charged:
         return Section("Who comes late")
     worst = charged[0]
-    whole = sum(row["charged_ns"] for row in charged)
+    whole = sum(row["after_the_others_ns"] for row in charged)
     because = _CAUSES.get(worst["cause"], "")
     causes = {row["rank"]: row["cause"] for row in sidecar.get("verdict", {}).get("rows", ())}
     alike = causes.get(None) == "shared" and worst["rank"] not in causes
-    most = sum(row["charged_ns"] for row in charged if row["rank"] == worst["rank"])
+    most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
         f"{percent(most / whole)} of what collectives wait for one rank alone is for {_rank(worst)}{because}"
         f"{'; but the hosts of all ranks are slow alike' if alike else ''}."
@@ -95,14 +95,16 @@ def stragglers(sidecar: Sidecar) -> Section:
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
         for row in charged[:_MOST_BARS]
-        if row["charged_ns"] >= _LEAST * worst["charged_ns"]
+        if row["after_the_others_ns"] >= _LEAST * worst["after_the_others_ns"]
         for name, (label, _) in LEADS.items()
         if row.get(name)
     ]
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
     x_title = "time that others waited for it (ms)"
     chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
-    return Section("Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="charged_ns")])
+    return Section(
+        "Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="after_the_others_ns")]
+    )
 
 
 def heat(sidecar: Sidecar) -> Section:
