@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.intervals import Intervals, clip, subtract, total, union
-from augment.arrays.ordering import group_bounds, is_among, numbered
+from augment.arrays.ordering import distinct, group_bounds, is_among, numbered
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Int64s
 from augment.core.context import derived
@@ -15,6 +17,8 @@ from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import known_slices, words
 from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
+from augment.diagnosis.rule import Spans
+from augment.diagnosis.standstills import WHOLE
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
@@ -31,6 +35,7 @@ _QUERY = "augment query answers questions about this one in SQL, and augment ope
 _XLA = ("/device:", "/host:")  #: so XLA's profiler names processes
 _TENSORFLOW = (" Compute", " Tensors")  #: so TensorFlow's timeline ends the names of its processes
 _AUTOGRAD = {"CPU functions", "CUDA functions"}  #: processes of PyTorch's first profiler, whose events have no category
+_ON_GPU, _ON_CPU = re.compile(r"aten::_?(?:cudnn|miopen)_"), re.compile(r"aten::_?mkldnn_")  #: libraries of one kind
 _SCHEDULE = (
     "Let the profiler's schedule reach an active step (call its step() in the loop), and leave its with block before "
     "the file is written."
@@ -77,13 +82,18 @@ def host_sentence(trace: Trace, words: Words) -> str:
             f"Neither {words.gpu} work nor operators were recorded, so only the annotations can be judged: "
             f"record with {words.everything}."
         )
-    why = (
-        f"{counted(calls, 'kernel')} were launched, but none was recorded (record with {words.kernels}): only the host "
-        "can be judged"
-        if calls
-        else f"There is no {words.gpu} work in this recording: only the host can be judged"
-    )
-    return f"{why}{_operators(trace)}."
+    ran = [trace.strings[code] for code in distinct(trace.events.name[operator_times(trace).row]).tolist()]
+    device = next((name for _, name in trace.source.devices if name), "")
+    if calls:
+        why = f"{counted(calls, 'kernel')} were launched, but none was recorded (record with {words.kernels})"
+    elif any(_ON_GPU.match(name) for name in ran):
+        why = f"Operators ran on the {words.gpu}, but none of its work was recorded (record with {words.kernels})"
+    elif device and any(_ON_CPU.match(name) for name in ran):
+        there = f"although there is a {words.gpu} ({short(device)})"
+        why = f"There is no {words.gpu} work in this recording, and operators ran on the CPU {there}"
+    else:
+        why = f"There is no {words.gpu} work in this recording"
+    return f"{why}: only the host can be judged{_operators(trace)}."
 
 
 def _operators(trace: Trace) -> str:
@@ -117,6 +127,11 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
     text = f". For {percent(ratio)} of {length} no thread runs an operator"
     ns = np.zeros(len(trace.strings)) if lane == NO_INDEX else _spent(trace, lane, outside)
     ns[starting(trace, STEP)] = 0
+    rows = trace.events.slices_of(Category.USER_ANNOTATION)
+    for name in distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
+        spans = Spans.of(trace, rows[trace.events.name[rows] == name])
+        held = clip(union(spans.start, spans.end), union(whole.windows.start, whole.windows.end))[2]
+        ns[name] *= total(held) < WHOLE * total(union(whole.windows.start, whole.windows.end))
     shares = _shares(trace, ns, total(outside))
     if shares:
         return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"

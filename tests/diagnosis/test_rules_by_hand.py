@@ -242,6 +242,24 @@ def test_a_copy_that_waits_may_end_after_its_call_by_the_clocks(name: str, waits
     assert isinstance(answer, Found) is waits, answer
 
 
+def test_operators_tell_where_they_ran() -> None:
+    """Of a recording without work of a device: cuDNN's are of a GPU that was not recorded, oneDNN's of the CPU."""
+    said = {}
+    for name in ("aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::mm"):
+        trace = trace_of(op(name, 0, 900_000))
+        said[name] = verdict(replace(trace, source=replace(trace.source, devices=((0, "Tesla T4"),))))[0]
+    assert said["aten::cudnn_convolution"].startswith("Operators ran on the GPU, but none of its work was recorded")
+    assert said["aten::mkldnn_convolution"].startswith("There is no GPU work in this recording, and operators ran on")
+    assert said["aten::mm"].startswith("There is no GPU work in this recording: only the host can be judged")
+
+
+def test_an_annotation_of_everything_names_nothing() -> None:
+    work = [op("aten::mm", at * 100_000, at * 100_000 + 50_000) for at in range(10)]
+    whole, part = annotation("inference", 0, 1_000_000), annotation("tokenize", 350_000, 800_000)
+    assert "was not recorded" in verdict(trace_of(whole, *work))[0]
+    assert "in tokenize" in verdict(trace_of(whole, part, *work))[0]
+
+
 def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)
