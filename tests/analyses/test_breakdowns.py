@@ -21,7 +21,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType, copy_kind, type_of
 from augment.readers import read
 from simulator import JobOptions, simulate
-from tables import Event, annotation, call, copy, kernel, op, rows_of, trace_of
+from tables import Event, annotation, call, copy, kernel, launched_kernel, op, rows_of, trace_of
 
 
 def test_every_name_has_its_figures() -> None:
@@ -101,11 +101,9 @@ def test_devices_have_rows_of_their_own() -> None:
 def test_a_name_that_several_operators_launch_is_of_the_family_in_which_it_runs_longest() -> None:
     trace = trace_of(
         op("aten::sum", 0, 8),
-        call("cudaLaunchKernel", 2, 4, correlation=1),
-        kernel("shared", 20, 30, correlation=1),
+        *launched_kernel("shared", (2, 4), (20, 30), correlation=1),
         op("aten::native_layer_norm", 10, 18),
-        call("cudaLaunchKernel", 12, 14, correlation=2),
-        kernel("shared", 30, 70, correlation=2),
+        *launched_kernel("shared", (12, 14), (30, 70), correlation=2),
     )
     assert rows_of(kernel_breakdown.analyze(trace), "name", "family", "matrix_units") == [("shared", "norm", None)]
 

@@ -12,7 +12,7 @@ from augment.core.findings import Findings, Skipped
 from augment.core.trace import Category, Trace, Track
 from augment.readers import read
 from simulator import JobOptions, simulate
-from tables import Event, call, copy, kernel, rows_of, trace_of
+from tables import Event, call, copy, kernel, launched_kernel, rows_of, trace_of
 
 
 def queues_of(*events: Event) -> Findings:
@@ -26,10 +26,8 @@ def series_of(findings: Findings) -> dict[str, list[tuple[int, float]]]:
 
 def test_the_queue_holds_what_is_launched_and_not_yet_started() -> None:
     findings = queues_of(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 5, 6, correlation=2),
-        kernel("a", 10, 30, correlation=1),
-        kernel("b", 40, 50, correlation=2),
+        *launched_kernel("a", (0, 2), (10, 30), correlation=1),
+        *launched_kernel("b", (5, 6), (40, 50), correlation=2),
     )
     assert series_of(findings) == {"Queue Length stream 7": [(0, 1), (5, 2), (10, 1), (40, 0)]}
     mean = (1 * 5 + 2 * 5 + 1 * 30) / 40
@@ -66,10 +64,8 @@ def test_a_launch_after_its_kernel_counts_as_at_its_start() -> None:
 
 def test_equal_values_in_a_row_are_drawn_once() -> None:
     findings = queues_of(
-        call("cudaLaunchKernel", 0, 1, correlation=1),
-        call("cudaLaunchKernel", 10, 11, correlation=2),
-        kernel("a", 10, 20, correlation=1),
-        kernel("b", 30, 40, correlation=2),
+        *launched_kernel("a", (0, 1), (10, 20), correlation=1),
+        *launched_kernel("b", (10, 11), (30, 40), correlation=2),
     )
     assert series_of(findings) == {"Queue Length stream 7": [(0, 1), (30, 0)]}
 
@@ -88,19 +84,16 @@ def test_work_without_a_launch_is_left_out_and_counted() -> None:
 def test_devices_of_equal_stream_numbers_are_apart() -> None:
     findings = queues_of(
         call("cudaLaunchKernel", 0, 1, correlation=1),
-        call("cudaLaunchKernel", 0, 1, correlation=2),
+        *launched_kernel("b", (0, 1), (5, 6), correlation=2, device=1),
         kernel("a", 5, 6, correlation=1, device=0),
-        kernel("b", 5, 6, correlation=2, device=1),
     )
     assert rows_of(findings, "device", "stream", "max") == [(0, 7, 1), (1, 7, 1)]
 
 
 def test_correlations_far_apart_are_found_too() -> None:
     findings = queues_of(
-        call("cudaLaunchKernel", 0, 1, correlation=2**62),
-        call("cudaLaunchKernel", 1, 2, correlation=-(2**62)),
-        kernel("a", 5, 6, correlation=2**62),
-        kernel("b", 7, 8, correlation=-(2**62)),
+        *launched_kernel("a", (0, 1), (5, 6), correlation=2**62),
+        *launched_kernel("b", (1, 2), (7, 8), correlation=-(2**62)),
         kernel("c", 9, 10, correlation=5),
     )
     assert rows_of(findings, "max") == [(2,)]
@@ -110,9 +103,8 @@ def test_correlations_far_apart_are_found_too() -> None:
 def test_a_correlation_of_two_processes_is_doubtful() -> None:
     other = Track(0, 200, 1)
     findings = queues_of(
-        call("cudaLaunchKernel", 0, 3, correlation=1),
+        *launched_kernel("a", (0, 3), (5, 6), correlation=1),
         call("cuLaunchKernel", 1, 2, correlation=1),  # as the driver's call within the runtime's
-        kernel("a", 5, 6, correlation=1),
         call("cudaLaunchKernel", 7, 8, correlation=2),
         Event(Category.CUDA_RUNTIME, "cudaLaunchKernel", 7, 8, other, 2),
         kernel("b", 9, 10, correlation=2),
@@ -196,10 +188,8 @@ def test_without_copies_it_is_skipped() -> None:
 
 def test_parts_of_a_device() -> None:
     trace = trace_of(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 5, 6, correlation=2),
-        kernel("a", 10, 25, correlation=1),
-        kernel("b", 20, 40, correlation=2, stream=8),
+        *launched_kernel("a", (0, 2), (10, 25), correlation=1),
+        *launched_kernel("b", (5, 6), (20, 40), correlation=2, stream=8),
     )
     findings = activity_over_time.analyze(trace, part_count=4)
     assert rows_of(findings, "part", "start_ns", "dur_ns", "busy_ns", "launch_count", "queued_count") == [

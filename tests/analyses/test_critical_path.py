@@ -12,7 +12,20 @@ from augment.core.annotations import Flows
 from augment.core.findings import Skipped
 from augment.core.trace import Category, Track
 from augment.facts.critical.longest_path import DRAWN, KINDS
-from tables import Event, annotation, call, copy, kernel, op, python, rows_of, slices_of, sync, trace_of
+from tables import (
+    Event,
+    annotation,
+    call,
+    copy,
+    kernel,
+    launched_kernel,
+    op,
+    python,
+    rows_of,
+    slices_of,
+    sync,
+    trace_of,
+)
 
 KIND_OF = dict(zip(DRAWN, KINDS, strict=True))
 
@@ -119,8 +132,7 @@ def test_what_a_kernel_hides_is_not_gained() -> None:
 def test_a_wait_that_was_over_when_it_began_is_the_calls_own_time() -> None:
     assert path_of(
         op("aten::mm", 0, 20),
-        call("cudaLaunchKernel", 10, 15, correlation=1),
-        kernel("gemm", 14, 24, correlation=1),
+        *launched_kernel("gemm", (10, 15), (14, 24), correlation=1),
         call("cudaDeviceSynchronize", 40, 50),
     ) == [
         ("cpu_operator", 10), ("runtime_call", 5), ("cpu_operator", 5), ("outside_operators", 20), ("runtime_call", 10),
@@ -147,12 +159,10 @@ def test_a_stream_waits_for_an_event_of_another() -> None:
 
 def test_an_event_covers_what_was_launched_before_it_was_recorded() -> None:
     events = [
-        call("cudaLaunchKernel", 0, 2, correlation=1),
+        *launched_kernel("awaited", (0, 2), (4, 38), correlation=1),
         call("cudaEventRecord", 3, 4, correlation=2),
-        call("cudaLaunchKernel", 5, 6, correlation=5),
+        *launched_kernel("not awaited", (5, 6), (38, 39), correlation=5),
         call("cudaEventSynchronize", 8, 40, correlation=3),
-        kernel("awaited", 4, 38, correlation=1),
-        kernel("not awaited", 38, 39, correlation=5),
         op("after", 40, 90),
     ]
     output = sync("Event Sync", 8, 40, correlation=3, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2)
@@ -162,11 +172,9 @@ def test_an_event_covers_what_was_launched_before_it_was_recorded() -> None:
 
 def test_a_stream_sync_waits_for_its_stream_alone() -> None:
     events = [
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 2, 4, correlation=2),
+        *launched_kernel("mine", (0, 2), (3, 40), correlation=1, stream=7),
+        *launched_kernel("theirs", (2, 4), (5, 48), correlation=2, stream=8),
         call("cudaStreamSynchronize", 5, 50, correlation=3),
-        kernel("mine", 3, 40, correlation=1, stream=7),
-        kernel("theirs", 5, 48, correlation=2, stream=8),
         op("after", 50, 90),
     ]
     output = sync("Stream Sync", 5, 50, stream=7, correlation=3)
@@ -194,10 +202,8 @@ def test_work_of_a_graph_follows_its_launch() -> None:
 
 def test_a_late_start_is_put_down_to_the_stream_that_has_just_ended() -> None:
     assert path_of(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 3, 5, correlation=2),
-        kernel("ncclDevKernel_AllReduce", 5, 100_000, correlation=1, stream=20),
-        kernel("optimizer", 101_000, 110_000, correlation=2, stream=7),
+        *launched_kernel("ncclDevKernel_AllReduce", (0, 2), (5, 100_000), correlation=1, stream=20),
+        *launched_kernel("optimizer", (3, 5), (101_000, 110_000), correlation=2, stream=7),
     ) == [("launch_delay", 5), ("kernel_communication", 99_995), ("sync", 1_000), ("kernel_computation", 9_000)]
 
 
@@ -226,10 +232,8 @@ def test_work_without_a_launch_was_launched_with_what_is_before_it() -> None:
 
 def test_a_late_start_without_a_reason_is_idle() -> None:
     assert sums_of(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 3, 5, correlation=2),
-        kernel("one", 5, 10, correlation=1),
-        kernel("two", 101_000, 101_010, correlation=2),
+        *launched_kernel("one", (0, 2), (5, 10), correlation=1),
+        *launched_kernel("two", (3, 5), (101_000, 101_010), correlation=2),
     ) == {"launch_delay": 5, "kernel_computation": 15, "idle": 100_990}
 
 
@@ -288,8 +292,7 @@ def test_the_path_is_cut_at_steps() -> None:
     trace = trace_of(
         annotation("ProfilerStep#1", 0, 30),
         annotation("ProfilerStep#2", 30, 60),
-        call("cudaLaunchKernel", 10, 15, correlation=1),
-        kernel("gemm", 20, 50, correlation=1),
+        *launched_kernel("gemm", (10, 15), (20, 50), correlation=1),
         call("cudaDeviceSynchronize", 35, 55),
     )
     assert rows_of(critical_path.analyze(trace), "step", "bound_by", "time_ns") == [
@@ -344,8 +347,7 @@ def test_odd_recordings_have_a_path_without_a_gap(events: list[Event]) -> None:
 def test_what_is_doubtful_is_counted() -> None:
     findings = critical_path.analyze(
         trace_of(
-            call("cudaLaunchKernel", 30, 35, correlation=1),
-            kernel("early", 20, 60, correlation=1),
+            *launched_kernel("early", (30, 35), (20, 60), correlation=1),
             kernel("orphan", 70, 80),
             call("cudaStreamSynchronize", 40, 50, correlation=2),
             sync("Stream Sync", 40, 50, stream=7, correlation=2),
@@ -364,12 +366,9 @@ def test_a_recording_that_takes_no_time_is_skipped() -> None:
 
 def test_slack_is_of_what_is_off_the_path() -> None:
     trace = trace_of(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 2, 4, correlation=2),
-        call("cudaLaunchKernel", 4, 6, correlation=3),
-        kernel("long", 3, 90, correlation=1, stream=7),
-        kernel("same", 8, 20, correlation=2, stream=8),
-        kernel("same", 95, 99, correlation=3, stream=7),
+        *launched_kernel("long", (0, 2), (3, 90), correlation=1, stream=7),
+        *launched_kernel("same", (2, 4), (8, 20), correlation=2, stream=8),
+        *launched_kernel("same", (4, 6), (95, 99), correlation=3, stream=7),
     )
     (row,) = [each for each in rows_of(critical_path_operators.analyze(trace), "name", "count", "total_ns", "slack_ns")
               if each[0] == "same"]  # fmt: skip

@@ -9,7 +9,7 @@ from augment.analyses.idle_time_breakdown import analyze
 from augment.core.annotations import Flows, SliceTrack
 from augment.core.findings import Findings
 from augment.core.trace import Category, Trace, Track
-from tables import Event, annotation, call, kernel, op, python, rows_of, slices_of, sync, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, op, python, rows_of, slices_of, sync, trace_of
 
 
 def findings_of(*events: Event) -> Findings:
@@ -128,8 +128,7 @@ def test_the_owner_of_a_host_wait_is_the_operator_that_took_most_of_it() -> None
         op("aten::elsewhere", 100, 300, thread=2),
         python("train.py(3): step", 0, 1000),
         python("model.py(7): forward", 120, 390),
-        call("cudaLaunchKernel", 240, 260, correlation=5),
-        kernel("second", 300, 350, correlation=5),
+        *launched_kernel("second", (240, 260), (300, 350), correlation=5),
     )
     assert gaps_of(findings) == [
         {
@@ -151,10 +150,9 @@ def test_what_the_host_does_after_the_launch_owns_nothing() -> None:
     findings = findings_of(
         kernel("a", 0, 10),
         op("aten::mm", 40, 52),
-        call("cudaLaunchKernel", 45, 50, correlation=1),
+        *launched_kernel("b", (45, 50), (75, 200), correlation=1),
         op("aten::item", 52, 200),
         call("cudaStreamSynchronize", 53, 199, correlation=2),
-        kernel("b", 75, 200, correlation=1),
     )
     (gap,) = gaps_of(findings)
     assert (gap["name"], gap["owner"], gap["owner_ns"]) == ("host_wait", "aten::mm", 10)
@@ -206,8 +204,7 @@ def test_an_annotation_owns_what_no_operator_does_but_a_step_owns_nothing() -> N
     events = [
         kernel("first", 0, 100),
         annotation("ProfilerStep#3", 0, 400),
-        call("cudaLaunchKernel", 290, 295, correlation=5),
-        kernel("second", 300, 350, correlation=5),
+        *launched_kernel("second", (290, 295), (300, 350), correlation=5),
     ]
     (gap,) = gaps_of(findings_of(*events))
     assert "owner" not in gap
@@ -243,11 +240,9 @@ def test_arrows_lead_from_what_the_device_waited_for() -> None:
 
 def test_below_a_cause_stands_what_was_waited_for() -> None:
     findings = findings_of(
-        call("cudaLaunchKernel", 1, 2, correlation=1),
-        kernel("a", 3, 10, correlation=1),
+        *launched_kernel("a", (1, 2), (3, 10), correlation=1),
         op("aten::item", 12, 40),
-        call("cudaLaunchKernel", 35, 38, correlation=2),
-        kernel("b", 40, 50, correlation=2),
+        *launched_kernel("b", (35, 38), (40, 50), correlation=2),
         call("cudaLaunchKernel", 44, 45, correlation=3),
         kernel("c", 200, 250, correlation=3),  # launched in time, late
         kernel("d", 300, 310),  # its launch is not known
@@ -264,17 +259,14 @@ def test_below_a_cause_stands_what_was_waited_for() -> None:
 
 def test_below_the_work_of_other_streams_stands_which_it_was() -> None:
     findings = findings_of(
-        call("cudaLaunchKernel", 1, 2, correlation=1),
-        call("cudaLaunchKernel", 3, 4, correlation=2),
+        *launched_kernel("a", (1, 2), (2, 20), correlation=1),
+        *launched_kernel("ncclDevKernel", (3, 4), (4, 90_000), correlation=2, stream=4),
         call("cudaEventRecord", 5, 6, correlation=9),
         call("cudaStreamWaitEvent", 7, 8, correlation=10),
-        call("cudaLaunchKernel", 9, 10, correlation=3),
-        kernel("a", 2, 20, correlation=1),
-        kernel("ncclDevKernel", 4, 90_000, correlation=2, stream=4),
+        *launched_kernel("b", (9, 10), (90_010, 90_050), correlation=3),
         sync(
             "Stream Wait Event", 7, 8, stream=7, correlation=10, wait_on_stream=4, wait_on_cuda_event_record_corr_id=9
         ),
-        kernel("b", 90_010, 90_050, correlation=3),
     )
     (track,) = [annotation for annotation in findings.annotations if one_is(annotation, "Idle stream 7")]
     assert track.inner is not None
@@ -290,12 +282,10 @@ def gap(begin_us: int, *, stacks: bool = True) -> Trace:
     """The device waits from 10 to 230 us; the operator that ends the gap begins at ``begin_us``, a frame before it."""
     frame = Event(Category.PYTHON_FUNCTION, "preprocess", 11 * US, 228 * US, Track(0, 100, 1))
     return trace_of(
-        call("cudaLaunchKernel", 0, 1 * US, correlation=1),
-        kernel("gemm", 2 * US, 10 * US, correlation=1),
+        *launched_kernel("gemm", (0, 1 * US), (2 * US, 10 * US), correlation=1),
         *([frame] if stacks else []),
         op("aten::copy_", begin_us * US, 230 * US),
-        call("cudaLaunchKernel", 229 * US, 230 * US, correlation=2),
-        kernel("gemm", 230 * US, 240 * US, correlation=2),
+        *launched_kernel("gemm", (229 * US, 230 * US), (230 * US, 240 * US), correlation=2),
     )
 
 

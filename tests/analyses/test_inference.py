@@ -12,7 +12,7 @@ from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import Findings, Skipped
 from augment.diagnosis.served import served_sentence
 from serving import MS, Serving, serve
-from tables import annotation, call, kernel, op, shaped, trace_of
+from tables import annotation, launched_kernel, op, shaped, trace_of
 
 
 def found(trace: Any, name: str) -> Findings:
@@ -81,8 +81,7 @@ def test_a_pause_is_a_row_of_its_own() -> None:
         ts = at * MS
         events += [
             annotation("execute_context_0(0)_generation_1(1)", ts, ts + MS),
-            call("cudaLaunchKernel", ts + 1_000, ts + 5_000, correlation=number + 1),
-            kernel("gemm", ts + 6_000, ts + 9 * MS, correlation=number + 1),
+            *launched_kernel("gemm", (ts + 1_000, ts + 5_000), (ts + 6_000, ts + 9 * MS), correlation=number + 1),
         ]
     rows = found(trace_of(*events), "inference_phases").rows
     (pause,) = [row for row in rows if row.phase == "pause"]
@@ -98,8 +97,7 @@ def test_attention_over_a_cache_is_counted_by_the_name_of_the_step() -> None:
     trace = trace_of(
         annotation(name, 0, 100_000),
         op("vllm::unified_attention_with_output", 10_000, 30_000, args=heads),
-        call("cudaLaunchKernel", 12_000, 15_000, correlation=1),
-        kernel("flash", 20_000, 60_000, correlation=1),
+        *launched_kernel("flash", (12_000, 15_000), (20_000, 60_000), correlation=1),
     )
     trace = augment.with_tables(trace, peaks=["memory_gbps=1000", "bf16=100"])
     (row,) = found(trace, "inference_steps").rows
@@ -114,8 +112,7 @@ def test_attention_that_is_too_fast_for_the_cache_is_not_counted() -> None:
     trace = trace_of(
         annotation("execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk900000sqsq1sqsk900000)", 0, 100_000),
         op("vllm::unified_attention_with_output", 10_000, 30_000, args=heads),
-        call("cudaLaunchKernel", 12_000, 15_000, correlation=1),
-        kernel("flash", 20_000, 60_000, correlation=1),
+        *launched_kernel("flash", (12_000, 15_000), (20_000, 60_000), correlation=1),
     )
     trace = augment.with_tables(trace, peaks=["memory_gbps=1000", "bf16=100"])
     (row,) = found(trace, "inference_steps").rows
@@ -125,8 +122,7 @@ def test_attention_that_is_too_fast_for_the_cache_is_not_counted() -> None:
 def test_other_traces_have_no_such_steps() -> None:
     trace = trace_of(
         annotation("ProfilerStep#1", 0, 100),
-        call("cudaLaunchKernel", 3, 4, correlation=1),
-        kernel("gemm", 20, 30, correlation=1),
+        *launched_kernel("gemm", (3, 4), (20, 30), correlation=1),
     )
     for name in ("inference_steps", "inference_phases"):
         assert isinstance(augment.augment(trace, only=[name]).outcomes[name], Skipped)

@@ -18,7 +18,7 @@ from augment.readers import read
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
-from tables import Event, call, copy, kernel, op, rows_of, slices_of, trace_of
+from tables import Event, call, copy, kernel, launched_kernel, op, rows_of, slices_of, trace_of
 
 
 def row_of(*events: Event, **options: Any) -> Any:
@@ -69,8 +69,7 @@ def test_streams_of_two_devices_are_two_and_copies_can_be_left_out() -> None:
     trace = trace_of(
         call("cudaMemcpyAsync", 0, 5, correlation=1),
         copy("Memcpy HtoD", 10, 20, 64, correlation=1),
-        call("cudaLaunchKernel", 6, 8, correlation=2),
-        kernel("k", 10, 20, device=1, correlation=2),
+        *launched_kernel("k", (6, 8), (10, 20), device=1, correlation=2),
     )
     columns = ("device", "stream", "launch_count", "max_launch_delay_ns")
     assert rows_of(launch_statistics.analyze(trace), *columns) == [(0, 7, 1, 5), (1, 7, 1, 2)]

@@ -19,7 +19,7 @@ from augment.core.findings import Findings, Skipped
 from augment.core.trace import Trace
 from augment.errors import UnknownFormat
 from augment.readers.attachments.spans import read_spans
-from tables import Event, annotation, call, kernel, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, trace_of
 
 MS = 1_000_000
 BASE = 1_772_469_000 * 10**9  #: the first event, Unix time
@@ -73,8 +73,7 @@ def engine(*steps: tuple[str, int, int, int]) -> Trace:
         at, first = BASE + begin * MS, 2 * number + 1
         events += [
             annotation(name, at, at + MS // 2),
-            call("cudaLaunchKernel", at, at + 10, correlation=first),
-            kernel("gemm", at + 10, BASE + computed * MS, correlation=first),
+            *launched_kernel("gemm", (at, at + 10), (at + 10, BASE + computed * MS), correlation=first),
         ]
         if moved > computed:
             events += [

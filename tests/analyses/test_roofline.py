@@ -16,7 +16,7 @@ from augment.core.trace import Category, Trace, Track
 from augment.facts.operators.roofline_bounds import union_ns
 from augment.readers import read
 from simulator import JobOptions, simulate
-from tables import Event, call, kernel, op, rows_of, shaped, slices_of, trace_of
+from tables import Event, call, launched_kernel, op, rows_of, shaped, slices_of, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85028372480}
@@ -30,8 +30,7 @@ def on_h100(*events: Event) -> Trace:
 
 def launched(number: int, at: int, ts: int, end: int, name: str = "nvjet_hsh_128x256", stream: int = 7) -> list[Event]:
     return [
-        call("cudaLaunchKernel", at, at + 1, correlation=number),
-        kernel(name, ts, end, correlation=number, stream=stream),
+        *launched_kernel(name, (at, at + 1), (ts, end), correlation=number, stream=stream),
     ]
 
 

@@ -17,7 +17,7 @@ from augment.facts.steps.step_windows import region_windows, step_numbers, step_
 from augment.facts.steps.step_windows import steps as steps_of
 from augment.pipeline import augment
 from augment.readers import read
-from tables import Event, annotation, call, copy, kernel, op, rows_of, slices_of, trace_of
+from tables import Event, annotation, call, copy, kernel, launched_kernel, op, rows_of, slices_of, trace_of
 
 NAME = "steps"
 
@@ -253,10 +253,8 @@ def test_the_row_of_steps_shows_their_windows() -> None:
         trace_of(
             step(3, 0, 1_000_000),
             step(4, 1_000_000, 2_000_000),
-            call("cudaLaunchKernel", 10, 20, correlation=1),
-            call("cudaLaunchKernel", 1_000_010, 1_000_020, correlation=2),
-            kernel("gemm", 30, 5_000_000, correlation=1),
-            kernel("gemm", 5_000_000, 9_500_000, correlation=2),
+            *launched_kernel("gemm", (10, 20), (30, 5_000_000), correlation=1),
+            *launched_kernel("gemm", (1_000_010, 1_000_020), (5_000_000, 9_500_000), correlation=2),
         )
     )
     (track,) = findings.annotations

@@ -23,7 +23,7 @@ from augment.errors import InputError, UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from diffs import adds_up, partners_are_partners, rows
-from tables import Event, annotation, call, kernel, op, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
 
 PAIRS = {
     "HTA's": ("hta_trace_diff_pair/control.json.gz", "hta_trace_diff_pair/test.json.gz"),
@@ -82,8 +82,7 @@ def layers(inserted: int | None, gemm: int = 50) -> list:
         for name, ns in [("aten::extra", 20)] * (layer == inserted) + [("aten::mm", gemm), ("aten::add", 10)]:
             events += [
                 op(name, at, at + 40),
-                call("cudaLaunchKernel", at + 5, at + 15, correlation=at),
-                kernel(f"{name}_kernel", at + 30, at + 30 + ns, correlation=at),
+                *launched_kernel(f"{name}_kernel", (at + 5, at + 15), (at + 30, at + 30 + ns), correlation=at),
             ]
             at += 100
     return events

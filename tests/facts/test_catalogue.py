@@ -16,7 +16,7 @@ from augment import facts
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import places_of
 from augment.readers import read
-from tables import Event, call, kernel, op, trace_of
+from tables import Event, launched_kernel, op, trace_of
 from traces import SIMULATED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,8 +76,7 @@ def copied(name: str, at: int, correlation: int) -> list[Event]:
     return [
         op(name, at, at + 50),
         op("aten::copy_", at + 10, at + 40),
-        call("cudaLaunchKernel", at + 20, at + 30, correlation=correlation),
-        kernel("copy", at + 60, at + 70, correlation=correlation),
+        *launched_kernel("copy", (at + 20, at + 30), (at + 60, at + 70), correlation=correlation),
     ]
 
 

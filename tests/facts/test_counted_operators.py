@@ -16,7 +16,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.counted_operators import bytes_of_element
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.step_time_parts import recomputed
-from tables import Event, call, copy, kernel, op, rows_of, shaped, trace_of
+from tables import Event, call, copy, kernel, launched_kernel, op, rows_of, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 MM = shaped([2, 3], [3, 5])
@@ -32,8 +32,7 @@ def counted(trace: Trace) -> list[tuple[str, int | None, int | None]]:
 def launched(number: int, at: int) -> list[Event]:
     """A call at a moment, and its kernel much later."""
     return [
-        call("cudaLaunchKernel", at, at + 1, correlation=number),
-        kernel(f"k{number}", 1000 + 10 * number, 1005 + 10 * number, correlation=number),
+        *launched_kernel(f"k{number}", (at, at + 1), (1000 + 10 * number, 1005 + 10 * number), correlation=number),
     ]
 
 

@@ -25,7 +25,7 @@ from augment.facts.waits.dependencies import LONGEST_NS, launch_latencies, unexp
 from augment.facts.waits.gap_causes import GapCategory, device_categories, device_gaps
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
-from tables import Event, annotation, call, kernel, op, rows_of, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, op, rows_of, trace_of
 
 US = 1000
 
@@ -202,8 +202,7 @@ def test_other_launches_count_from_the_start_of_their_call(others: list[Event]) 
 
 def test_work_that_waited_for_another_stream_did_not_wait_for_its_call() -> None:
     other = [
-        call("cudaLaunchKernel", 6 * US, 9 * US, correlation=3),
-        kernel("c", 12 * US, 200 * US, stream=9, correlation=3),
+        *launched_kernel("c", (6 * US, 9 * US), (12 * US, 200 * US), stream=9, correlation=3),
     ]
     assert without_calls(trace_of(*FIRST, *other, launch(10, 260), second(203))) <= 70
 
@@ -255,8 +254,7 @@ def causes(*events: Event) -> dict[str, str]:
 
 def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
     return [
-        call("cudaLaunchKernel", at, at + 5, correlation=correlation),
-        kernel(name, ts, end, stream=stream, correlation=correlation),
+        *launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation),
     ]
 
 

@@ -27,7 +27,7 @@ from augment.facts.gpu.kernel_families import (
 )
 from augment.facts.host.training_phases import forward_backward
 from augment.facts.names.kernel_types import KernelType
-from tables import Event, call, fwdbwd, kernel, op, rows_of, shaped, trace_of
+from tables import Event, call, fwdbwd, kernel, launched_kernel, op, rows_of, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared"
 LABELLED = SHARED / "prototypes" / "kernel_names_tc.tsv.gz"
@@ -39,8 +39,7 @@ def kernels() -> augment.Trace:
     return trace_of(
         kernel("first_one", 0, 10, correlation=1),
         op("aten::mm", 0, 8),
-        call("cudaLaunchKernel", 2, 4, correlation=2),
-        kernel("second_one", 20, 30, correlation=2),
+        *launched_kernel("second_one", (2, 4), (20, 30), correlation=2),
     )
 
 
@@ -280,8 +279,7 @@ def product(device: dict[str, Any], types: str = "float", name: str = SIMT, oper
     other = [64] if operator == "aten::mv" else [64, 64]
     trace = trace_of(
         op(operator, 0, 10, args=shaped([64, 64], other, types=types)),
-        call("cudaLaunchKernel", 2, 4, correlation=1),
-        kernel(name, 100, 150, correlation=1),
+        *launched_kernel(name, (2, 4), (100, 150), correlation=1),
     )
     return replace(trace, source=replace(trace.source, metadata={"deviceProperties": [{"id": 0, **device}]}))
 

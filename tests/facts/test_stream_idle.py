@@ -23,7 +23,7 @@ from augment.facts.waits.stream_idle import (
     device_waits,
     stream_idle,
 )
-from tables import Event, call, kernel, sync, trace_of
+from tables import Event, call, kernel, launched_kernel, sync, trace_of
 
 DELAY = 30
 
@@ -44,8 +44,7 @@ def test_host_wait_of_a_stream_is_that_of_the_device() -> None:
     trace = trace_of(
         kernel("a", 0, 100),
         kernel("all_reduce", 0, 300, stream=20),
-        call("cudaLaunchKernel", 450, 455, correlation=1),
-        kernel("b", 460, 500, correlation=1),
+        *launched_kernel("b", (450, 455), (460, 500), correlation=1),
     )
     main, _ = found_in(trace)
     assert pieces_of(main) == [(100, 300, "other_stream_busy"), (300, 460, "host_wait")]
@@ -67,8 +66,7 @@ def test_a_copy_within_a_long_stall_does_not_hide_it() -> None:
         kernel("a", 0, 100),
         call("cudaMemcpyAsync", 9000, 9005, correlation=1),
         kernel("copy", 9010, 9020, stream=20, correlation=1),
-        call("cudaLaunchKernel", 10_000, 10_005, correlation=2),
-        kernel("b", 10_010, 10_100, correlation=2),
+        *launched_kernel("b", (10_000, 10_005), (10_010, 10_100), correlation=2),
         kernel("copy", 10_020, 10_030, stream=20),
     )
     main, _ = found_in(trace)
@@ -134,8 +132,7 @@ def us(*events: Event) -> Trace:
 
 def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
     return [
-        call("cudaLaunchKernel", at, at + 5, correlation=correlation),
-        kernel(name, ts, end, stream=stream, correlation=correlation),
+        *launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation),
     ]
 
 

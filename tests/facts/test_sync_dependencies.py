@@ -30,7 +30,7 @@ from augment.facts.waits.sync_dependencies import sync_calls, synchronizations, 
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
 from metamorphic import Event as Row
-from tables import Event, call, kernel, sync, trace_of
+from tables import Event, call, kernel, launched_kernel, sync, trace_of
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,7 @@ FREE = re.compile(r"(cuda|hip)Free")
 def test_a_call_that_frees_waits_for_the_work_before(begin: int, end: int, name: str, waits: bool) -> None:
     trace = trace_of(
         *[
-            call("cudaLaunchKernel", 0, 5 * US, correlation=1),
-            kernel("gemm", 10 * US, 500 * US, correlation=1),
+            *launched_kernel("gemm", (0, 5 * US), (10 * US, 500 * US), correlation=1),
             call(name, begin * US, end * US),
             call("cudaLaunchKernel", (end + 5) * US, (end + 10) * US, correlation=2),
             kernel("gemm", (end + 12) * US, (end + 20) * US, correlation=2),

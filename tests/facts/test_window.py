@@ -16,7 +16,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import steps
 from augment.facts.steps.window import within
 from simulator import JobOptions, simulate
-from tables import Event, annotation, call, copy, kernel, op, python, rows_of, sync, trace_of
+from tables import Event, annotation, call, copy, kernel, launched_kernel, op, python, rows_of, sync, trace_of
 
 
 def note(name: str, ts: int, end: int) -> Event:
@@ -32,15 +32,12 @@ TRACE = trace_of(
     op("in 3", 20, 30),
     op("in 4", 100, 150),
     op("in 5", 210, 250),
-    call("cudaLaunchKernel", 30, 31, correlation=1),
-    call("cudaLaunchKernel", 110, 111, correlation=2),
-    call("cudaLaunchKernel", 205, 206, correlation=3),
+    *launched_kernel("of 3", (30, 31), (105, 120), correlation=1),
+    *launched_kernel("of 4", (110, 111), (310, 330), correlation=2),
+    *launched_kernel("between", (205, 206), (340, 350), correlation=3),
     call("cudaStreamSynchronize", 190, 195, correlation=4),
     note("note 3", 105, 120),
-    kernel("of 3", 105, 120, correlation=1),
     note("note 4", 310, 330),
-    kernel("of 4", 310, 330, correlation=2),
-    kernel("between", 340, 350, correlation=3),
     kernel("unknown in 3", 90, 95),
     kernel("unknown in 4", 130, 140),
     copy("Memcpy of 4", 350, 360, 77, correlation=2),
@@ -58,11 +55,9 @@ def test_arrows_of_a_window_lead_to_slices_of_the_whole_trace() -> None:
         annotation("ProfilerStep#3", 0, 100),
         op("in 3", 0, 90),
         annotation("ProfilerStep#4", 1_000_000, 1_900_000),
-        call("cudaLaunchKernel", 1_000_000, 1_000_001, correlation=1),
-        kernel("before", 1_000_002, 1_000_010, correlation=1),
+        *launched_kernel("before", (1_000_000, 1_000_001), (1_000_002, 1_000_010), correlation=1),
         op("late", 1_000_003, 1_500_000),
-        call("cudaLaunchKernel", 1_500_000, 1_500_001, correlation=2),
-        kernel("after", 1_500_002, 1_500_010, correlation=2),
+        *launched_kernel("after", (1_500_000, 1_500_001), (1_500_002, 1_500_010), correlation=2),
     )
     augmented = augment.augment(trace, only=["idle_time_breakdown"], steps=(4, 4))
     flows = [annotation for annotation in augmented.annotations if isinstance(annotation, Flows) and len(annotation)]

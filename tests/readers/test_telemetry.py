@@ -24,7 +24,7 @@ from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
 from augment.pipeline import augment as analyse
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.attachments.telemetry_file import read_telemetry
-from tables import annotation, call, kernel, op, rows_of, trace_of
+from tables import annotation, call, kernel, launched_kernel, op, rows_of, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "evidence" / "telemetry"
 DAY = 1_700_000_000 * 10**9  #: 2023-11-14 22:13:20 UTC
@@ -149,8 +149,7 @@ def recorded(path: str, rank: int | None = 0) -> Any:
         at = DAY + number * 100_000_000
         events += [
             annotation(f"ProfilerStep#{number}", at, at + 80_000_000), op("aten::mm", at, at + 10_000_000),
-            call("cudaLaunchKernel", at, at + 1000, correlation=number + 1),
-            kernel("gemm", at + 10_000_000, at + 70_000_000, correlation=number + 1),
+            *launched_kernel("gemm", (at, at + 1000), (at + 10_000_000, at + 70_000_000), correlation=number + 1),
         ]  # fmt: skip
     trace = trace_of(*events)
     tracks = tuple(structs.replace(track, rank=rank) for track in trace.tracks)

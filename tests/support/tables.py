@@ -71,6 +71,11 @@ def call(name: str, ts: int, end: int, *, thread: int = 1, correlation: int = NO
     return Event(category, name, ts, end, Track(0, 100, thread), correlation)
 
 
+def launched_kernel(name: str, called: tuple[int, int], ran: tuple[int, int], **more: Any) -> tuple[Event, Event]:
+    """The call that launches a kernel, and the kernel, each from when to when; ``more`` is the kernel's."""
+    return call("cudaLaunchKernel", *called, correlation=more["correlation"]), kernel(name, *ran, **more)
+
+
 def op(name: str, ts: int, end: int, *, thread: int = 1, args: dict[str, Any] | None = None) -> Event:
     """An operator on the host."""
     return Event(Category.CPU_OP, name, ts, end, Track(0, 100, thread), args=args or {})
