@@ -170,7 +170,8 @@ def test_the_ranks_steps_and_collectives_are_spanned() -> None:
         assert drawn.ts[0] + drawn.dur[0] >= summary.column("end").max()
         assert drawn.under == summary.main_track >= 0
         (name,) = drawn.names.values
-        assert name == " ".join(rank_answer(job, rank).text)
+        assert name == " ".join(job.verdict.text)
+        assert drawn.args["rank"].values == [" ".join(rank_answer(job, rank).text)]
 
 
 def test_a_longer_stall_makes_the_waits_as_much_longer() -> None:
