@@ -238,6 +238,7 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
     end = np.full(len(operators), np.iinfo(np.int64).min)
     np.minimum.at(start, operators.owner[owned], work.ts[owned])
     np.maximum.at(end, operators.owner[owned], work.end[owned])
+    del owned
     drawn = np.flatnonzero(~np.isnan(on_roof.roof_ns) & (on_roof.ns > 0))
     drawn = drawn[np.argsort(start[drawn], kind="stable")]
     for stream, places in each(stream_of[on_roof.kernel[drawn]], len(work.streams)):

@@ -58,11 +58,14 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
     begins = np.ones(len(start), np.bool_)
     if len(start) > most:
         touching = np.flatnonzero(start[1:] == start[:-1] + dur[:-1]) + 1
-        longer = np.maximum(dur[touching], dur[touching - 1])
         between = _differing(start)[touching - 1]
-        above = np.maximum(longer.astype(np.uint64), between // _CELL)  # joined by greater limits
+        between //= _CELL
+        above = np.maximum(dur[touching], dur[touching - 1]).view(np.uint64)
+        np.maximum(above, between, out=above)  # joined by greater limits
+        del between  # frees memory for what follows, as below
         enough = (limit for limit in _limits() if len(start) - np.count_nonzero(above < limit) <= most)
         begins[touching[np.flatnonzero(above < next(enough, _GREATEST_NS))]] = False
+        del touching, above, enough
     first = np.flatnonzero(begins)
     count = np.diff(first, append=len(start)).astype(np.int64)
     longest = first

@@ -3,12 +3,11 @@ them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -124,7 +123,8 @@ class _Call:
 ALONE = Threads()  #: no others
 
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  #: of glibc's mallopt
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  #: of glibc's mallopt
+_LARGE = 4 << 20  #: bytes, from which on an array has pages of its own
 MOST_THREADS = 4  #: default per file: more need more memory, and cannot shorten the longest chain of derived facts
 
 
@@ -135,16 +135,16 @@ def processors() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc serve large arrays from memory that any thread freed before; with glibc only. This is for
-    programs: the library never does it by itself.
+    """Make malloc serve arrays from memory that any thread freed before; with glibc only. This is for programs: the
+    library never does it by itself.
 
-    By default glibc requests memory from the system for each array of more than 32 MB, and returns it when the array is
-    freed. The system has to clear these pages each time, which took a tenth of all CPU time for a large trace.
-    Moreover, threads do not share free memory.
+    By default glibc returns the end of its memory when that is freed, and threads do not share what is free. Only large
+    arrays are returned when they are freed: between others they would leave holes, a tenth of the memory of a large
+    trace. The system clears their pages each time that they are taken, 1 % of the CPU time.
     """
-    for setting, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1), (_TOP_PAD, 64 << 20)):
+    settings = (_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, (1 << 31) - 1), (_TOP_PAD, 64 << 20)
+    for setting, value in settings:
         _mallopt(setting, value)
-    _settings["keeps"] = True
 
 
 def share_freed_memory() -> None:
@@ -152,23 +152,6 @@ def share_freed_memory() -> None:
     many threads that live long: each would keep the most that it ever needed.
     """
     _mallopt(_ARENA_MAX, 2)
-
-
-@contextlib.contextmanager
-def arrays_that_grow() -> Iterator[None]:
-    """While the block runs, large new arrays get pages of their own even after :func:`keep_freed_memory`: a longer
-    array takes them over, and the system gets them back. Elsewhere, each growth would leave a hole as large.
-    """
-    if _settings["keeps"]:
-        _mallopt(_MMAP_MAX, 1 << 16)
-    try:
-        yield
-    finally:
-        if _settings["keeps"]:
-            _mallopt(_MMAP_MAX, 0)
-
-
-_settings = {"keeps": False}
 
 
 def _mallopt(setting: int, value: int) -> None:

@@ -43,6 +43,7 @@ STAGE_OF: dict[str, Stage] = {
     "inference_phases": "operations",
     "step_efficiency": "operations",
     "model_flops": "operations",
+    "operator_breakdown": "breakdowns",  # before the others: it takes much memory, as does what comes last
     "idle_time_breakdown": "idle time",
 }
 
@@ -125,7 +126,7 @@ def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], thre
     names = [*STAGE_OF]
 
     def turn(analysis: Analysis) -> tuple[int, int]:
-        return STAGES.index(_stage(analysis)), names.index(analysis.NAME) if analysis.NAME in names else 0
+        return STAGES.index(_stage(analysis)), names.index(analysis.NAME) if analysis.NAME in names else len(names)
 
     ordered = sorted(analyses, key=turn)
     outcomes = threads.all([partial(run, analysis) for analysis in ordered])

@@ -427,8 +427,10 @@ def _split(trace: Trace, place: Places, start: Int64s, end: Int64s) -> tuple[Pla
     cuts = distinct(np.concatenate(windows(trace)))
     whose, after = expand(where_in(cuts, start, side="right"), where_in(cuts, end) + 1)
     padded = np.concatenate((start[:1], cuts, end[:1]))  # the interval's own start and end overrule the cuts
-    ts = np.where(after == 0, start[whose], np.maximum(padded[after], start[whose]))
-    until = np.where(after == len(cuts), end[whose], np.minimum(padded[after + 1], end[whose]))
+    ts, until = start[whose], end[whose]
+    np.maximum(ts, padded[after], out=ts, where=after > 0)
+    np.minimum(until, padded[after + 1], out=until, where=after < len(cuts))
+    del after, padded  # frees memory for what follows
     work = gpu_work(trace)
     window = steps(trace).at(ts) if len(steps(trace)) else np.zeros(len(ts), np.int64)  # -1 for none
     bound_by = work.type[place[whose]] + np.uint8(BoundBy.KERNEL_COMPUTATION)

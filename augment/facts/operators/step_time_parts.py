@@ -161,15 +161,18 @@ def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArra
         return np.empty(0, np.int32), np.empty(0, np.intp), np.empty(0)
     first = ts[0]
     each = np.where(running[:-1] > 0, np.diff(ts) / np.maximum(running[:-1], 1), 0.0)
-    until = np.concatenate(([0.0], np.cumsum(each)))
+    until, axis = np.concatenate(([0.0], np.cumsum(each))), (ts - first).astype(np.float64)
+    del ts, running, each  # frees memory for what follows, as below
 
     def integral(moments: Int64s) -> Floats:
-        shares: Floats = np.interp((moments - first).astype(np.float64), (ts - first).astype(np.float64), until)
+        shares: Floats = np.interp((moments - first).astype(np.float64), axis, until)
         return shares
 
-    which, step, pieces = intervals.clip(Intervals(start, end), Intervals(windows.start, windows.end))
-    inside = integral(pieces.end) - integral(pieces.start)
     outside = integral(end) - integral(start)
+    which, step, pieces = intervals.clip(Intervals(start, end), Intervals(windows.start, windows.end))
+    del start, end
+    inside = integral(pieces.end) - integral(pieces.start)
+    del pieces
     np.subtract.at(outside, which, inside)
     operator = operators.owner[places]
     return (

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays import Int32s, Int64s
-from augment.core.threads import arrays_that_grow
 from augment.errors import LimitExceeded, MalformedTrace, UnknownFormat
 from augment.kernels import pickle_scan as scan
 from augment.kernels.native import native
@@ -88,7 +87,7 @@ class Pickled:
     def _read(self, limits: Limits) -> None:
         kernel = native("pickle_scan.scan")
         state, rest, base, wanted = self._state, b"", 0, _PIECE
-        with open_text(self.path, limits, hashed=False) as text, arrays_that_grow():
+        with open_text(self.path, limits, hashed=False) as text:
             while True:
                 pieces, length = [rest], len(rest)
                 while length < wanted and (piece := text.read(CHUNK)):
