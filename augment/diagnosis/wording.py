@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.core.text import Words
+from augment.core.text import Words, words_of
 from augment.core.trace import ON_DEVICE, Trace
+from augment.diagnosis.devices import vendor
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
 
 
@@ -54,5 +55,5 @@ def track_of(trace: Trace, row: int) -> str:
         return ""
     track = trace.tracks[trace.events.track[row]]
     if trace.events.category[row] in ON_DEVICE:
-        return f"GPU {track.device} stream {track.stream}"
+        return f"{words_of(vendor(trace)).gpu} {track.device} stream {track.stream}"
     return track.thread_name or f"thread {track.tid}"

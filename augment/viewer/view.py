@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from augment.arrays.types import Int64s
 from augment.core.annotations import CUT_OFF
+from augment.core.text import words_of
 from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
+from augment.diagnosis.devices import vendor
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
@@ -35,6 +37,7 @@ _LEAST_BYTES = 100 * 2**20  #: or, if the device's memory is unknown, at least t
 #: suffixes of a counter's name: its unit, if it was read from Chrome JSON, and the thread id that the UI adds
 _UNIT = r"( operations| bytes| MB| GB)?( \(\d+\))?"
 
+_DEVICE = r"(GPU|NPU|MTIA device) \d+"  #: a group of the tracks of a device
 _VERDICT = r"(Job d|D)iagnosis( \(\d+\))?"
 _CHANGES = "(slower|faster|cumulative)"  #: rows of a comparison
 _STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
@@ -83,7 +86,7 @@ TIMELINE = View(
         "Steps rank 0",
         *(f"GPU state( device 0)? rank {rank}" for rank in range(6)),
     ),
-    group_pattern=r"(rank 0|control: .*|test: .*|GPU \d+)",
+    group_pattern=rf"(rank 0|control: .*|test: .*|{_DEVICE})",
 )
 
 
@@ -92,14 +95,14 @@ def timeline_view(first: FirstView | None) -> View:
     if first is None:
         return TIMELINE
     window = (first.window[0] + _INSIDE_NS, first.window[1] - _INSIDE_NS) if first.window else None
-    pattern = r"GPU \d+" if first.groups else TIMELINE.group_pattern
+    pattern = _DEVICE if first.groups else TIMELINE.group_pattern
     return View(first.pins, first.groups, window, pattern)
 
 
 #: the view of a file that cannot be read here
 UNKNOWN = View(
     pins=(_VERDICT, f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
-    groups=("GPU 0",),
+    groups=("GPU 0", "NPU 0"),
 )
 
 
@@ -112,7 +115,8 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     """
     if shift_ns is None:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
-    devices, bounds = [f"GPU {device}" for device in busiest_devices(trace)], None
+    word = words_of(vendor(trace)).gpu
+    devices, bounds = [f"{word} {device}" for device in busiest_devices(trace)], None
     if len(trace.events):
         ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns

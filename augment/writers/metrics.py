@@ -23,7 +23,9 @@ from msgspec import Struct
 
 from augment.core.annotations import SliceTrack
 from augment.core.findings import AugmentedTrace, Findings, Outcome, Window, columns_of
+from augment.core.text import words_of
 from augment.core.trace import Diagnostic, Trace
+from augment.diagnosis.devices import vendor
 from augment.facts.steps.step_windows import step_numbers
 from augment.version import __version__
 from augment.writers.files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
@@ -31,7 +33,7 @@ from augment.writers.seams import Addable, Seam
 
 NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written
 SUFFIX = METRICS_SUFFIX
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 DISTRIBUTION = "kineto-augment"
 
 
@@ -172,6 +174,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
         "rank_from": source.rank_from,
         "partial": trace.partial,
         "devices": [{"rank": trace.rank, "device": device, "name": name} for device, name in source.devices],
+        "accelerator": words_of(vendor(trace)).gpu,
         "start_ns": start_ns,
         "duration_ns": 0 if start_ns is None else int(events.end.max()) - start_ns,
         "steps": step_numbers(trace),
@@ -285,6 +288,7 @@ def source_schema(closed: bool) -> Schema:
             "rank_from": {"type": ["string", "null"], "description": "what told the rank"},
             "partial": {"type": ["string", "null"], "description": "why the trace is not whole"},
             "devices": _list_of(_record(device, closed)),
+            "accelerator": {"type": "string", "description": "what a device is called: GPU, NPU, MTIA device"},
             "start_ns": {"type": ["integer", "null"], "description": "time of the first event"},
             "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the last end"},
             "steps": _list_of(_type(int)),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from augment import augment
+from augment import augment, read
 from augment.core.findings import Skipped
 from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
+from augment.results.report.of_trace import over_time
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 from said import advice_of, title_of
@@ -145,3 +147,16 @@ def test_what_no_rule_knows_says_so_on_the_timeline(perfetto: PerfettoEngine, tm
         "select slice.name from slice join track on track.id = track_id where track.name = 'Diagnosis' order by depth"
     )
     assert [name for (name,) in perfetto.rows(slices)] == list(augmented.verdict.text)
+
+
+def test_devices_are_called_as_their_vendor_does(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """And the device is the same when the timeline is read again."""
+    out, metrics = write_all(augment(launching("AscendCL@aclopCompileAndExecute")), tmp_path)
+    perfetto.load_clean(out)
+    assert perfetto.rows("select name from track where name glob '?PU 0'") == [("NPU 0",)]
+    assert 0 in {track.device for track in read(str(out)).tracks}
+    sidecar = json.loads(metrics.read_text())
+    assert sidecar["source"]["accelerator"] == "NPU"
+    for word, source in (("NPU", sidecar["source"]), ("GPU", {**sidecar["source"], "accelerator": None})):
+        (curve, *_) = over_time({**sidecar, "source": source}).charts
+        assert {point["kind"] for point in curve.spec["data"]["values"]} == {f"rank 0 {word} 0"}

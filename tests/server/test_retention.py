@@ -27,6 +27,7 @@ from augment.readers import READERS
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.writers import WRITERS
+from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.jobs.retention import Clock
 from augment_server.storage.storage import Storage
 
@@ -663,7 +664,7 @@ def test_what_a_server_tells_of_itself(tmp_path: Path) -> None:
     assert list(info.analyses) == [analysis.NAME for analysis in ANALYSES]
     assert list(info.input_formats) == [reader.NAME for reader in READERS]
     assert list(info.output_formats) == [writer.NAME for writer in WRITERS]
-    assert info.metrics_schema_version == "1.0"
+    assert info.metrics_schema_version == SCHEMA_VERSION
     assert (info.limits.max_upload_bytes, info.limits.max_client_jobs) == (1000, 7)
     assert info.retention.artifact_life.ToMilliseconds() == 90_500
     assert info.retention.upload_life.ToSeconds() == 86_400

@@ -60,6 +60,7 @@ def test_source() -> None:
         "rank_from": "file name",
         "partial": None,
         "devices": [{"rank": 3, "device": 0, "name": "H100"}, {"rank": 3, "device": 1, "name": "H100"}],
+        "accelerator": "GPU",
         "start_ns": 14000,
         "duration_ns": 3000,
         "steps": [9, 11],

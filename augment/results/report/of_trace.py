@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from augment.core.text import counted, percent, short, size, time
@@ -72,7 +73,7 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
 
 
 def host(sidecar: Sidecar) -> Section:
-    """Of a recording without GPU work: what the host did, by operator."""
+    """Of a recording without {_accelerator(sidecar)} work: what the host did, by operator."""
     if rows_of(sidecar, "temporal_breakdown"):
         return Section("Operators")
     spent = totals(rows_of(sidecar, "operator_breakdown"), lambda row: row["operator"], "self_cpu_ns")
@@ -97,7 +98,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     used = {row["device"] for row in rows_of(sidecar, "temporal_breakdown")}
     if names:
         devices = (f"{counts[name]} × {name}" if counts[name] > 1 else name for name in names)
-        yield "GPU", "; ".join(devices) + (f" ({len(used)} with recorded work)" if used else "")
+        yield _accelerator(sidecar), "; ".join(devices) + (f" ({len(used)} with recorded work)" if used else "")
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
     yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
@@ -106,7 +107,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
         worked = {row["step"] for row in rows_of(sidecar, "steps")}
         if idle := sorted({*numbers} - worked) if worked else []:
-            several += f"; without GPU work: {', '.join(map(str, idle))}"
+            several += f"; without {_accelerator(sidecar)} work: {', '.join(map(str, idle))}"
         yield ("steps", several) if len(numbers) > 1 else ("step", str(numbers[0]))
     if source["partial"]:
         yield "incomplete", source["partial"]
@@ -194,7 +195,7 @@ def steps(sidecar: Sidecar) -> Section:
     lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
     more = len(devices) - 1
     if more > 0:
-        lead += f" The chart shows GPU {devices[0]}; the table has {more} more."
+        lead += f" The chart shows {_accelerator(sidecar)} {devices[0]}; the table has {more} more."
     used = {label: colour for label, colour in STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
     chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
@@ -233,10 +234,11 @@ _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row
 def over_time(sidecar: Sidecar) -> Section:
     """Charts of one axis of time each, of the devices with most work."""
     rows = rows_of(sidecar, "activity_over_time")
-    busy = totals(rows, _device_label, "busy_ns")
+    label = partial(_device_label, sidecar)
+    busy = totals(rows, label, "busy_ns")
     chosen = sorted(sorted(busy, key=lambda label: -busy[label][0])[:_MOST_DEVICES])
     colours = dict(zip(chosen, charts.COLOURS, strict=False))
-    shown = [row for row in rows if _device_label(row) in colours]
+    shown = [row for row in rows if label(row) in colours]
     if not shown:
         return Section("Over time")
     parts = len({row["part"] for row in shown})
@@ -247,7 +249,7 @@ def over_time(sidecar: Sidecar) -> Section:
     drawn = []
     for name, text, y, value, exact in _CURVES:
         points = [
-            {"x": row["start_ns"] / 1e6, "y": value(row), "kind": _device_label(row), "exact": exact(row)}
+            {"x": row["start_ns"] / 1e6, "y": value(row), "kind": label(row), "exact": exact(row)}
             for row in shown
             if value(row) is not None
         ]
@@ -256,9 +258,14 @@ def over_time(sidecar: Sidecar) -> Section:
     return Section("Over time", lead, drawn, folded)
 
 
-def _device_label(row: Row) -> str:
+def _device_label(sidecar: Sidecar, row: Row) -> str:
     rank = "" if row["rank"] is None else f"rank {row['rank']} "
-    return f"{rank}GPU {row['device']}"
+    return f"{rank}{_accelerator(sidecar)} {row['device']}"
+
+
+def _accelerator(sidecar: Sidecar) -> str:
+    """What a device is called; metrics of earlier versions do not say."""
+    return str(sidecar.get("source", {}).get("accelerator") or "GPU")
 
 
 _APART = 0.05  #: of the device's step, for the host's to be told apart
@@ -485,7 +492,7 @@ def idle(sidecar: Sidecar) -> Section:
     bars = []
     for row in rows:
         others = row.get("other_stream_busy_ns") or 0
-        label = _stream(row)
+        label = _stream(sidecar, row)
         for part, ns in ((_IDLE.get(row["category"], ""), row["idle_ns"] - others), ("another stream busy", others)):
             if ns and part in parts:
                 bars.append(charts.part(label, part, ns))
@@ -493,7 +500,9 @@ def idle(sidecar: Sidecar) -> Section:
         return Section("Idle time")
     longest = max(rows, key=lambda row: row.get("device_host_wait_ns") or 0)
     host = longest.get("device_host_wait_ns") or 0
-    lead = f"{_stream(longest)} waited {time(host)} for the host while nothing ran on the device." if host else ""
+    lead = (
+        f"{_stream(sidecar, longest)} waited {time(host)} for the host while nothing ran on the device." if host else ""
+    )
     chart = charts.stacked(
         "idle", "Idle time of each stream by cause", bars, y="stream", x_title="idle time (ms)", parts=parts
     )
@@ -505,8 +514,8 @@ def idle(sidecar: Sidecar) -> Section:
     )
 
 
-def _stream(row: Row) -> str:
-    return f"GPU {row['device']} stream {row['stream']}"
+def _stream(sidecar: Sidecar, row: Row) -> str:
+    return f"{_accelerator(sidecar)} {row['device']} stream {row['stream']}"
 
 
 def launches(sidecar: Sidecar) -> Section:

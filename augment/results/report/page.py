@@ -33,7 +33,8 @@ from augment.results.report.sections import (
 from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
-_SUMMED = ("GPU", "rank", "ranks", "recorded", "step", "steps")
+_DEVICES = ("GPU", "NPU", "MTIA device")
+_SUMMED = (*_DEVICES, "rank", "ranks", "recorded", "step", "steps")
 _BRIEF = 80  #: characters of a fact below the title
 
 
@@ -64,7 +65,7 @@ def page(document: Document) -> str:
     cards, hidden = "".join(_findings(document)), '<h2 id="findings" class="hidden">Findings</h2>'
     # the facts that fit a line below the title
     summary = [
-        text if name in ("GPU", "ranks", "recorded") else f"{name} {text}"
+        text if name in (*_DEVICES, "ranks", "recorded") else f"{name} {text}"
         for name, text in document.facts
         if name in _SUMMED and len(text) <= _BRIEF
     ]

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays.types import NO_INDEX, Int32s
+from augment.core.text import words_of
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.writers.perfetto import wire
@@ -197,7 +198,9 @@ class Tracks(AddedTracks):
     def _device(self, pid: Identity, device: Identity) -> int:
         owner = self._owners.of(pid, device)
         alike = [known for known in self._devices if known[1] == device]
-        name = f"GPU {device}"
+        from augment.diagnosis.devices import vendor
+
+        name = f"{words_of(vendor(self.trace)).gpu} {device}"
         if not (isinstance(device, int) and 0 <= device < _MOST_DEVICES):
             name = self._process_names.get(pid) or str(device)
         if len(alike) > 1:
