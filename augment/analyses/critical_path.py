@@ -147,19 +147,16 @@ def analyze(trace: Trace) -> Findings | Skipped:
     lengths = end - start
     after_start = lengths - early.sum(axis=1)
     ratio = (time - early) / np.maximum(after_start, 1)[:, np.newaxis]
-    return Findings(
-        [
-            Row(
-                rank=trace.rank,
-                step=numbers[place],
-                bound_by=KINDS[kind],
-                time_ns=int(time[place, kind]),
-                before_recording_ns=int(early[place, kind]),
-                time_ratio=float(ratio[place, kind]),
-                path_ns=int(lengths[place]),
-            )
-            for place, kind in np.argwhere(time).tolist()
-        ],
-        [track, flows] if len(flows) else [track],
-        diagnostics,
-    )
+    rows = [
+        Row(
+            rank=trace.rank,
+            step=numbers[place],
+            bound_by=KINDS[kind],
+            time_ns=int(time[place, kind]),
+            before_recording_ns=int(early[place, kind]),
+            time_ratio=float(ratio[place, kind]),
+            path_ns=int(lengths[place]),
+        )
+        for place, kind in np.argwhere(time).tolist()
+    ]
+    return Findings(rows, [track, flows] if len(flows) else [track], diagnostics)

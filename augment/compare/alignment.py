@@ -41,8 +41,8 @@ def align_sides(control: Side, test: Side) -> Alignment:
     """
     calls = _align_calls(control, test)
     back = _reverse(calls, len(test.calls))
-    places = _launched_order(control)
-    twins = _launched_order(test)
+    # work among the work of an aligned pair of calls
+    places, twins = _launched_order(control), _launched_order(test)
     home_mine, home_yours = homes(control.calls, calls)[control.work.call], homes(test.calls, back)[test.work.call]
     group_mine = _groups(control, home_mine)[places]
     group_yours = _groups(test, np.append(back, NO_INDEX)[home_yours], len(control.calls))[twins]
@@ -51,28 +51,23 @@ def align_sides(control: Side, test: Side) -> Alignment:
     met = matches != NO_INDEX
     work[places[met]] = twins[matches[met]]
     renamed = np.zeros(len(test.work), np.bool_)
-    # Pair, in order, the unaligned work of an aligned pair of calls: the same work under another name. Work of one
-    # family comes first; what remains of an operator is paired whatever its family.
+    # in order, the work of the pair that is left: the same under another name; first that of one family, then what
+    # remains of an operator, whatever its family
     taken = np.zeros(len(test.work), np.bool_)
     taken[work[work != NO_INDEX]] = True
-    places, twins = _launched_order(control), _launched_order(test)
     places, twins = places[work[places] == NO_INDEX], twins[~taken[twins]]
-    home_mine = homes(control.calls, calls)[control.work.call[places]]
-    home_yours = homes(test.calls, back)[test.work.call[twins]]
+    home_mine, home_yours = home_mine[places], home_yours[twins]
     parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NO_INDEX)[home_yours]
     of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
-    # The family of the work of both sides, -1 of unknown ones
-    families = [
-        np.where(work_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
-        for side, places in ((control, places), (test, twins))
-    ]
-    kind_mine, kind_yours = families[0], families[1]
+    kind_mine, kind_yours = (  # the family, -1 of unknown ones
+        np.where(work_families(side.trace).known[rows], side.work.family[rows], -1).astype(np.int64)
+        for side, rows in ((control, places), (test, twins))
+    )
     by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
     left_mine = (by_family == NO_INDEX) & of_mine
-    left_yours = of_yours.copy()
-    left_yours[by_family[by_family != NO_INDEX]] = False
+    of_yours[by_family[by_family != NO_INDEX]] = False
     by_type = np.full(len(places), NO_INDEX, np.int64)
-    rest = np.flatnonzero(left_yours)
+    rest = np.flatnonzero(of_yours)
     types_mine, types_yours = control.work.type[places[left_mine]], test.work.type[twins[rest]]
     matches = _paired(
         parent_mine[left_mine], types_mine.astype(np.int64), parent_yours[rest], types_yours.astype(np.int64)
