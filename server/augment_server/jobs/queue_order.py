@@ -10,7 +10,8 @@ newest one of a client with more than an equal share of the workers is queued ag
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.storage.catalog import Database
@@ -24,15 +25,14 @@ WHERE state = {_RUNNING} GROUP BY client"""  # noqa: S608 - our own numbers
 _WAITS = f"(state = {_QUEUED} OR (state = {_RUNNING} AND ready > 0))"
 #: the job that is next; ``{skip}``: what passes over those that another server is taking
 NEXT = f"""
-WITH busy AS ({_BUSY}), waiting AS (
-    SELECT jobs.number, MIN(jobs.number) OVER (PARTITION BY jobs.client) AS first
-    FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id WHERE {_WAITS})
+WITH busy AS ({_BUSY}), lines AS (
+    SELECT client, MIN(number) AS first FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id
+    WHERE {_WAITS} GROUP BY client), turns AS (
+    SELECT lines.client, first, COALESCE(running, 0) AS running, COALESCE(turn, 0) AS turn FROM lines
+    LEFT JOIN busy ON busy.client = lines.client LEFT JOIN served ON served.client = lines.client)
 SELECT jobs.* FROM jobs WHERE number = (
-    SELECT jobs.number FROM jobs JOIN waiting ON waiting.number = jobs.number
-    LEFT JOIN busy ON busy.client = jobs.client LEFT JOIN served ON served.client = jobs.client
-    WHERE jobs.state IN ({_QUEUED}, {_RUNNING})
-    ORDER BY COALESCE(busy.running, 0), COALESCE(served.turn, 0), waiting.first, jobs.due_ns, jobs.number
-    LIMIT 1 {{skip}})"""  # noqa: S608
+    SELECT jobs.number FROM turns JOIN jobs ON jobs.client = turns.client LEFT JOIN wholes ON wholes.job = jobs.id
+    WHERE {_WAITS} ORDER BY turns.running, turns.turn, turns.first, jobs.due_ns, jobs.number LIMIT 1 {{skip}})"""  # noqa: S608
 #: the clients of which jobs wait and none runs, and since when (ns)
 WAITING = f"""
 WITH busy AS ({_BUSY})
@@ -40,17 +40,14 @@ SELECT jobs.client, MIN(queued_ns) AS since FROM jobs
 LEFT JOIN wholes ON wholes.job = jobs.id LEFT JOIN busy ON busy.client = jobs.client
 WHERE {_WAITS} AND COALESCE(busy.running, 0) = 0
 GROUP BY jobs.client"""  # noqa: S608
-#: the turn of a client's first job comes when others have as many running ones as this client, that of its second when
-#: they have one more; of equal turns, those are first that are their clients' first
-_PLACES = f"""
-WITH busy AS ({_BUSY}), waiting AS (
-    SELECT id, client, ROW_NUMBER() OVER (PARTITION BY client ORDER BY due_ns, number) AS at,
-           MIN(number) OVER (PARTITION BY client) AS first
-    FROM jobs WHERE state = {_QUEUED})
-SELECT id, ROW_NUMBER() OVER (
-    ORDER BY at + COALESCE(running, 0), -COALESCE(running, 0), COALESCE(turn, 0), first) AS place
-FROM waiting LEFT JOIN busy ON busy.client = waiting.client LEFT JOIN served ON served.client = waiting.client
-"""  # noqa: S608
+#: of each client with waiting jobs how many they are, and what decides about its turns
+_LINES = f"""
+WITH busy AS ({_BUSY}), lines AS (
+    SELECT client, COUNT(*) AS count, MIN(number) AS first FROM jobs WHERE state = {_QUEUED} GROUP BY client)
+SELECT lines.client, count, COALESCE(running, 0) AS running, COALESCE(turn, 0) AS turn, first FROM lines
+LEFT JOIN busy ON busy.client = lines.client LEFT JOIN served ON served.client = lines.client"""  # noqa: S608
+#: how many waiting jobs of a client come before one of them
+_AHEAD = f"SELECT COUNT(*) AS count FROM jobs WHERE state = {_QUEUED} AND client = ? AND (due_ns, number) < (?, ?)"  # noqa: S608
 
 
 def serve(db: Database, client: str) -> None:
@@ -59,21 +56,46 @@ def serve(db: Database, client: str) -> None:
     db.execute(change, (client, time.time_ns()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The waiting jobs of a client: how many they are, and of clients with equal turns the one with the least key."""
+
+    count: int
+    key: tuple[int, int, int]  #: the number of its running jobs, negative; its last turn; its lowest waiting number
+
+
 class Turns:
     """The places of waiting jobs: those at which :data:`NEXT` takes them if none is added and no running job ends.
 
-    All are looked for together, once after each change. May be used from any thread.
+    The turn of a client's first job comes when other clients have as many running jobs as this client, that of its
+    second when they have one more. Of equal turns, those are first that are their clients' first. May be used from any
+    thread.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._known: tuple[object, dict[str, int]] = (None, {})
+        self._known: tuple[object, dict[str, _Line]] = (None, {})
 
     def places(self, jobs: Iterable[str]) -> dict[str, int]:
         """The places, from 1, of jobs in the queue of all clients; without those that do not wait."""
         version = self._storage.catalog.version()
-        known, places = self._known
+        known, lines = self._known
         if known != version:
-            places = {row["id"]: row["place"] for row in self._storage.rows(_PLACES)}
-            self._known = (version, places)
-        return {job: places[job] for job in jobs if job in places}
+            rows = self._storage.rows(_LINES)
+            lines = {row["client"]: _Line(row["count"], (-row["running"], row["turn"], row["first"])) for row in rows}
+            self._known = (version, lines)
+        return {job: place for job in jobs if (place := self._place(job, lines))}
+
+    def _place(self, job: str, lines: Mapping[str, _Line]) -> int:
+        """The place of a job; 0 if it does not wait."""
+        row = self._storage.row(f"SELECT client, due_ns, number FROM jobs WHERE id = ? AND state = {_QUEUED}", job)  # noqa: S608
+        if row is None or row["client"] not in lines:
+            return 0
+        before = self._storage.row(_AHEAD, *row)
+        assert before
+        key, place = lines[row["client"]].key, 1
+        for line in lines.values():
+            ahead = before["count"] - key[0] + line.key[0]  # how many of its jobs have an earlier turn
+            if ahead >= 0:
+                place += min(ahead, line.count) + (ahead < line.count and line.key < key)  # the next has the same
+        return place
