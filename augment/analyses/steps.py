@@ -163,7 +163,7 @@ def _drawn(trace: Trace, windows: StepWindows, z: Floats, middle: Floats) -> Sli
     dur: Int64s = windows.end - windows.start
     outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - middle) > _SEEN * middle)
     names = [
-        f"step {number}: {four_digits(ns, TIMES)}{', outlier' * far}"
+        f"step {number} (device): {four_digits(ns, TIMES)}{', outlier' * far}"
         for number, ns, far in zip(windows.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
     return SliceTrack(

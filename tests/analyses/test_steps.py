@@ -260,8 +260,9 @@ def test_the_row_of_steps_shows_their_windows() -> None:
     (track,) = findings.annotations
     assert track.name == "Steps"
     assert slices_of(track) == [
-        {"ts": 0, "dur": 5_000_000, "name": "step 3: 5 ms", "number": 3, "host_wall_ns": 1_000_000, "backlog_ns": 0},
-        {"ts": 5_000_000, "dur": 4_500_000, "name": "step 4: 4.5 ms", "number": 4, "host_wall_ns": 1_000_000,
+        {"ts": 0, "dur": 5_000_000, "name": "step 3 (device): 5 ms", "number": 3, "host_wall_ns": 1_000_000,
+         "backlog_ns": 0},
+        {"ts": 5_000_000, "dur": 4_500_000, "name": "step 4 (device): 4.5 ms", "number": 4, "host_wall_ns": 1_000_000,
          "backlog_ns": 4_000_000},
     ]  # fmt: skip
 
@@ -269,4 +270,4 @@ def test_the_row_of_steps_shows_their_windows() -> None:
 def test_a_long_step_is_named_in_seconds() -> None:
     findings = steps.analyze(trace_of(annotation("ProfilerStep#1", 0, 13_340_000_000), kernel("gemm", 30, 90)))
     (track,) = findings.annotations
-    assert slices_of(track)[0]["name"] == "step 1: 13.34 s"
+    assert slices_of(track)[0]["name"] == "step 1 (device): 13.34 s"
