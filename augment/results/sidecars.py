@@ -14,6 +14,7 @@ from msgspec import Struct
 from augment.core.old_names import current
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
+from augment.writers.metrics import found_in_job
 
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
 
@@ -157,16 +158,10 @@ def in_job(content: dict[str, Any]) -> dict[str, Any]:
         return content
     verdict = content.get("verdict", {"text": [], "rows": []})
     known = {row["rule"]: row for row in of_job.get("rows", ())}
-
-    def judged(rows: Sequence[Any]) -> list[Any]:
-        return [known.get(row["rule"], row) for row in rows]
-
-    problems = [row for row in judged(verdict["rows"]) if row["status"] == "found"]
-    ruled = {row["rule"] for row in problems}
-    problems = [row for row in known.values() if row["status"] == "found" and row["rule"] not in ruled] + problems
+    problems = found_in_job(verdict["rows"], of_job.get("rows", ()))
     analyses = dict(content["analyses"])
     if "diagnosis" in analyses:
-        rows = judged(analyses["diagnosis"]["rows"])
+        rows = [known.get(row["rule"], row) for row in analyses["diagnosis"]["rows"]]
         rows.sort(key=lambda row: (row["status"] != "found", not row["in_verdict"]))
         analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
     text = verdict_in_job(of_job, verdict["text"])

@@ -5,7 +5,8 @@ whatever their phase: the span of the recording. ``source.steps`` are the number
 annotations that occur. A number that does not exist, such as a mean of nothing, is ``null``.
 
 What the job tells a rank is known only when all its ranks are converted. The sidecar then gets a member of its own, at
-a seam as in the other outputs; without it, the sidecar is as it was written.
+a seam as in the other outputs, and its verdict is the job's, beside that of the rank alone; without the job, the
+sidecar is as it was written.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ NAME = "metrics"  #: of the seam; users cannot choose this writer, because the s
 SUFFIX = METRICS_SUFFIX
 SCHEMA_VERSION = "1.1"
 DISTRIBUTION = "kineto-augment"
+ALONE = "verdict_alone"  #: the member with a rank's verdict without its job
 
 
 class ReportedTrack(SliceTrack, frozen=True):
@@ -44,20 +46,39 @@ class ReportedTrack(SliceTrack, frozen=True):
 
 
 class MetricsSeam(Seam, frozen=True, tag=NAME):
-    """The sidecar had ``size`` bytes; a member can be added at byte ``at``."""
+    """The member ``verdict`` begins ``at`` a byte of the sidecar, with a value of ``verdict_size`` bytes (0: there is
+    none), before the last ``rest`` bytes. There it is, too, under another name, where the job has a verdict."""
 
     SUFFIX = SUFFIX
 
-    size: int
+    verdict_size: int
+    rest: int
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`; what a :class:`ReportedTrack` says is added."""
         copy_bytes(old, new, self.at)
+        old.seek(-self.rest - self.verdict_size, os.SEEK_END)
+        alone = old.read(self.verdict_size)
+        name = "verdict"
         for member in [each.reported for each in annotations if isinstance(each, ReportedTrack)][:1]:
+            if alone and member["verdict"]:
+                rows = found_in_job(msgspec.json.decode(alone)["rows"], member["rows"])
+                new.write(b',\n  "verdict": ' + _verdict({"text": member["verdict"], "rows": rows}))
+                name = ALONE
             new.write(b",\n  " + _json(TOLD) + b": " + _members({k: _json(v) for k, v in member.items()}, b"  "))
-        rest = self.size - self.at
-        old.seek(-rest, os.SEEK_END)
-        copy_bytes(old, new, rest)
+        if alone:
+            new.write(b",\n  " + _json(name) + b": " + alone)
+        copy_bytes(old, new, self.rest)
+
+
+def found_in_job(found_alone: Sequence[dict[str, Any]], told_rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was found, as rows of the diagnosis: by a rank alone, but where the job tells otherwise; what only the job
+    finds comes first."""
+    known = {row["rule"]: row for row in told_rows}
+    judged = [known.get(row["rule"], row) for row in found_alone]
+    ruled = {row["rule"] for row in judged}
+    more = [row for row in known.values() if row["rule"] not in ruled]
+    return [row for row in (*more, *judged) if row["status"] == "found"]
 
 
 def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> MetricsSeam:
@@ -67,7 +88,11 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
         OutputError: ``path`` cannot be written.
     """
     content = write_sidecar(document(augmented, more), path, augmented.trace.source.path)
-    return MetricsSeam(content.index(b',\n  "analyses": '), len(content))  # in texts, ends of lines are escaped
+    until = content.index(b',\n  "analyses": ')  # in texts, ends of lines are escaped
+    opening = b',\n  "verdict": '
+    at = content.find(opening, 0, until)
+    size = until - at - len(opening) if at >= 0 else 0
+    return MetricsSeam(at if at >= 0 else until, size, len(content) - until)
 
 
 def as_read(augmented: AugmentedTrace) -> dict[str, Any]:
@@ -106,11 +131,7 @@ def encode(sidecar: dict[str, Any]) -> bytes:
     members = {name: _json(value) for name, value in sidecar.items()}
     members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
     if "verdict" in sidecar:
-        parts = {
-            name: _lines(each, b"    ") if isinstance(each, Sequence) else _json(each)
-            for name, each in sidecar["verdict"].items()
-        }
-        members["verdict"] = _members(parts, b"  ")
+        members["verdict"] = _verdict(sidecar["verdict"])
     texts = {}
     for name, analysis in sidecar["analyses"].items():
         head = _json({name: value for name, value in analysis.items() if name != "rows"})
@@ -118,6 +139,12 @@ def encode(sidecar: dict[str, Any]) -> bytes:
     members["analyses"] = _members(texts, b"  ")
     members["diagnostics"] = _lines(sidecar["diagnostics"], b"  ")
     return _members(members, b"") + b"\n"
+
+
+def _verdict(verdict: Mapping[str, Any]) -> bytes:
+    """A verdict as readable JSON."""
+    parts = {k: _lines(each, b"    ") if isinstance(each, Sequence) else _json(each) for k, each in verdict.items()}
+    return _members(parts, b"  ")
 
 
 def _members(values: dict[str, bytes], indent: bytes) -> bytes:
@@ -203,6 +230,8 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
     if _WITH_VERDICT in rows:
         verdict = {
             "verdict": verdict_schema(rows[_WITH_VERDICT], closed),
+            ALONE: verdict_schema(rows[_WITH_VERDICT], closed)
+            | {"description": "the verdict of the rank without its job, where `verdict` is what the job tells"},
             TOLD: _told_schema(rows[_WITH_VERDICT], closed),
         }
     whole = {
@@ -229,7 +258,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
             closed,
         ),
     }
-    optional = ("verdict", TOLD)  # only if the analysis ran; only if the trace was converted with its job
+    optional = ("verdict", ALONE, TOLD)  # only if the analysis ran; only if the trace was converted with its job
     whole["required"] = [name for name in whole["required"] if name not in optional]
     return whole
 

@@ -182,7 +182,11 @@ def test_sidecars_and_timelines_say_what_the_job_tells(traces: Path, tmp_path: P
         name = f"rank{rank}.metrics.json"
         with_job, alone = (json.loads((tmp_path / folder / name).read_bytes()) for folder in ("told", "alone"))
         of_job = with_job.pop("told_by_job")
-        assert with_job == alone
+        own_verdict, verdict = with_job.pop("verdict_alone"), with_job["verdict"]
+        assert {**with_job, "verdict": own_verdict} == alone
+        assert verdict["text"] == of_job["verdict"]
+        changed = {row["rule"]: row for row in of_job["rows"]}
+        assert all(row["status"] == "found" and row == changed.get(row["rule"], row) for row in verdict["rows"])
         assert list(of_job) == said
         assert of_job["job"].startswith(f"Rank {LATE} delays the other three")
         assert of_job["waits_for"] == (None if rank == LATE else f"rank {LATE}")
