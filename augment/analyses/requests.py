@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, Intervals, Places, clip, sums, union
+from augment.arrays import Int64s, Intervals, clip, sums, union
 from augment.core.annotations import Annotation, SliceTrack, Texts
 from augment.core.attachments import RequestSpans
 from augment.core.findings import Findings, Skipped, column
@@ -132,16 +132,12 @@ def analyze(trace: Trace) -> Findings | Skipped:
         )
         if count
     ]
-    return Findings(_rows(trace, spans, places, begin, end), tracks, diagnostics)
-
-
-def _rows(trace: Trace, spans: RequestSpans, places: Places, begin: int, end: int) -> list[Row]:
     moments = spans.moments[places]
     whole = (moments[:, :-1] >= begin) & (moments[:, 1:] <= end)  # of each phase, whether the trace has all of it
     length = np.diff(moments)
     queue, prefill, decode = (PHASES.index(name) for name in ("queue", "prefill", "decode"))
     parts: dict[str, tuple[int, Int64s]] = {}  # by name of the column: of which phase, and how much of it
-    batches, annotated = steps.batches(trace), steps.recorded(trace)
+    batches = steps.batches(trace)
     if batches:
         prompts = np.array([batch.phase in ("prefill", "mixed") for batch in batches], np.bool_)
         with_prompts = union(annotated.ts[prompts], annotated.end[prompts])
@@ -181,7 +177,7 @@ def _rows(trace: Trace, spans: RequestSpans, places: Places, begin: int, end: in
                 **(dict.fromkeys(_PARTS) | known),
             )
         )
-    return rows
+    return Findings(rows, tracks, diagnostics)
 
 
 _PARTS = Row.__struct_fields__[Row.__struct_fields__.index("behind_prefill_ns") :]

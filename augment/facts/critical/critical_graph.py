@@ -148,7 +148,29 @@ def critical_graph(trace: Trace) -> CriticalGraph:
     edges = _Edges.joined([edges, from_root], trace.context.threads)
     by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
     order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
-    return _bound(ts, lanes, edges, order, tuple(diagnostics))
+    # the graph with its binding edges: for each node, the edge that is fulfilled last
+    head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
+    weight, decides = edges.least, binding[binding >= 0]
+    weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]
+    lane = np.full(len(ts), -1, np.int32)
+    lane[1 : 1 + len(lanes.ts)] = lanes.track
+    return CriticalGraph(
+        ts=ts,
+        lane=lane,
+        first_work=1 + len(lanes.ts),
+        kind=edges.kind,
+        source=edges.source,
+        target=edges.target,
+        self_ns=np.minimum(edges.self_ns, weight, out=edges.self_ns),
+        weight=weight,
+        from_row=edges.from_row,
+        to_row=edges.to_row,
+        binding=binding,
+        head=head,
+        following=following,
+        order=order,
+        diagnostics=tuple(diagnostics),
+    )
 
 
 def _known(trace: Trace, dependencies: list[Dependencies]) -> Int64s:
@@ -275,34 +297,6 @@ def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]
     sound = took >= 0
     sound[tied] = level[source] < level[target]
     return level, sound
-
-
-def _bound(
-    ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics: tuple[Diagnostic, ...]
-) -> CriticalGraph:
-    """The graph with its binding edges: for each node, the edge that is fulfilled last."""
-    head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
-    weight, decides = edges.least, binding[binding >= 0]
-    weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]
-    lane = np.full(len(ts), -1, np.int32)
-    lane[1 : 1 + len(lanes.ts)] = lanes.track
-    return CriticalGraph(
-        ts=ts,
-        lane=lane,
-        first_work=1 + len(lanes.ts),
-        kind=edges.kind,
-        source=edges.source,
-        target=edges.target,
-        self_ns=np.minimum(edges.self_ns, weight, out=edges.self_ns),
-        weight=weight,
-        from_row=edges.from_row,
-        to_row=edges.to_row,
-        binding=binding,
-        head=head,
-        following=following,
-        order=order,
-        diagnostics=diagnostics,
-    )
 
 
 def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[Int32s, Int32s, Int32s]:

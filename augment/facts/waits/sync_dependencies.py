@@ -111,29 +111,8 @@ def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bo
         return joined_waits([])
     work, events = gpu_work(trace), trace.events
     begun, returned = events.ts[calls], events.ts[calls] + events.dur[calls]
-    best = _last_awaited(trace, scopes, returned)
-    known = best >= 0
-    if mostly:
-        known &= 2 * (np.append(work.end, 0)[best] - begun) > returned - begun
-    early = int((work.end[best[known]] > returned[known]).sum())
-    message = "calls return before the work that they waited for has ended, by the clocks"
-    calls, best, begun, returned = calls[known], best[known], begun[known], returned[known]
-    track = events.track[calls]
-    return CallWaits(
-        dependencies_of(DependencyKind.SYNC, work.row[best], calls, from_work=best, to_at=(track, returned)),
-        track,
-        begun,
-        returned,
-        (Diagnostic("wait_before_end", early, message),) if early else (),
-    )
-
-
-def _last_awaited(trace: Trace, scopes: list[_Scope], returned: Int64s) -> Places:
-    """The place of the last work to end in each scope, for calls that ``returned`` then; ``NO_INDEX`` if there is none.
-
-    Of calls that are not known to have waited, only work counts that had ended when they returned.
-    """
-    work = gpu_work(trace)
+    # the place of the last work to end in each scope, for calls that returned then; NO_INDEX if there is none. Of
+    # calls that are not known to have waited, only work counts that had ended when they returned.
     before = np.array([scope.before for scope in scopes], np.int64)
     certain = np.array([scope.certain for scope in scopes], np.bool_)
     best = np.full(len(scopes), NO_INDEX, np.intp)
@@ -153,7 +132,20 @@ def _last_awaited(trace: Trace, scopes: list[_Scope], returned: Int64s) -> Place
         asked, last = asked[fits], last[fits]
         better = (best[asked] < 0) | (work.end[last] > work.end[best[asked]])
         best[asked[better]] = last[better]
-    return best
+    known = best >= 0
+    if mostly:
+        known &= 2 * (np.append(work.end, 0)[best] - begun) > returned - begun
+    early = int((work.end[best[known]] > returned[known]).sum())
+    message = "calls return before the work that they waited for has ended, by the clocks"
+    calls, best, begun, returned = calls[known], best[known], begun[known], returned[known]
+    track = events.track[calls]
+    return CallWaits(
+        dependencies_of(DependencyKind.SYNC, work.row[best], calls, from_work=best, to_at=(track, returned)),
+        track,
+        begun,
+        returned,
+        (Diagnostic("wait_before_end", early, message),) if early else (),
+    )
 
 
 def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:

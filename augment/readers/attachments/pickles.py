@@ -94,7 +94,11 @@ class Pickled:
                     pieces.append(piece)
                     length += len(piece)
                 data, before = np.frombuffer(b"".join(pieces), np.uint8), len(rest)
-                self._make_room(len(data))
+                for name, column in self._columns.items():
+                    needed = int(state[_USED.get(name, scan.NODES)]) + len(data) + 1
+                    needed += int(state[scan.DEPTH]) if name == "items" else 0
+                    if name != "marks" and len(column) < needed:
+                        column.resize(needed + needed // 8, refcheck=False)  # realloc moves pages, and copies nothing
                 result = kernel(data, len(data), state, *self._columns.values())
                 at = int(state[scan.AT])
                 if result == scan.DONE:
@@ -109,14 +113,6 @@ class Pickled:
                 rest, base = data[at:].tobytes(), base + at
                 wanted = max(_PIECE, int(state[scan.NEEDED]))
                 state[scan.AT] = 0
-
-    def _make_room(self, count: int) -> None:
-        state = self._state
-        for name, column in self._columns.items():
-            needed = int(state[_USED.get(name, scan.NODES)]) + count + 1
-            needed += int(state[scan.DEPTH]) if name == "items" else 0
-            if name != "marks" and len(column) < needed:
-                column.resize(needed + needed // 8, refcheck=False)  # realloc moves pages, and copies nothing
 
     def _refused(self, result: int, data: npt.NDArray[np.uint8], at: int, base: int) -> Exception:
         import pickletools
