@@ -64,9 +64,10 @@ class Cluster:
         self.start()
 
     def _run(self, program: str, *args: str) -> None:
-        identity = {"user": self._user.pw_uid, "group": self._user.pw_gid} if self._user else {}
         command = [os.path.join(self._programs, program), *args]
-        subprocess.run(command, check=True, capture_output=True, cwd=self._folder, timeout=PATIENCE_S, **identity)  # type: ignore[call-overload]
+        if self._user:  # not by subprocess, which then forks: gRPC's threads do not survive that
+            command = ["runuser", "-u", self._user.pw_name, "--", *command]
+        subprocess.run(command, check=True, capture_output=True, cwd=self._folder, timeout=PATIENCE_S)
 
     def start(self) -> None:
         """Start it, on the same port."""
