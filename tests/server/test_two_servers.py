@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,10 @@ from serving_process import augment
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.jobs import parts
+from augment_server.jobs.jobs import Jobs
 from augment_server.storage import postgres as catalogs
+from augment_server.storage.inputs import NOTHING
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller
 
@@ -161,6 +165,33 @@ def test_an_upload_goes_on_at_the_other(both: tuple[Server, Server], tmp_path: P
     writer._part.close()
     assert first.stub.GetUpload(calls.GetUploadRequest(name=name)).upload.state == v1.Upload.STATE_COMPLETE
     assert first.wait(first.create(name).name).state == SUCCEEDED
+
+
+def test_what_ends_while_the_dead_are_buried_counts(
+    both: tuple[Server, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace of a whole job is done in one server, while another counts the steps anew."""
+    for server in both:
+        begins_nothing(server, monkeypatch)
+    first, second = both
+    inputs = [v1.Input(upload=first.upload(trace(tmp_path / "a.json")), file_name=f"{at}.json") for at in range(2)]
+    spec = v1.JobSpec(job=v1.WholeJobSpec(inputs=inputs))
+    job = first.stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name.removeprefix("jobs/")
+    begun = [Jobs.begin(first.core._jobs) for _ in range(2)]
+    assert begun[0]
+    assert begun[1]
+    first.core._jobs.end_step(begun[0])
+    storage = second.core._storage
+    with first.core._storage.changing(job) as db:
+        assert begun[1].step
+        assert parts.end(db, job, begun[1].step, begun[1].attempt, None, NOTHING) == 2
+        burying = threading.Thread(target=second.core._retention.recover, args=(print,))
+        burying.start()
+        eventually(lambda: storage.row("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"))
+    burying.join()
+    row = storage.row("SELECT ready, running FROM wholes WHERE job = ?", job)
+    assert row
+    assert [*row] == [1, 0]  # the last step
 
 
 def test_a_catalog_that_goes_away_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,9 @@ def close(db: Database, job: str) -> None:
 
 def recover(db: Database) -> None:
     """Steps that were interrupted by the end of their server wait again."""
+    open_jobs = "state IN (?, ?) AND id IN (SELECT job FROM wholes)"
+    lock = f"UPDATE jobs SET attempt = attempt WHERE {open_jobs}"  # noqa: S608 - what others do about them is counted
+    db.execute(lock, (QUEUED, RUNNING))
     change = "UPDATE parts SET state = ?, attempt = '' WHERE state = ? AND server NOT IN (SELECT id FROM servers)"
     db.execute(change, (QUEUED, RUNNING))
     of_job = "FROM parts WHERE parts.job = wholes.job AND state"

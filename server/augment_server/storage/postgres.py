@@ -133,7 +133,7 @@ def _told() -> Iterator[None]:
         yield
     except psycopg.errors.QueryCanceled:
         raise
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+    except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout) as error:
         raise _away(error) from error
 
 
@@ -144,6 +144,7 @@ class _Connection:
         self.real = psycopg.connect(
             url, autocommit=True, row_factory=_row_maker, connect_timeout=_CONNECT_S, options=_options(url),
             application_name="kineto-augment", keepalives_idle=10, keepalives_interval=5, keepalives_count=3,
+            tcp_user_timeout=20_000,
         )  # fmt: skip
         self.real.adapters.register_loader("numeric", _Whole)
         if not is_durable:
