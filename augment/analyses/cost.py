@@ -56,6 +56,7 @@ def analyze(trace: Trace, *, price: str = "1") -> Findings | Skipped:
     whole = measure(trace)
     if not len(whole.windows) or not whole.length_ns:
         return Skipped("the recording has no time that could be priced")
+    saved = {each.rule: each.found.saved_ns for each in diagnose(trace).findings}  # first: waits while it is made
     count = len(gpu_work(trace).devices)
     figures = step_figures(trace, whole.windows)
     wall = sum(float(each.wall_ns.mean()) for each in figures) / count
@@ -65,7 +66,6 @@ def analyze(trace: Trace, *, price: str = "1") -> Findings | Skipped:
         ("busy", None, busy),
         ("idle", None, wall - busy),
     ]
-    saved = {each.rule: each.found.saved_ns for each in diagnose(trace).findings}
     parts += [("finding", rule, float(ns)) for rule, ns in saved.items() if ns]
     rate = hour * count / _HOUR_NS
     return Findings(

@@ -203,7 +203,9 @@ def distinct(values: npt.NDArray[Whole]) -> npt.NDArray[Whole]:
         low = int(values.min())
         size = int(values.max()) - low + 1
         if size <= 4 * len(values) + (1 << 10):
-            return (compressed(values.astype(np.int64, copy=False) - low, size)[0] + low).astype(values.dtype)
+            codes = values.astype(np.int64)
+            codes -= low
+            return (compressed(codes, size)[0] + low).astype(values.dtype)
     ascending = np.sort(values, kind="stable")
     return ascending[run_starts(ascending)]
 

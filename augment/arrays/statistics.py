@@ -64,12 +64,15 @@ def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray
     low, groups = int(values.min(initial=0)), len(bounds) - 1
     span = int(values.max(initial=0)) - low + 1
     if values.dtype == np.int64 and span * groups < _MOST_KEYS:  # a single sort, of keys
-        keys = ordered(code.astype(np.int64) * span + (values - low))
-        ascending = keys - np.repeat(np.arange(groups) * span - low, np.diff(bounds))
+        keys = code.astype(np.int64)
+        keys *= span
+        keys += values
+        keys -= low
+        ascending, less = ordered(keys), np.arange(groups) * span - low
     else:
         order = np.argsort(values)
-        ascending = values[order[grouped(code[order], groups)]]
-    low, high = ascending[(bounds[:-1] + bounds[1:] - 1) // 2], ascending[(bounds[:-1] + bounds[1:]) // 2]
+        ascending, less = values[order[grouped(code[order], groups)]], np.zeros(groups, values.dtype)
+    low, high = (ascending[place // 2] - less for place in (bounds[:-1] + bounds[1:] - 1, bounds[:-1] + bounds[1:]))
     medians: npt.NDArray[np.float64] = low + (high - low) / 2
     return medians
 

@@ -88,6 +88,7 @@ def check(trace: Trace) -> rule.Answer:
     begins = np.flatnonzero(np.diff(alike[order], prepend=-1))
     number = np.empty(len(places), np.int64)
     number[order] = np.arange(len(places)) - np.repeat(begins, np.diff(np.append(begins, len(places))))
+    del alike, order, begins  # frees memory for what follows
     alone = judging.beside_ns(trace, lasting)[places] <= ALONE * (work.end - work.ts)[places]
     places, device, shapes, number = (column[alone] for column in (places, device, shapes, number))
     ran = work.end[places] - work.ts[places]
