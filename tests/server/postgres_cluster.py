@@ -95,6 +95,14 @@ class Cluster:
             while Path(f"/proc/{each}/stat").exists() and " Z " not in Path(f"/proc/{each}/stat").read_text():
                 pass
 
+    def back_up_and_restore(self) -> None:
+        """Dump the database, make it anew, and restore it."""
+        where, dump = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"], str(self._folder / "dump")
+        self._run("pg_dump", *where, "-f", dump, "postgres")
+        self._run("dropdb", "--force", *where, "--maintenance-db", "template1", "postgres")
+        self._run("createdb", *where, "--maintenance-db", "template1", "postgres")
+        self._run("psql", *where, "-v", "ON_ERROR_STOP=1", "-q", "-f", dump, "postgres")
+
     def stop(self) -> None:
         """End it."""
         self._run("pg_ctl", "-D", str(self._folder / "data"), "-m", "immediate", "-w", "stop")

@@ -218,6 +218,20 @@ def test_a_catalog_that_goes_away_and_comes_back(tmp_path: Path, monkeypatch: py
                 assert eventually(lambda job=job: done(server, job))
 
 
+def test_a_backup_is_restored(tmp_path: Path, postgres: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "catalog_of", postgres.url)
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        job = server.wait(server.create(upload).name)
+        bytes_ = server.read(job.artifacts[0].name)
+    postgres.back_up_and_restore()
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        assert server.get(job.name) == job
+        assert server.read(job.artifacts[0].name) == bytes_
+        assert server.core._retention.stored_bytes() > len(bytes_)
+        assert server.wait(server.create(upload).name).state == SUCCEEDED
+
+
 def done(server: Server, job: str) -> bool:
     try:
         return server.get(job).state == SUCCEEDED
