@@ -194,11 +194,11 @@ def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
     work = [each for at in range(20) for each in launched("gemm", (202 + 4 * at) * ms, (205 + 4 * at) * ms, at)]
     outer = frame("pipelines/video.py(129): preprocess", ms, 201 * ms)
     inner = [frame("images.py(390): normalize", at * ms // 2, (at + 1) * ms // 2) for at in range(4, 400, 2)]
-    told = problem_of(host_gaps.check(trace_of(step, train, *work, outer, *inner)))
-    assert title_of(told).startswith("The host stalls for up to 20")
-    assert title_of(told).endswith("in pipelines/video.py(129): preprocess without launching work")
+    problem = problem_of(host_gaps.check(trace_of(step, train, *work, outer, *inner)))
+    assert title_of(problem).startswith("The host stalls for up to 20")
+    assert title_of(problem).endswith("in pipelines/video.py(129): preprocess without launching work")
     plain = problem_of(host_gaps.check(trace_of(step, *work)))
-    assert told.saved_ns == plain.saved_ns > 190 * ms
+    assert problem.saved_ns == plain.saved_ns > 190 * ms
     assert isinstance(launch_bound.check(trace_of(step, train, *work, outer, *inner)), Fine)
 
 
@@ -219,9 +219,9 @@ def test_an_operator_of_many_views_stalls_the_host() -> None:
     work = [each for at in range(20) for each in launched("gemm", (52 + 2 * at) * ms, (53 + 2 * at) * ms, at)]
     split = op("aten::split_with_sizes", 2 * ms, 42 * ms)
     views = [op("aten::narrow", at * ms // 10, (at + 1) * ms // 10 - 5_000) for at in range(20, 420)]
-    told, plain = (problem_of(host_gaps.check(trace_of(step, *work, split, *more))) for more in (views, []))
-    assert "at a time in aten::split_with_sizes" in title_of(told)
-    assert told.saved_ns == plain.saved_ns
+    problem, plain = (problem_of(host_gaps.check(trace_of(step, *work, split, *more))) for more in (views, []))
+    assert "at a time in aten::split_with_sizes" in title_of(problem)
+    assert problem.saved_ns == plain.saved_ns
     fill = launched("fill", 21 * ms, 22 * ms, 99)
     with_call = host_gaps.check(trace_of(step, *work, split, *views, *fill))
     assert not isinstance(with_call, Found) or "split" not in title_of(with_call), "that is launching"
