@@ -85,8 +85,10 @@ def ends_early(trace: Trace) -> bool:
 
 
 def is_excerpt(trace: Trace) -> bool:
-    """Whether there is GPU work, but less than of any run that can be judged, and not because it was lost."""
-    return 0 < len(gpu_work(trace)) < LEAST_PIECES and len(kernel_launches(trace)) < LEAST_PIECES
+    """Whether there is GPU work, but less than of any run that can be judged: neither because it was lost, nor because
+    a graph's capture only writes launches down."""
+    launching = strings_where(trace, _KERNEL.match).take(trace.events.name[launches(trace).row])
+    return 0 < len(gpu_work(trace)) < LEAST_PIECES and int(np.count_nonzero(launching)) < LEAST_PIECES
 
 
 def unlaunched_ratio(trace: Trace) -> float:

@@ -130,6 +130,10 @@ def test_lost_kernels_and_excerpts_are_told_and_doubted() -> None:
     captured = [call("cudaStreamBeginCapture", 1_000, 2_000), call("cudaStreamEndCapture", 290_000, 291_000)]
     written = [call("cudaLaunchKernel", 3_000 * at, 3_000 * at + 1_000, correlation=500 + at) for at in range(1, 90)]
     assert isinstance(partial_recording.check(trace_of(STEP, *captured, *written, *enough())), Fine)
+    last = launched("gemm", 300_000, 900_000, 1)
+    assert isinstance(partial_recording.check(trace_of(STEP, *captured, *written, *last)), Fine), "it captures"
+    calls = [call("cudaStreamIsCapturing", 3_000 * at, 3_000 * at + 1_000) for at in range(1, 90)]
+    assert title_of(problem_of(partial_recording.check(trace_of(STEP, *calls, *last)))).startswith("Only 1 piece")
 
 
 def test_an_excerpt_has_a_cause_and_says_from_how_many_pieces() -> None:
