@@ -174,7 +174,12 @@ def chunks(path: Path) -> Iterator[calls.UploadTraceRequest]:
 
 @contextlib.contextmanager
 def serving(
-    state: Path, limits: Limits = SMALL, roots: tuple[Path, ...] = (), client: str = "host:test", **changed: Any
+    state: Path,
+    limits: Limits = SMALL,
+    roots: tuple[Path, ...] = (),
+    client: str = "host:test",
+    store: str = "",
+    **changed: Any,
 ) -> Iterator[Server]:
     """A server over ``state``."""
     limits = replace(limits, **changed)
@@ -187,7 +192,7 @@ def serving(
         return dict(context.invocation_metadata()).get("client", client)
 
     async def start() -> tuple[Core, grpc.aio.Server, int]:
-        core = Core(state, limits, roots, observer, client_of, catalog=catalog_of(state))
+        core = Core(state, limits, roots, observer, client_of, catalog=catalog_of(state), store=store)
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
         add_AugmentServiceServicer_to_server(core.servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from in_process import PATIENCE_S, SMALL, Server, chunks, eventually, refused, serving, trace
+from object_store import STORES, store_of
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -24,9 +25,10 @@ from augment_server.storage.storage import Storage
 Part = calls.UploadTraceRequest
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), max_upload_bytes=1 << 20, max_open_uploads=40) as running:
+@pytest.fixture(scope="module", params=STORES)
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
+    state, store = tmp_path_factory.mktemp("state"), store_of(request.param)
+    with serving(state, max_upload_bytes=1 << 20, max_open_uploads=40, store=store) as running:
         yield running
 
 
@@ -180,9 +182,10 @@ def test_another_client_ends_no_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_catalogs")
-def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", STORES)
+def test_equal_bytes_are_stored_once(tmp_path: Path, kind: str) -> None:
     data = os.urandom(5000)
-    with serving(tmp_path) as server:
+    with serving(tmp_path, store=store_of(kind)) as server:
         first = start(server, data)
         send(server, resume(first, 0), Part(chunk=data))
         second = start(server, data)
@@ -190,8 +193,8 @@ def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
         assert send(server, resume(second, 0), Part(chunk=data)).state == v1.Upload.STATE_COMPLETE
         known = start(server, data, sha256=True)
         assert known.state == v1.Upload.STATE_COMPLETE
-        assert [path.name for path in (tmp_path / "blobs").iterdir()] == [hashlib.sha256(data).hexdigest()]
-        assert list((tmp_path / "parts").iterdir()) == []
+        assert server.core._storage.store.names("blobs") == [hashlib.sha256(data).hexdigest()]
+        assert not server.core._storage.store.begun()
 
 
 def test_knowing_a_digest_is_not_having_the_bytes(server: Server) -> None:
@@ -222,9 +225,8 @@ def test_bytes_that_are_gone_are_never_made_up(server: Server) -> None:
     data = os.urandom(300_000)
     upload = start(server, data, sha256=True)
     cut(server, upload, data[:100_000])
-    part = server.core._storage.root / "parts" / upload.name.removeprefix("uploads/")
-    eventually(lambda: part.stat().st_size == 100_000)
-    part.unlink()
+    eventually(lambda: get(server, upload).received_bytes == 100_000)
+    server.core._storage.store.remove(f"parts/{upload.name.removeprefix('uploads/')}")
     with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
         send(server, resume(upload, 100_000), Part(chunk=data[100_000:]))
     assert get(server, upload).received_bytes == 0

@@ -13,12 +13,14 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, eventually, outputs, refused, serving
+from in_process import Server, eventually, refused, serving
+from object_store import STORES, keys, store_of
 from serving_process import augment
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.jobs import parts
+from augment_server.storage.folder import Folder
 from augment_server.storage.inputs import Outputs
 from simulator import JobOptions, simulate
 
@@ -40,9 +42,9 @@ class Traces:
         return sorted(self.folder.rglob("*.json.gz"))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as running:
+@pytest.fixture(scope="module", params=STORES)
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state"), store=store_of(request.param)) as running:
         yield running
 
 
@@ -86,7 +88,7 @@ def test_the_files_are_the_commands(server: Server, traces: Traces) -> None:
     assert (job.state, list(job.failures), job.attempt_count) == (SUCCEEDED, [], 1), job.error
     assert made(server, job) == traces.wanted
     assert job.artifacts[-1].file_name == "job.metrics.json"
-    eventually(lambda: not os.listdir(server.core._storage.root / "ranks"))
+    eventually(lambda: not keys(server.core._storage.store, "ranks"))
     assert [stage.stage for stage in job.progress.stages] == ["converting", "comparing", "drawing", "merging"]
     assert job.progress.done_count == job.progress.total_count == RANKS + 3
 
@@ -165,7 +167,7 @@ def test_a_trace_that_is_none(server: Server, traces: Traces, tmp_path: Path) ->
     assert (failure.index, failure.file_name, failure.error.reason) == (0, "bad.json", "UNKNOWN_FORMAT")
     job = server.wait(create(server, [bad]).name)
     assert (job.state, job.error.reason, len(job.failures)) == (FAILED, "UNKNOWN_FORMAT", 1)
-    assert not os.listdir(server.core._storage.root / "ranks")
+    eventually(lambda: not keys(server.core._storage.store, "ranks"))
 
 
 def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
@@ -175,8 +177,12 @@ def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
     job = server.wait(create(server, inputs, augment=spec, merge=v1.MergeSpec()).name)
     assert (job.state, len(job.failures), job.error.reason) == (FAILED, RANKS, "USAGE")
     earlier = server.wait(server.create(inputs[0].upload, summaries=True).name)
-    for path in outputs(server.core._storage.root, earlier.name).iterdir():
-        path.write_bytes(b"damaged")
+    store, folder = server.core._storage.store, server.core._jobs.folder(earlier.name.removeprefix("jobs/"))
+    for artifact in earlier.artifacts:
+        if isinstance(store, Folder):
+            (server.core._storage.root / folder / artifact.file_name).write_bytes(b"damaged")
+        else:
+            store.put(f"{folder}/{artifact.file_name}", b"damaged")
     given = v1.Input(job=earlier.name)
     kinds = [
         v1.JobSpec(job=v1.WholeJobSpec(inputs=[given, inputs[1]], augment=v1.AugmentSpec())),

@@ -69,6 +69,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client are waiting or running; try again"),
     "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are unfinished; finish one"),
     "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are in use, or the disk is full; try again"),
+    "STORE_UNAVAILABLE": (_C.UNAVAILABLE, "the server's object store does not answer, or refuses it; try again"),
     "TOO_MANY_CALLS": (_C.RESOURCE_EXHAUSTED, "max_calls, or max_client_calls of this client; try again"),
     "TOO_MANY_CONNECTIONS": (
         _C.RESOURCE_EXHAUSTED,

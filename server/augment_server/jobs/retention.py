@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -16,12 +17,13 @@ from augment_server.jobs import parts
 from augment_server.jobs.jobs import FINAL, QUEUED, RUNNING
 from augment_server.storage.catalog import Row
 from augment_server.storage.requests import LIFE_NS
-from augment_server.storage.storage import Storage, now_ns
+from augment_server.storage.storage import Storage, Store, now_ns
 from augment_server.storage.uploads import Uploads
 
 FRESH_S = 600.0  #: data used within this time is not removed to make room
 _PAUSES = 10  #: while no server runs, at most this part of the shorter life passes
 T = TypeVar("T")
+_STRAYS_S = 3600.0
 _TOGETHER = 200  #: jobs or uploads that are removed in one transaction
 _MOST_SWEPT = 20_000  #: maximum of each kind in one sweep, so that other work need not wait
 _OPEN = f"FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # our own numbers
@@ -50,6 +52,7 @@ class Retention:
         saved = storage.row("SELECT ns FROM clock")
         life_s = min(limits.artifact_life_s, limits.upload_life_s)
         self.clock = Clock(saved["ns"] if saved else None, int(life_s * 1e9) // _PAUSES)
+        self._strays_s = -math.inf  # when a store that is far is looked through again
         self.stopping = False  #: whether the current sweep shall end early
         self.removed: Counter[tuple[str, str]] = Counter()  #: counts by reason: ``age``, ``number``, ``room``
 
@@ -81,7 +84,7 @@ class Retention:
                 change = f"UPDATE jobs SET {anew} WHERE state = ? AND {gone} AND {whole}"  # noqa: S608
                 db.execute(change, (QUEUED, now_ns(), RUNNING))
                 db.execute(f"DELETE FROM senders WHERE {gone}")  # noqa: S608
-            self._drop_strays(tell)
+            self._drop_strays(storage.local, tell)
         return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
 
     def _recover_upload(self, row: Row) -> None:
@@ -96,26 +99,28 @@ class Retention:
         elif there != row["received"]:
             self._update("UPDATE uploads SET received = ? WHERE id = ?", there, row["id"])
 
-    def _drop_strays(self, tell: Callable[[str], None]) -> None:
-        """Remove files without a row in the database. A file is looked for before its row, which was there first."""
+    def _drop_strays(self, store: Store, tell: Callable[[str], None]) -> None:
+        """Remove bytes without a row. They are looked for before the rows, which were there first."""
         storage = self._storage
-        local, store = storage.local, storage.store
-        places = ((store, "parts"), (store, "artifacts"), (store, "ranks"), (local, "work"))
-        names = {folder: where.names(folder) for where, folder in places}
+        stored = {"parts": store.begun(), **{folder: set(store.names(folder)) for folder in ("artifacts", "ranks")}}
         begins = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
-        done = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
+        jobs = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
+        if storage.catalog.is_shared or store.is_far:  # jobs may run meanwhile
+            jobs |= begins | {row["job"] for row in storage.rows("SELECT job FROM leftovers")}
         kept = {
-            "parts": {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")},
-            "artifacts": done | begins if storage.catalog.is_shared else done,
+            "parts": {row["id"] for row in storage.rows("SELECT id FROM uploads")},
+            "artifacts": jobs,
             "ranks": begins,
-            "work": {row["id"] for row in storage.rows("SELECT id FROM servers")},
         }
-        for where, folder in places:
-            for name in names[folder]:
+        if store is storage.local:
+            stored["work"] = set(store.names("work"))
+            kept["work"] = {row["id"] for row in storage.rows("SELECT id FROM servers")}
+        for folder, names in stored.items():
+            for name in names:
                 if name.partition(".")[0] in kept[folder]:
                     continue
                 try:
-                    where.remove(f"{folder}/{name}")
+                    store.remove(f"{folder}/{name}")
                 except OSError as error:
                     tell(f"{folder}/{name}: belongs to nothing, and cannot be removed: {error!r}")
 
@@ -142,6 +147,9 @@ class Retention:
             self._drop_contents()
             self._drop_leftovers()
             self._drop_ranks()
+            if self._storage.store.is_far and time.monotonic() >= self._strays_s:
+                self._strays_s = time.monotonic() + _STRAYS_S
+                self._drop_strays(self._storage.store, lambda _: None)
         self._update("DELETE FROM requests WHERE at_ns < ?", now - LIFE_NS)
         self._update("DELETE FROM served WHERE turn < ?", now_ns() - LIFE_NS)
         key, beyond = "realm, method, request_id", _BEYOND.format("realm", "at_ns")
@@ -290,50 +298,58 @@ class Retention:
             db.executemany("INSERT INTO leftovers VALUES (?) ON CONFLICT DO NOTHING", later)
         for job in jobs:
             if job not in needed:
-                self._storage.store.remove(f"artifacts/{job}")
+                _removed(self._storage.store, f"artifacts/{job}")
         self.removed["job", why] += len(gone)
 
     def _remove_uploads(self, uploads: Sequence[tuple[str, int | None]], why: str) -> None:
         """Remove uploads, but none used again since the time beside it: its client was told that it exists."""
-        change = "DELETE FROM uploads WHERE id = ? AND touched_ns = COALESCE(?, touched_ns)"
+        change = "DELETE FROM uploads WHERE id = ? AND touched_ns = COALESCE(?, touched_ns) RETURNING id, complete"
         with self._storage.writing() as db:
-            gone = [upload for upload, touched in uploads if db.execute(change, (upload, touched)).rowcount]
-        for upload in gone:
-            self._uploads.drop(upload)
+            gone = [row for upload in uploads for row in db.execute(change, upload).fetchall()]
+        for row in gone:
+            if not row["complete"]:
+                self._uploads.drop(row["id"])
         self.removed["upload", why] += len(gone)
 
     def _drop_content(self, sha256: str) -> None:
         storage = self._storage
-        complete = "SELECT 1 FROM uploads WHERE sha256 = ? AND complete"
-        needed = f"{complete} UNION ALL SELECT 1 FROM ({_NEEDED}) AS needed WHERE content = ? LIMIT 1"  # noqa: S608
-        with storage.lock:
+        named = "SELECT 1 FROM uploads WHERE sha256 = ?"
+        needed = f"{named} UNION ALL SELECT 1 FROM ({_NEEDED}) AS needed WHERE content = ? LIMIT 1"  # noqa: S608
+        with storage.store.lock:
             if sha256 and not storage.row(needed, sha256, sha256):
-                storage.store.remove(f"blobs/{sha256}")
+                _removed(storage.store, f"blobs/{sha256}")
 
     def _drop_contents(self) -> None:
         """Remove contents that no upload, and no waiting or running job, needs."""
         storage = self._storage
-        with storage.lock:
-            kept = {row["sha256"] for row in storage.rows("SELECT sha256 FROM uploads WHERE complete")}
+        with storage.store.lock:
+            contents = set(storage.store.names("blobs"))  # before the rows, which name a content before it is there
+            kept = {row["sha256"] for row in storage.rows("SELECT sha256 FROM uploads")}
             kept |= {row["content"] for row in storage.rows(_NEEDED)}
-            for name in set(storage.store.names("blobs")) - kept:
-                storage.store.remove(f"blobs/{name}")
+            for name in contents - kept:
+                _removed(storage.store, f"blobs/{name}")
 
     def _drop_leftovers(self) -> None:
         """Remove artifacts of removed jobs that no waiting or running job needs."""
         for row in self._storage.rows(f"SELECT job FROM leftovers WHERE job NOT IN ({_SOURCES})"):  # noqa: S608
-            self._storage.store.remove(f"artifacts/{row['job']}")
+            _removed(self._storage.store, f"artifacts/{row['job']}")
             self._update("DELETE FROM leftovers WHERE job = ?", row["job"])
 
     def _drop_ranks(self) -> None:
         """Remove outputs of single traces of ended jobs that were left behind."""
         for job in self._storage.store.names("ranks"):
             if not self._storage.row(f"SELECT 1 {_OPEN} AND id = ?", job):
-                self._storage.store.remove(f"ranks/{job}")
+                _removed(self._storage.store, f"ranks/{job}")
 
     def _update(self, change: str, *values: object) -> None:
         with self._storage.writing() as db:
             db.execute(change, values)
+
+
+def _removed(store: Store, key: str) -> None:
+    """Remove what a row had. Where the store does not answer, that is done later, as of strays."""
+    with contextlib.suppress(Refusal):
+        store.remove(key)
 
 
 _CATCH_UP = 10  #: while it is behind the time of day, it runs a tenth faster

@@ -33,6 +33,7 @@ T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
 _TOGETHER_S = 0.1  #: changes of a job within this time are reported as one
 _PAUSE_S = 1.0
+_STORE_PAUSE_S = 5.0  #: before a job that cannot reach the store of bytes is tried again
 _WATCH_S = 0.1  #: how often the free room is looked at while a whole job works
 _LONG_S = 60.0  #: how long a client waits for another's jobs to end by themselves
 _LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification was lost
@@ -86,6 +87,7 @@ class Scheduler:
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
         self._progress: dict[str, JobProgress] = {}  # progress of running jobs
+        self._without_store: dict[str, float] = {}  # jobs that wait for the store of bytes, and since when
         self._wake, self._attend = asyncio.Event(), asyncio.Event()
         self._stopping = False
         self._unsaved: set[str] = set()  # jobs with progress that other servers do not know
@@ -224,7 +226,7 @@ class Scheduler:
                     self._ended(job, CANCELLED)
                 attempts = [attempt for attempt in self._attempts if attempt.begun.id == job]
             if not attempts:
-                await self._apart(self._store.remove, f"ranks/{job}")
+                await self._remove(f"ranks/{job}")
                 return  # the job is final
             for attempt in attempts:
                 attempt.cancelled = True
@@ -295,6 +297,13 @@ class Scheduler:
                 await asyncio.sleep(_PAUSE_S)  # until then other data may be removed
                 await self._queue_again(begun)
                 return
+            if error.reason == "STORE_UNAVAILABLE":
+                self._observer.log(logging.WARNING, f"the store of bytes: {error.__cause__ or error}", job_id=job)
+                since = self._without_store.setdefault(job, time.monotonic())
+                if time.monotonic() - since < self._limits.job_deadline_s:
+                    await asyncio.sleep(_STORE_PAUSE_S)
+                    await self._queue_again(begun, yielded=True)  # no attempt: nothing is wrong with the job
+                    return
             await self._end(begun, FAILED, error)
         else:
             await self._end(begun, SUCCEEDED, None, made)
@@ -404,12 +413,12 @@ class Scheduler:
             await self._end_step(begun, error, made)
         elif await self._recorded(job, partial(self._jobs.end, job, state, error, made, attempt=begun.attempt)):
             if state != SUCCEEDED:  # published, but not recorded
-                await self._apart(self._store.remove, f"artifacts/{job}")
+                await self._remove(f"artifacts/{job}")
             if begun.step:
-                await self._apart(self._store.remove, f"ranks/{job}")
+                await self._remove(f"ranks/{job}")
             self._ended(job, state, reason)
         elif state == SUCCEEDED:  # the job was cancelled in the meantime
-            await self._apart(self._store.remove, made.folder)
+            await self._remove(made.folder)
 
     async def _end_whole(self, attempt: _Attempt) -> None:
         """End a whole job for which there is no room, with all of its steps."""
@@ -420,21 +429,29 @@ class Scheduler:
                 other.work.cancel()
         if await self._recorded(job, lambda: self._jobs.end(job, FAILED, error)):
             self._ended(job, FAILED, error.reason)
-        await self._apart(self._store.remove, f"ranks/{job}")
+        await self._remove(f"ranks/{job}")
 
     async def _end_step(self, begun: Begun, error: Refusal | None, made: Outputs) -> None:
         job = begun.id
         ended, failed = await self._recorded(job, lambda: self._jobs.end_step(begun, error, made))
         if failed:
             self._ended(job, FAILED, error.reason if error else "")
-            await self._apart(self._store.remove, f"ranks/{job}")
+            await self._remove(f"ranks/{job}")
         elif ended is None and made.folder:  # the job has ended, or another attempt was begun
-            await self._apart(self._store.remove, made.folder)
+            await self._remove(made.folder)
         elif ended is not None and job in self._progress:
             self._progress[job].traces_done(ended)
             self._changes(job)
 
+    async def _remove(self, key: str) -> None:
+        """Remove what is stored under a key; where the store does not answer, that is done later, as of strays."""
+        try:
+            await self._apart(self._store.remove, key)
+        except Refusal as refusal:
+            self._observer.log(logging.WARNING, f"{key} is removed later: {refusal.__cause__ or refusal}")
+
     def _ended(self, job: str, state: int, reason: str = "") -> None:
+        self._without_store.pop(job, None)
         progress = self._progress.pop(job, None)
         seconds = time.monotonic() - progress.started if progress else 0.0
         self._observer.job_finished(job, state_name(state), seconds, reason)

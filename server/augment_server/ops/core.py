@@ -47,6 +47,7 @@ class Core:
         repair: move an unusable database aside, with all its files.
         network: whether the state directory may lie on a network's file system.
         catalog: the URL of the database that several servers share; empty: one in the state directory.
+        store: where the bytes of uploads and outputs are, as ``s3://bucket/prefix``; empty: in the state directory.
         client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
 
     Raises:
@@ -64,10 +65,16 @@ class Core:
         repair: bool = False,
         network: bool = False,
         catalog: str = "",
+        store: str = "",
     ) -> None:
         self._observer, self._max_stored = observer, limits.max_stored_bytes
         self._apart = Apart()
         self._storage = Storage(state, repair=repair, network=network, catalog=catalog)
+        try:
+            self._storage.use_store(store)
+        except BaseException:
+            self._storage.close()
+            raise
         self.lost = asyncio.Event()  #: set once another server has taken over the state directory
         self._jobs = Jobs(self._storage, limits)
         self._uploads = Uploads(self._storage, limits)

@@ -46,6 +46,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Keep jobs in PostgreSQL, such as postgresql://HOST/DATABASE, for several servers (extra [postgres]).",
 )
 @click.option(
+    "--store",
+    default="",
+    metavar="URL",
+    help="Keep uploads and artifacts in s3://BUCKET/PREFIX, gs://… or az://… instead (extra [store]).",
+)
+@click.option(
     "--allow-root",
     "roots",
     type=_FOLDER,

@@ -58,6 +58,7 @@ class Settings:
     catalog: str
     repair: bool
     network_state: bool
+    store: str
     limits: Limits
     roots: tuple[Path, ...]
     tls: TlsFiles | None
@@ -189,6 +190,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             repair=settings.repair,
             network=settings.network_state,
             catalog=settings.catalog,
+            store=settings.store,
         )
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)

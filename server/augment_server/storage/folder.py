@@ -77,6 +77,8 @@ class Folder:
     def __init__(self, root: Path, lock: contextlib.AbstractContextManager[Any]) -> None:
         self._root, self.lock = root, lock
 
+    is_far = False  #: whether requests go over a network
+
     def free_bytes(self) -> int:
         """How many bytes more it can take."""
         disk = os.statvfs(self._root)
@@ -108,8 +110,8 @@ class Folder:
             os.replace(copy, path)
 
     @contextlib.contextmanager
-    def completing(self, upload: str, sha256: str, pieces: str) -> Iterator[None]:  # noqa: ARG002
-        """Store the bytes of an upload by content, when the block has written the row: :meth:`recover` ends that."""
+    def completing(self, upload: str, sha256: str, size: int, pieces: str) -> Iterator[None]:  # noqa: ARG002
+        """Store the bytes of an upload by content, once the block has written the row: :meth:`recover` ends that."""
         with self.lock:
             yield
             os.replace(self._root / "parts" / upload, self._blob(sha256))  # replaces equal or damaged bytes
@@ -196,6 +198,13 @@ class Folder:
             OSError: there is none.
         """
         return os.fdopen(open_inside(self._root, key), "rb")
+
+    def begun(self) -> set[str]:
+        """The uploads of which there are bytes that no content has."""
+        return set(self.names("parts"))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def names(self, folder: str) -> list[str]:
         """What lies in ``parts``, ``blobs``, ``ranks`` or ``artifacts``: the last step of each key."""

@@ -20,12 +20,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from augment.errors import AugmentError
 from augment_server.base.errors import disk_is_full
@@ -34,8 +35,10 @@ from augment_server.storage.folder import Folder, remove
 from augment_server.storage.lease import Lease, expect_local
 
 if TYPE_CHECKING:
+    from augment_server.storage.bucket import Bucket
     from augment_server.storage.postgres import Postgres
 
+Store: TypeAlias = "Folder | Bucket"
 T = TypeVar("T")
 _CATALOG = "catalog"  #: the file that says which catalog outside the directory has its rows
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
@@ -91,7 +94,8 @@ class Storage:
             self._reserve()
             undo.pop_all()
         self.lock, self.writing, self.changing = self.catalog.lock, self.catalog.writing, self.catalog.changing
-        self.local = self.store = Folder(self.root, self.lock)  #: here; of uploads and outputs
+        self.local = Folder(self.root, self.lock)
+        self.store: Store = self.local  #: of uploads and outputs
         self.rows, self.row, self.secret = self.catalog.rows, self.catalog.row, self.catalog.secret
 
     def _embedded(self, repair: bool, undo: contextlib.ExitStack) -> Embedded:
@@ -223,8 +227,37 @@ class Storage:
         """The folder of one worker of this server."""
         return self.root / "work" / f"{self.catalog.server}.{worker}"
 
+    def use_store(self, url: str) -> None:
+        """Have the bytes in the store at ``url``, or here if it is empty; for good.
+
+        Raises:
+            AugmentError: the bytes lie elsewhere, the store is that of another state directory, or it does not answer.
+        """
+        where = self.row("SELECT value FROM secrets WHERE name = 'store'")
+        if not url and where:
+            raise AugmentError(
+                f"--state-dir {self.root}: its bytes lie in {bytes(where['value']).decode()}; add --store with it"
+            )
+        if not url:
+            return
+        is_new = not self.row("SELECT id FROM uploads UNION ALL SELECT id FROM jobs LIMIT 1")
+        if not (where or is_new):
+            raise AugmentError(
+                f"--state-dir {self.root}: its bytes lie there, so --store needs another one, which is new"
+            )
+        try:
+            from augment_server.storage.bucket import Bucket
+        except ImportError as error:
+            raise AugmentError("--store needs obstore: pip install 'kineto-augment[store]'") from error
+        catalog = hashlib.sha256(b"store" + self.secret).hexdigest()
+        self.store = Bucket(url, self.root / "work", catalog, is_new=is_new)
+        with self.writing() as db:
+            change = "INSERT INTO secrets VALUES ('store', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+            db.execute(change, (url.encode(),))
+
     def close(self) -> None:
         """Close the database, and release the directory."""
+        self.store.close()
         self.catalog.close()
         if self.lease:
             self.lease.release()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid
@@ -15,9 +16,12 @@ from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.storage.catalog import Database, Row
 from augment_server.storage.filters import Field
-from augment_server.storage.folder import BytesLost, Folder, Part
+from augment_server.storage.folder import BytesLost, Part
 from augment_server.storage.pages import Asked, page
 from augment_server.storage.storage import Storage, now_ns
+
+if TYPE_CHECKING:
+    from augment_server.storage.bucket import Pieces
 
 FRESH_S = 60.0  #: an upload that was begun, or got bytes, within this time is in use
 SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and recorded in the database
@@ -66,12 +70,15 @@ class Uploads:
             Refusal: it is too large, or the client has too many open.
         """
         self._expect_intact(announced.sha256)
+        idle = list[str]()
         with self._storage.writing() as db:
             if announced.sha256 and (known := self._known(db, caller, announced)):
                 db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), known))
                 upload = known
             else:
-                upload = self._insert(db, caller, announced)
+                upload = self._insert(db, caller, announced, idle)
+        for other in idle:
+            self.store.remove(f"parts/{other}")
         if announced.size == 0 and (writer := self.open(caller, upload, 0)):
             writer.finish()  # an empty file is complete at once
         return self.get(caller, upload)
@@ -94,13 +101,13 @@ class Uploads:
         row = db.execute(query, (announced.sha256, caller.realm, announced.file_name, size)).fetchone()
         return str(row["id"]) if row else None
 
-    def _insert(self, db: Database, caller: Caller, announced: Announced) -> str:
+    def _insert(self, db: Database, caller: Caller, announced: Announced, idle: list[str]) -> str:
         upload, now = new_id(), now_ns()
         # uploads of other realms do not prove that this client has the bytes
         same = "SELECT size FROM uploads WHERE sha256 = ? AND sha256 != '' AND realm = ? AND complete LIMIT 1"
         there = db.execute(same, (announced.sha256, caller.realm)).fetchone()
         if not there:
-            self._expect_few(db, caller)
+            idle += self._expect_few(db, caller)
         size = there["size"] if there else announced.size
         values = (upload, caller.client, caller.realm, announced.file_name, size, announced.sha256)
         more = (bool(there), size if there else 0, now, now, "")
@@ -121,13 +128,13 @@ class Uploads:
     def _most(self) -> int:
         return min(self._limits.max_upload_bytes, self._limits.max_stored_bytes)
 
-    def _expect_few(self, db: Database, caller: Caller) -> None:
+    def _expect_few(self, db: Database, caller: Caller) -> list[str]:
         """Make room for one more unfinished upload by removing an idle one, which may never be continued."""
         query = "SELECT id, touched_ns FROM uploads WHERE client = ? AND NOT complete ORDER BY touched_ns"
         begun = db.execute(query, (caller.client,)).fetchall()
         most, fresh = self._limits.max_open_uploads, now_ns() - int(FRESH_S * 1e9)
         if len(begun) < most:
-            return
+            return []
         left = (row["id"] for row in begun if row["touched_ns"] < fresh and row["id"] not in self._writers)
         waiting = next(left, None)
         if waiting is None:
@@ -138,7 +145,7 @@ class Uploads:
                 subject=caller.client,
             )
         db.execute("DELETE FROM uploads WHERE id = ?", (waiting,))
-        self.store.remove(f"parts/{waiting}")
+        return [waiting]
 
     def get(self, caller: Caller, upload: str) -> v1.Upload:
         """An upload as it stands.
@@ -214,8 +221,7 @@ class Uploads:
             row = db.execute("SELECT server FROM senders WHERE upload = ?", (upload,)).fetchone()
             if row and row["server"] != ours:
                 self._digests.pop(upload, None)
-                if isinstance(self.store, Folder):
-                    self.store.separate(upload)
+                self.store.separate(upload)
             change = "INSERT INTO senders VALUES (?, ?) ON CONFLICT (upload) DO UPDATE SET server = excluded.server"
             db.execute(change, (upload, ours))
 
@@ -247,11 +253,12 @@ class Uploads:
             self._digests.pop(list(self._digests)[0], None)  # noqa: RUF015 - other threads change it meanwhile
 
     def drop(self, upload: str) -> None:
-        """Remove the bytes of a removed upload; a call that sends more of them ends."""
+        """Remove the bytes of a removed upload that was not complete; a call that sends more of them ends."""
         with self._opening:
             if writer := self._writers.pop(upload, None):
                 writer.close(_gone(upload))
             self._digests.pop(upload, None)
+        with contextlib.suppress(Refusal):  # of a store that does not answer: then it is a stray
             self.store.remove(f"parts/{upload}")
 
     def unsent(self, client: str) -> int:
@@ -283,7 +290,11 @@ class Uploads:
 
     def completed(self, upload: str, size: int, sha256: str, pieces: str) -> None:
         """Store the bytes by content, once all are stored."""
-        with self.store.completing(upload, sha256, pieces), self._storage.writing() as db:
+        if self.store.is_far:  # what the row names is no stray
+            with self._storage.writing() as db:
+                self._expect_sender(db, upload)
+                db.execute("UPDATE uploads SET sha256 = ? WHERE id = ?", (sha256, upload))
+        with self.store.completing(upload, sha256, size, pieces), self._storage.writing() as db:
             self._expect_sender(db, upload)
             values = (size, size, sha256, pieces, now_ns(), upload)
             change = "complete = TRUE, received = ?, size = ?, sha256 = ?, pieces = ?, touched_ns = ?"
@@ -323,7 +334,7 @@ class Writer:
         self._saved: int = row["received"]
         self._lock = threading.Lock()
         try:
-            self._part: Part | None = uploads.store.part(self.upload, received, row["pieces"])
+            self._part: Part | Pieces | None = uploads.store.part(self.upload, received, row["pieces"])
         except BytesLost as lost:
             uploads.saved(self.upload, 0)
             what = f"{row['file_name']}: bytes were lost; send it again from the beginning"
@@ -426,11 +437,11 @@ class Writer:
                 raise _gone(self.upload) from error
         return self._hash
 
-    def _save(self, part: Part) -> None:
+    def _save(self, part: Part | Pieces) -> None:
         self._uploads.saved(self.upload, self.received, part.save())
         self._saved = self.received
 
-    def _expect_open(self) -> Part:
+    def _expect_open(self) -> Part | Pieces:
         if self._part is None:
             raise self._ended or _gone(self.upload)
         return self._part
