@@ -24,9 +24,9 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, cluster() as catalog:
-        told = storm(Path(folder), catalog, kills=asked.kills, jobs=asked.jobs, seed=asked.seed)
-    print(told)
-    return int(bool(told.lost or told.twice or told.wrong))
+        tally = storm(Path(folder), catalog, kills=asked.kills, jobs=asked.jobs, seed=asked.seed)
+    print(tally)
+    return int(bool(tally.lost or tally.twice or tally.wrong))
 
 
 if __name__ == "__main__":

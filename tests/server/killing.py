@@ -33,7 +33,7 @@ FINAL = (v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED)
 
 
 @dataclass
-class Told:
+class Tally:
     """What has come of it."""
 
     jobs: int
@@ -45,12 +45,12 @@ class Told:
     seconds: float = 0.0
 
 
-def storm(folder: Path, catalog: Cluster, *, kills: int, jobs: int, seed: int) -> Told:
+def storm(folder: Path, catalog: Cluster, *, kills: int, jobs: int, seed: int) -> Tally:
     """Kill ``kills`` times, while ``jobs`` jobs are asked for; returns once all are done.
 
     Each client sends its requests, with an id, to both servers in turn until it has an answer.
     """
-    path, told, chance, began = trace(folder / "a.json", 200), Told(jobs), random.Random(seed), time.monotonic()
+    path, tally, chance, began = trace(folder / "a.json", 200), Tally(jobs), random.Random(seed), time.monotonic()
     out = folder / "out"
     assert augment("run", path, "-o", out, "--quiet").returncode == 0
     url, state = catalog.url("storm"), folder / "state"
@@ -117,23 +117,23 @@ def storm(folder: Path, catalog: Cluster, *, kills: int, jobs: int, seed: int) -
             servers[at].process.kill()
             servers[at].close()
             servers[at] = start(ports[at])
-        told.kills[what] += 1
+        tally.kills[what] += 1
     for thread in threads:
         thread.join(PATIENCE_S)
-    told.lost = sum(thread.is_alive() for thread in threads)
+    tally.lost = sum(thread.is_alive() for thread in threads)
     wanted = {each.name: each.read_bytes() for each in out.iterdir() if not each.name.endswith((".summary", ".jsonl"))}
     for name in names:
         job = ask(lambda stub, name=name: stub.GetJob(calls.GetJobRequest(name=name), timeout=20)).job  # type: ignore[misc]
-        told.again += job.attempt_count - 1
+        tally.again += job.attempt_count - 1
         if job.state != v1.Job.STATE_SUCCEEDED:
-            told.lost += job.error.reason != "WORKER_DIED"
+            tally.lost += job.error.reason != "WORKER_DIED"
             continue
         made = {}
         for artifact in job.artifacts:
             request = calls.ReadArtifactRequest(name=artifact.name)
             read = ask(lambda stub, request=request: list(stub.ReadArtifact(request, timeout=60)))  # type: ignore[misc]
             made[artifact.file_name] = b"".join(each.chunk for each in read)
-        told.wrong += made != wanted
+        tally.wrong += made != wanted
     for server, channel in zip(servers, channels, strict=True):
         channel.close()
         server.terminate()
@@ -141,10 +141,10 @@ def storm(folder: Path, catalog: Cluster, *, kills: int, jobs: int, seed: int) -
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT COUNT(*), COUNT(DISTINCT request_id) FROM jobs").fetchone()
         assert row
-        told.twice = row[0] - row[1] + len(names) - len(set(names))
-        told.lost += jobs - row[1]
-    told.seconds = time.monotonic() - began
-    return told
+        tally.twice = row[0] - row[1] + len(names) - len(set(names))
+        tally.lost += jobs - row[1]
+    tally.seconds = time.monotonic() - began
+    return tally
 
 
 def _free_port() -> int:

@@ -121,11 +121,11 @@ def test_the_late_end_of_an_attempt_is_refused(
     first, second = both
     ended, end = [], first.core._jobs.end
 
-    def told(*arguments: Any, **more: Any) -> bool:
+    def told_later(*arguments: Any, **more: Any) -> bool:
         ended.append(end(*arguments, **more))
         return ended[-1]
 
-    monkeypatch.setattr(first.core._jobs, "end", told)
+    monkeypatch.setattr(first.core._jobs, "end", told_later)
     monkeypatch.setattr(first.core._jobs, "is_ours", lambda _: True)  # it does not look either
     begin = second.core._jobs.begin
     begins_nothing(second, monkeypatch)
@@ -206,9 +206,9 @@ def test_a_catalog_that_goes_away_and_comes_back(tmp_path: Path, monkeypatch: py
             waiting = server.create(upload).name
             away.kill()
             for _ in range(2):
-                with refused("CATALOG_AWAY", "UNAVAILABLE") as told:
+                with refused("CATALOG_AWAY", "UNAVAILABLE") as refusal:
                     server.get(running)
-                assert told[0].retry
+                assert refusal[0].retry
                 with refused("CATALOG_AWAY", "UNAVAILABLE"):
                     server.create(upload)
             server.thaw()  # its end is recorded later
@@ -271,5 +271,5 @@ def test_what_is_no_catalog(tmp_path: Path, url: str, said: str) -> None:
 def test_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
     """Servers, workers and PostgreSQL are killed at random moments."""
     with cluster() as killed:
-        told = storm(tmp_path, killed, kills=4, jobs=12, seed=1)
-    assert told.lost == told.twice == told.wrong == 0
+        tally = storm(tmp_path, killed, kills=4, jobs=12, seed=1)
+    assert tally.lost == tally.twice == tally.wrong == 0

@@ -294,6 +294,7 @@ class OperatorTimes(Struct, frozen=True):
     self_ns: Int64s  #: its duration without the operators directly within it
 
 
+@derived(until="breakdowns")
 def operator_times(trace: Trace) -> OperatorTimes:
     """Every call of an operator on the call stacks."""
     place = np.flatnonzero(is_of(trace, (Category.CPU_OP,)))
