@@ -70,8 +70,8 @@ def four_digits(value: float, scales: Scales) -> str:
 def three_digits(ns: float) -> str:
     """``30.7 ms``: for the times of jobs, of which differences matter."""
     for scale, unit in TIMES[:2]:
-        if ns >= scale:
-            return f"{ns / scale:.3g} {unit}" if ns < 1000 * scale else f"{ns / scale:,.0f} {unit}"
+        if ns >= 0.9995 * scale:  # which three digits round to 1
+            return f"{ns / scale:.3g} {unit}" if ns < 999.5 * scale else f"{ns / scale:,.0f} {unit}"
     return f"{ns / 1e3:.3g} µs"
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from augment.cli.registry import group
 from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace, Findings
-from augment.core.text import words_of
+from augment.core.text import three_digits, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.late_ranks import fix_rank
@@ -36,7 +36,7 @@ from augment.job.rank_answers import RankAnswer, rank_answer, rank_in_job, track
 from augment.job.ranks.summary import read_summary, summarize
 from augment.pipeline import augment
 from augment.readers import read
-from augment.results.report.health import lines_of, of_jobs, report_on
+from augment.results.report.health import _cures, lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
 from augment.results.sidecars import in_job
 from augment.writers import perfetto as native
@@ -432,6 +432,28 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         text = "\n".join(lines_of([job], markdown=False, brief=True))
         assert f"  → {grave[0]['advice']}" in text
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
+
+
+def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
+    """The gravest finding of the late rank is one of its peers, too: what it alone has explains its delay."""
+
+    def rank(**saved: int) -> dict[str, Any]:
+        grave = {"severity": "high", "confidence": "high"}
+        rows = [{"rule": rule, "saved_ns": ns, "title": rule, "advice": "", **grave} for rule, ns in saved.items()]
+        return {"rows": rows}
+
+    job = simulated(replace(JOB, **FAULTS["host"]))
+    ranks = [rank(matrix_units=90, host_gaps=10) for _ in job.summaries]
+    ranks[LATE] = rank(matrix_units=95, host_gaps=40)
+    assert _cures(job, ranks)[0] == f"Rank {LATE}: host_gaps"
+    ranks[LATE] = rank(matrix_units=95, host_gaps=15)
+    assert _cures(job, ranks) == []
+
+
+def test_times_of_jobs_have_three_digits() -> None:
+    times = {999_600_000: "1 s", 999_400_000: "999 ms", 999_700: "1 ms", 30_700_000: "30.7 ms", 2_500: "2.5 µs"}
+    assert {ns: three_digits(ns) for ns in times} == times
+    assert three_digits(1234.4e9) == "1,234 s"
 
 
 @cache

@@ -179,16 +179,31 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
 
 
 def _cures(answer: Answer, ranks: Sequence[Report]) -> list[str]:
-    """What to do about what the job's verdict names first: the gravest finding of the rank's own, or of the first of
-    ranks that wait alike. Findings about other ranks, and about the recording, are none."""
+    """What to do about what the job's verdict names first: of ranks that wait alike the gravest finding of the first;
+    of a late rank the one that would save most beyond what it would save on its peers (their median), if that is most
+    of it. Findings about other ranks, and about the recording, are none."""
+    from statistics import median
+
     row = next(iter(answer.verdict.rows), None)
-    for summary, rank in zip(answer.summaries, ranks, strict=True):
-        if row is None or row.rank not in (None, summary.rank):
-            continue
-        for each in rank["rows"]:
-            if each["rule"] not in _OTHERS and is_grave(each, "warning"):
-                return [f"Rank {summary.rank}: {each['title']}", each["advice"]]
+    if row is None:
+        return []
+    named = [at for at, summary in enumerate(answer.summaries) if row.rank in (None, summary.rank)][:1]
+    for at in named:
+        grave = [each for each in ranks[at]["rows"] if each["rule"] not in _OTHERS and is_grave(each, "warning")]
+        if row.rank is not None:
+            peers = [_savings(rank) for rank in (*ranks[:at], *ranks[at + 1 :])]
+            usual = {each["rule"]: median(of_rank.get(each["rule"], 0) for of_rank in peers) for each in grave}
+            beyond = {rule: ns - usual[rule] for rule, ns in _savings(ranks[at]).items() if rule in usual}
+            grave = [each for each in grave if beyond.get(each["rule"], 0) > usual[each["rule"]]]
+            grave.sort(key=lambda each: -beyond[each["rule"]])
+        if grave:
+            return [f"Rank {answer.summaries[at].rank}: {grave[0]['title']}", grave[0]["advice"]]
     return []
+
+
+def _savings(rank: Report) -> dict[str, int]:
+    """What each finding on a rank would save per step, ns."""
+    return {row["rule"]: row["saved_ns"] or 0 for row in rank["rows"]}
 
 
 _OTHERS = ("straggling_rank", "exposed_communication", "partial_recording")
