@@ -32,6 +32,7 @@ from augment.facts.critical.what_if import (
     without_host_time,
 )
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.kernel_types import KernelType
 from augment.facts.names.name_masks import matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
@@ -244,10 +245,15 @@ def saved_ahead(trace: Trace, cut: Cut) -> int:
 
 
 def saved_unwaited(trace: Trace, cut: Cut) -> int:
-    """As :func:`saved_ahead`, where ``cut`` ends waits of the host: a delay remains of each wait for it."""
+    """As :func:`saved_ahead`, where ``cut`` ends waits of the host: a delay remains of each wait for it. Where ranks
+    communicate, no more than the idle time that the host explains: collectives that this rank begins earlier end no
+    earlier unless all others begin them earlier, too."""
     waits = [(idle.end - idle.start)[idle.category == GapCategory.HOST_WAIT] for idle in idle_in_steps(trace)]
     remaining = max((int(np.minimum(wait, delay_ns(trace)).sum()) for wait in waits), default=0)
-    return max(saved_ahead(trace, cut) - remaining // measure(trace).count, 0)
+    saved = saved_ahead(trace, cut)
+    if (gpu_work(trace).type == KernelType.COMMUNICATION).any():
+        saved = min(saved, _explained_idle_ns(trace) // measure(trace).count)
+    return max(saved - remaining // measure(trace).count, 0)
 
 
 @derived

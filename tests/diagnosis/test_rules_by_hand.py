@@ -246,6 +246,21 @@ def test_a_copy_that_waits_may_end_after_its_call_by_the_clocks(name: str, waits
     assert isinstance(answer, Found) is waits, answer
 
 
+@pytest.mark.parametrize(("name", "saves"), [("gemm_2", True), ("ncclDevKernel_AllGather_RING_LL", False)])
+def test_collectives_that_begin_earlier_end_no_earlier(name: str, saves: bool) -> None:
+    """The host waits, then launches on another stream: without the wait both run at once, but a gather waits for the
+    other ranks. The devices are hardly idle."""
+    ms, events = 1_000_000, list[Event]()
+    for at in range(0, 50 * ms, 10 * ms):
+        first, second = launched("gemm", at + 20_000, at + 6 * ms, at + 1), at + 6 * ms + 20_000
+        events += [annotation(f"ProfilerStep#{at // 10 // ms}", at, at + 10 * ms), *first]
+        events += [call("cudaDeviceSynchronize", at + 30_000, second - 15_000)]
+        events += [call("cudaLaunchKernel", second - 10_000, second - 5_000, correlation=at + 2)]
+        events += [kernel(name, second, at + 10 * ms - 20_000, stream=20, correlation=at + 2)]
+        events += [call("cudaDeviceSynchronize", second + 10_000, at + 10 * ms - 10_000)]
+    assert isinstance(synchronizing_calls.check(trace_of(*events)), Found) is saves
+
+
 def test_operators_tell_where_they_ran() -> None:
     """Of a recording without work of a device: cuDNN's are of a GPU that was not recorded, oneDNN's of the CPU."""
     said = {}

@@ -5,7 +5,8 @@
 device then waits for the host. The prediction lets these calls return at once; where the device has work enough,
 nothing is saved and nothing is found. Nor where most steps wait for the data loader's workers: the host would only wait
 longer for the batch. The prediction is that of steps that go on: without waits, the host is further ahead from step to
-step. Where the traces of all ranks are known, what a rank waits for late ones is not saved.
+step. Where the traces of all ranks are known, what a rank waits for late ones is not saved. Where ranks communicate, no
+more is promised than the idle time that the host explains: a collective waits for the other ranks all the same.
 
 **What to do**: take the call out of the step, or do it every so many steps; keep values on the device
 (``torch.where`` in place of a mask); copy with ``non_blocking=True`` and read the result a step later.
