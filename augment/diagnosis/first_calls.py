@@ -99,9 +99,28 @@ def cold_operators(trace: Trace) -> Int64s:
     return rows
 
 
+@derived(until="diagnosis")
+def loading_launches(trace: Trace) -> Int64s:
+    """The launches, ascending rows, that load a module: the devices idle for :data:`CONTEXT_NS` and more in at least
+    one that is the first of its kernel in the recording, and never for a tenth of that in one of a kernel that was
+    launched before, which a shared device or a host that gets no CPU would hold up, too."""
+    work, events = gpu_work(trace), trace.events
+    place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
+    place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
+    place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
+    calls, first = work.launch[place].astype(np.int64), np.zeros(len(place), np.bool_)
+    first[np.unique(events.name[work.row[place]], return_index=True)[1]] = True
+    idle = idle_ns(trace, Spans.of(trace, calls))
+    known = int(idle[~first].max(initial=0))
+    if int(idle[first].max(initial=0)) < max(CONTEXT_NS, 10 * known):
+        return np.empty(0, np.int64)
+    return distinct(calls[first & (idle > max(known, LEAST_NS))])
+
+
 class ColdStart(Struct, frozen=True):
     """That a recording shows the start of a process rather than its run. ``spans``: the time of :func:`cold_operators`
-    in the steps that are judged; ``context``: the row of the call that created the device's context, or -1."""
+    in the steps that are judged, and of :func:`loading_launches` in no such operator; ``context``: the row of the call
+    that created the device's context, or -1."""
 
     spans: Spans
     context: int
@@ -113,14 +132,17 @@ def cold_start(trace: Trace) -> ColdStart | None:
     created, and there is too little work for anything to be usual.
 
     It takes evidence that these operators are slow because they are the first: a context that is created in the
-    recording, or that chance would hardly make first launches of so many of the slow ones.
+    recording, or that chance would hardly make first launches of so many of the slow ones; or launches that load a
+    module, where no later step is there to tell.
     """
     context, rows, events = _context_creation(trace), cold_operators(trace), trace.events
+    loads = loading_launches(trace) if measure(trace).count <= 1 else rows[:0]
+    rows = distinct(np.append(rows, loads[~is_among(operators_around(trace, loads), rows)]))
     which, parts = within_steps(trace, events.ts[rows], events.ts[rows] + events.dur[rows])
     spans, whole = Spans(parts.start, parts.end, rows[which]), union(parts.start, parts.end)
     pause = Spans(whole.start, whole.end, np.full(len(whole.start), NO_INDEX, np.int64))
     most = 2 * int(idle_ns(trace, pause).sum()) > measure(trace).length_ns * measure(trace).count
-    if most and (context != NO_INDEX or _chance(launching_operators(trace)) < MOST_CHANCE):
+    if most and (context != NO_INDEX or len(loads) or _chance(launching_operators(trace)) < MOST_CHANCE):
         return ColdStart(spans, context)
     few = 0 < len(gpu_work(trace)) < FEW_PIECES
     return ColdStart(spans, context) if context != NO_INDEX and few else None

@@ -11,6 +11,7 @@ from simulated_jobs import changed
 from test_cold_operators import LATE, US, delayed, launches, plainly, warm_and_cold
 from test_rules_by_hand import problem_of
 
+from augment.core.trace import Trace
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found, NotApplicable
 from augment.diagnosis.rules import cold_start, long_calls
@@ -64,6 +65,34 @@ def test_a_context_that_is_created(name: str, took_ms: int, work: int, is_cold: 
         events += [op("aten::mm", at, at + 30 * US), call("cudaLaunchKernel", at, at + 9 * US, correlation=number + 1)]
         events.append(kernel("gemm", at + 20 * US, at + 90 * US, correlation=number + 1))
     assert isinstance(cold_start.check(trace_of(*events)), Found) == is_cold
+
+
+def with_slow_launch(took_ms: int, work_ms: int, *, again_ms: int = 0, place: int = 20) -> Trace:
+    """Twenty launches of a kernel, whose last takes ``again_ms``, and amid them one of another that takes long."""
+    events, at, ms = list[Event](), 0, 1_000 * US
+    for number in range(21):
+        name = "offsets" if number == place else "gemm"
+        took = took_ms * ms if number == place else again_ms * ms if number == 19 else 9 * US
+        events += [call("cudaLaunchKernel", at, at + took, correlation=number + 1)]
+        events.append(kernel(name, at + took, at + took + work_ms * ms, correlation=number + 1))
+        at += took + work_ms * ms + 20 * US
+    return trace_of(*events)
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_cold", "confidence"),
+    [
+        (with_slow_launch(400, 1), True, None),
+        (with_slow_launch(400, 1, place=0), False, None),  # judged from its kernel on
+        (with_slow_launch(400, 40), False, "low"),  # much else follows, but it is loaded once
+        (with_slow_launch(400, 1, again_ms=100), False, "medium"),  # known kernels are held up, too: a shared device
+        (with_slow_launch(60, 1), False, "medium"),
+    ],
+)
+def test_a_first_launch_that_loads_a_module(trace: Trace, is_cold: bool, confidence: str | None) -> None:
+    assert isinstance(cold_start.check(trace), Found) == is_cold
+    answer = long_calls.check(trace)
+    assert (answer.confidence if isinstance(answer, Found) else None) == confidence
 
 
 def test_a_context_of_before_the_recording_is_not_created_in_it() -> None:

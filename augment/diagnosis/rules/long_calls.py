@@ -5,7 +5,8 @@ The first call that needs the device creates its context, which takes seconds, w
 ordinary launch. Other single calls wait for a lock of the driver, launch a large graph, or look for an operator's
 program anew (``aclopCompileAndExecute`` on Ascend). The rule names calls of 0.1 ms and more during which devices idle
 for 0.1 ms or half of the time, and says for how long they idle in them; calls that wait for a device, copies, and
-steady requests for memory have rules of their own. The prediction takes these calls out of the steps.
+steady requests for memory have rules of their own. The prediction takes these calls out of the steps. It is merely
+possible where most of the time is in first launches of kernels, 0.1 s and longer, as no launch of a known kernel is.
 
 **What to do**: if they happen once, run some steps before the recording begins: steady steps do not have them. If they
 come back in every step, find out what asks for them.
@@ -15,10 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from augment import facts
 from augment.core import text
 from augment.core.trace import Trace
 from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis.first_calls import loading_launches
 
 NAME = "long_calls"
 _ONCE = (
@@ -82,5 +86,7 @@ def check(trace: Trace) -> rule.Answer:
     calls = spent.most_common()
     once = len(rows) == steps == 1 and judging.measure(trace).unit == "step" and "GraphLaunch" not in calls[0][0]
     seen = LongCalls(len(rows) / steps, calls, steady, lines, once)
-    confidence: rule.Confidence = "high" if steady else "low" if once else "medium"
+    idle, loads = judging.idle_ns(trace, cause.spans), np.isin(rows, loading_launches(trace))
+    once_for_all = once or 2 * idle[loads].sum() > idle.sum()
+    confidence: rule.Confidence = "low" if once_for_all else "high" if steady else "medium"
     return judging.judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence=confidence, cut=cause.cut)
