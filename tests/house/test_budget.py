@@ -14,16 +14,16 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 82_000
-FILES = 442
+LINES = 81_600
+FILES = 436
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
 IMPORTS, MANY_IMPORTS = 5, 13
-PRIVATE_FUNCTIONS = 0.36
+PRIVATE_FUNCTIONS = 0.34
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
 OPTIONS = 190
-TEST_LINES = 59_500
+TEST_LINES = 60_500
 
 
 @cache

@@ -21,7 +21,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -295,7 +295,12 @@ class Bucket:
             if sum(file.st_size for file in files) > most:
                 raise OutsideFolder("the files are too large")
             try:
-                return list(self._threads.map(put, names, [stat.S_ISLNK(file.st_mode) for file in files]))
+                puts = [
+                    self._threads.submit(put, name, stat.S_ISLNK(file.st_mode))
+                    for name, file in zip(names, files, strict=True)
+                ]
+                wait(puts)  # else one that still runs stores its output after the others are removed
+                return [each.result() for each in puts]
             except BaseException:
                 with contextlib.suppress(Refusal):  # then it is a stray, and removed later
                     self.remove(key)
