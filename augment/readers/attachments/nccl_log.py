@@ -40,18 +40,18 @@ _HEADER = re.compile(
     r"(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d+):(?P<tid>\d+) )?\[(?P<device>-?\d+)\] (?:\d{10,} )?"
     r"(?:(?P<info>NCCL INFO )|(?P<where>\S{1,999}?:\d+) (?:\(\w+\) )?NCCL WARN )"
 )
-_VERSION = re.compile(r"(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)*)")
+_VERSION = re.compile(r"(NCCL|RCCL) version(?:\s*:)?\s*(\d+\.\d+(?:\.\d+)*)")
 _COLLECTIVE = re.compile(
-    r"(?P<kind>\w+): opCount (?P<op_count>[0-9a-f]+) sendbuff \S+ recvbuff \S+(?: acc \S+)? count (?P<count>\d+) "
+    r"\b(?P<kind>\w+): opCount (?P<op_count>[0-9a-f]+) sendbuff \S+ recvbuff \S+(?: acc \S+)? count (?P<count>\d+) "
     r"datatype (?P<type>\d+) op (?P<op>\d+) root (?P<root>-?\d+) comm (?P<comm>0x[0-9a-f]+) \[nranks="
 )
 _TUNED = re.compile(
-    r"(?:(?P<kind>\w+): )?(?P<bytes>\d+) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
+    r"(?:\b(?P<kind>\w+): )?(?<!\d)(?P<bytes>\d+) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
     r"(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
 )
 _INIT = re.compile(
     r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<ranks>\d+) cudaDev (?P<device>\d+)"
-    r"(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-f]+))?.*? ?- Init (?P<what>START|COMPLETE)"
+    r"(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-f]+))?.{0,999}?- Init (?P<what>START|COMPLETE)"
 )
 _ID = re.compile(r" commId (0x[0-9a-f]+)")
 _PARENT = re.compile(r" parent (0x[0-9a-f]+)")
@@ -64,7 +64,7 @@ _EDGE = re.compile(
 _TREES = re.compile(r"Trees((?: \[\d+\] [\d/|>-]+)+)")
 _TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*)->(-?\d+)->(-?\d+(?:/-?\d+)*)")
 _CHANNELS = re.compile(
-    r"(\d+) coll channels, (?:\d+ collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) p2p"
+    r"(?<!\d)(\d+) coll channels, (?:\d+ collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) p2p"
 )
 _SYSTEM = re.compile(r"=== System : max(?:Bw|Width) ([\d.]+)(?: totalBw ([\d.]+))? ===")
 _PATTERN = re.compile(
@@ -72,8 +72,8 @@ _PATTERN = re.compile(
     r"(?P<between>[\d.]+), type (?P<type>\w+)/(?P<type_between>\w+)"
 )
 _TIMINGS = re.compile(r"Init timings(?: - \w+)?: rank (\d+) nranks (\d+) total ([\d.]+)")
-_NETWORK = re.compile(r"Using network (.+?)\s*$")
-_ENVIRONMENT = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.+?)\.?$")
+_NETWORK = re.compile(r"Using network (.+)")
+_ENVIRONMENT = re.compile(r"\b((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.+?)\.?$")
 
 
 def read_all(path: str, limits: Limits = UNLIMITED) -> NcclLogs:
