@@ -145,7 +145,7 @@ ADDED = {
 }
 #: what needs the added columns
 LATER = "CREATE INDEX IF NOT EXISTS jobs_waiting ON jobs (client, due_ns, number) WHERE state = 1"  # STATE_QUEUED
-FORM = 1  #: version of the tables; 0: not recorded. A server refuses a later one than its own
+FORM = 2  #: version of the tables; 0: not recorded. A server refuses a later one than its own
 
 #: the bytes of an upload that count for its client: those that have arrived; equal contents count once
 _TAKEN = """
