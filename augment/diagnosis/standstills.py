@@ -12,6 +12,7 @@ from augment.arrays.ordering import distinct, is_among, is_any
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int64s
 from augment.core.context import derived
+from augment.core.source_code import function_line
 from augment.core.text import LONGEST_NAME, short
 from augment.core.trace import COMPLETE, Category, Trace
 from augment.diagnosis.first_calls import at_first_calls, cold_operators
@@ -34,7 +35,6 @@ LEAST_RATIO = 1 / 3  #: of all that far exceed what is usual, and
 LEAST_NAMES = 3  #: different operators that they are in, of which
 MOST_OF_ONE = 0.5  #: none has a greater share; below these limits it is a matter of what is done there
 SPREAD = 0.5  #: from the first to the last, as a share of the recording: a start-up is over by then
-_FRAME = re.compile(r".*/(?=[^/]+\.py\(\d+\): )")
 MOST_AROUND, WHOLE = 0.8, 0.9  #: of stretches, in what names them all; of the steps, in what therefore names nothing
 _VIEWS = re.compile(
     r"aten::(?:view|_unsafe_view|_reshape_alias|as_strided|t|transpose|permute|expand|select|slice|squeeze|unsqueeze"
@@ -160,7 +160,8 @@ def names_of(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
 
 def _shown(name: str) -> str:
     """A name that fits a sentence; of a frame that does not, the file without its folders."""
-    return short(name if len(name) <= LONGEST_NAME else _FRAME.sub("", name, count=1))
+    line = function_line(name) if len(name) > LONGEST_NAME else None
+    return short(name if line is None else f"{line.file.rpartition('/')[2]}({line.line}): {line.function}")
 
 
 def frame_around(trace: Trace, rows: Int64s, ns: Int64s) -> str:

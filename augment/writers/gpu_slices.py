@@ -34,4 +34,4 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
     """As :func:`write`, and returns the seam for tracks ``under`` these."""
-    return perfetto.write_with_stages(augmented, path, GpuSlicesSeam, under)
+    return perfetto.write_as(GpuSlicesSeam, augmented, path, under, with_stages=True)

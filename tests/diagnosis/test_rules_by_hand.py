@@ -35,6 +35,7 @@ from augment.diagnosis.rules import (
     unaligned_shapes,
     wide_norms,
 )
+from augment.diagnosis.standstills import _shown
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from said import advice_of, evidence_of, title_of
@@ -204,6 +205,13 @@ def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
     plain = problem_of(host_gaps.check(trace_of(step, *work)))
     assert problem.saved_ns == plain.saved_ns > 190 * ms
     assert isinstance(launch_bound.check(trace_of(step, train, *work, outer, *inner)), Fine)
+
+
+def test_a_name_of_any_length_is_shown_at_once() -> None:
+    """Of a frame that fits no sentence the file is shown without its folders. A search from each letter of the other
+    name would take hours."""
+    assert _shown(f"{'folder/' * 20}video.py(129): preprocess") == "video.py(129): preprocess"
+    assert _shown("x" * 4_000_000) == "x" * 59 + "…"
 
 
 def test_waiting_for_the_last_work_of_a_recording_costs_nothing() -> None:

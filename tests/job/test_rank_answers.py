@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -448,6 +449,23 @@ def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
     assert _cures(job, ranks)[0] == f"Rank {LATE}: host_gaps"
     ranks[LATE] = rank(matrix_units=95, host_gaps=15)
     assert _cures(job, ranks) == []
+
+
+def test_of_ranks_that_wait_alike_the_first_with_a_grave_finding_says_what_to_do() -> None:
+    row = {
+        "rule": "host_gaps",
+        "saved_ns": 9,
+        "title": "stalls",
+        "advice": "",
+        "severity": "high",
+        "confidence": "high",
+    }
+    job = SimpleNamespace(
+        verdict=SimpleNamespace(rows=[SimpleNamespace(rank=None)]),
+        summaries=[SimpleNamespace(rank=each) for each in range(3)],
+    )
+    ranks: list[dict[str, Any]] = [{"rows": []}, {"rows": [row]}, {"rows": [row]}]
+    assert _cures(cast("Answer", job), ranks) == ["Rank 1: stalls", ""]
 
 
 def test_times_of_jobs_have_three_digits() -> None:

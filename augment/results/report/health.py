@@ -185,19 +185,18 @@ def _cures(answer: Answer, ranks: Sequence[Report]) -> list[str]:
     from statistics import median
 
     row = next(iter(answer.verdict.rows), None)
-    if row is None:
-        return []
-    named = [at for at, summary in enumerate(answer.summaries) if row.rank in (None, summary.rank)][:1]
-    for at in named:
-        grave = [each for each in ranks[at]["rows"] if each["rule"] not in _OTHERS and is_grave(each, "warning")]
+    for at, (summary, rank) in enumerate(zip(answer.summaries, ranks, strict=True)):
+        if row is None or row.rank not in (None, summary.rank):
+            continue
+        grave = [each for each in rank["rows"] if each["rule"] not in _OTHERS and is_grave(each, "warning")]
         if row.rank is not None:
-            peers = [_savings(rank) for rank in (*ranks[:at], *ranks[at + 1 :])]
+            peers = [_savings(peer) for peer in (*ranks[:at], *ranks[at + 1 :])]
             usual = {each["rule"]: median(of_rank.get(each["rule"], 0) for of_rank in peers) for each in grave}
-            beyond = {rule: ns - usual[rule] for rule, ns in _savings(ranks[at]).items() if rule in usual}
-            grave = [each for each in grave if beyond.get(each["rule"], 0) > usual[each["rule"]]]
+            beyond = {rule: ns - usual[rule] for rule, ns in _savings(rank).items() if rule in usual}
+            grave = [each for each in grave if beyond[each["rule"]] > usual[each["rule"]]]
             grave.sort(key=lambda each: -beyond[each["rule"]])
         if grave:
-            return [f"Rank {answer.summaries[at].rank}: {grave[0]['title']}", grave[0]["advice"]]
+            return [f"Rank {summary.rank}: {grave[0]['title']}", grave[0]["advice"]]
     return []
 
 

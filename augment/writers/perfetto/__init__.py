@@ -91,32 +91,20 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
 
 def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
     """As :func:`write`, and returns the seam for tracks ``under`` these."""
-    return _written(augmented, path, PerfettoSeam, under)
+    return write_as(PerfettoSeam, augmented, path, under)
 
 
-def write_with_stages(
-    augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam], under: Collection[int]
-) -> Written:
-    """The same with the GPU work once more as render stages."""
-    return _written(augmented, path, seam, under, with_stages=True)
-
-
-def write_with_flames(
-    augmented: AugmentedTrace, path: Path, seam: type[PerfettoSeam], under: Collection[int]
-) -> Written:
-    """The same with time by call stack."""
-    return _written(augmented, path, seam, under, with_flames=True)
-
-
-def _written(
+def write_as(
+    seam: type[PerfettoSeam],
     augmented: AugmentedTrace,
     path: Path,
-    seam: type[PerfettoSeam],
     under: Collection[int],
     *,
     with_stages: bool = False,
     with_flames: bool = False,
 ) -> Written:
+    """As :func:`write_seamed`, of a format with that ``seam``; on request with the GPU work once more as render stages,
+    or with time by call stack."""
     trace, (_, later) = augmented.trace, at_seam(augmented.annotations)
     tracks = Tracks(trace)
     shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
