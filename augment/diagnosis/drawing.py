@@ -91,7 +91,7 @@ class DrawnDiagnosis(Struct, frozen=True):
             description="the verdict, and in it what is wrong with this run: each finding over the time it speaks of",
             of_process=True,
             on_top=True,
-            colour=np.array([_colour(each) for each in self.texts], np.int64)[code],
+            colour=np.array([colour(each["severity"], each["confidence"]) for each in self.texts], np.int64)[code],
             seamed=True,
         )
         out, ids, rows, ts, tracks = np.array(self.arrows, np.int64).reshape(-1, 5).T.copy()
@@ -145,10 +145,9 @@ def of_verdict(text: str, first: dict[str, str] | None) -> dict[str, str]:
     return {**args, _NAME: text}
 
 
-def _colour(text: dict[str, str]) -> int:
-    """The colour of a text: what is merely possible is as light as what saves little."""
-    severity = text["severity"] or "none"
-    return COLOURS["info" if text["confidence"] == "low" and severity != "none" else severity]
+def colour(severity: str, confidence: str) -> int:
+    """The colour of a severity, empty for none: what is merely possible is as light as what saves little."""
+    return COLOURS["info" if confidence == "low" and severity else severity or "none"]
 
 
 class _Slice(Struct, frozen=True):

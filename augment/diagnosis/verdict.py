@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import get_args
 
@@ -53,6 +53,7 @@ class Sentence(Struct, frozen=True):
     rules: tuple[str, ...] = ()
     is_state: bool = False
     is_title: bool = False  #: of a finding, and nothing else
+    is_nothing: bool = False  #: no rule found anything
 
 
 def verdict(trace: Trace) -> tuple[str, ...]:
@@ -146,7 +147,12 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
             gain = saved_a_step(trace, joined([cut, each.found.cut])) - saved
             most, seen = max((most, seen), (gain, each.found.seen), key=itemgetter(0))
     if seen is not None and measure(trace).ratio(most) >= WARNING_RATIO:
-        return [Sentence(f"Next: {seen.title(say)}; {seen.cure(say)} would then save up to {say.saving(most)}.")]
+        return [
+            Sentence(
+                f"Next: {seen.title(say)}; {seen.cure(say)} would then save up to {say.saving(most)}.",
+                tuple(sorted(done)),
+            )
+        ]
     if has_pauses(trace):
         return []
     then = decided_in_steps(trace, cut)[1]
@@ -154,7 +160,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
     if decides in {each.limit for each in fixed} or 2 * getattr(then, decides) < then.ns or not type_coverage(trace):
         return []
     share = percent(getattr(then, decides) / then.ns)
-    return [Sentence(f"After that, {_DECIDES[decides]} {share} of what remains of {say.a_step}.")]
+    return [Sentence(f"After that, {_DECIDES[decides]} {share} of what remains of {say.a_step}.", tuple(sorted(done)))]
 
 
 _DECIDES = {
@@ -181,7 +187,8 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         parts = [("No cause is certain. The likeliest", possible[0])]
     if parts or not type_coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
-    return [Sentence(f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}")]
+    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}"
+    return [Sentence(text, is_nothing=True)]
 
 
 def _longest_kernel(trace: Trace) -> str:
@@ -282,17 +289,21 @@ def busy(trace: Trace) -> str:
     else:
         parts[_HELD] = total(held)
     parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE] + parts[_HELD]
+    return busy_text(words(trace), len(devices), span, parts, _length(trace), _notes(trace))
+
+
+def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int], of_what: str, notes: str) -> str:
+    """The sentence of :func:`busy` from the time of all devices, ``span``, and that of its parts, ns."""
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}
     working = sum(ratios[name] for name in _PARTS)
     least = dict.fromkeys(_PARTS, LEAST_PART)
     shares = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= least.get(name, TOLD_RATIO)}
-    say = words(trace)
-    whole = f"The {say.gpu} is" if len(devices) == 1 else f"The {len(devices)} {say.gpu}s are"
+    whole = f"The {say.gpu} is" if device_count == 1 else f"The {device_count} {say.gpu}s are"
     done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
-    order = sorted((*_IDLE.values(), _LATE, _HELD), key=lambda name: -ratios[name])
-    waits = ", ".join(f"{shares[name]} {name}" for name in order if name in shares)
-    busy_for = f"{whole} busy {percent(working)} of {_length(trace)}"
-    return f"{busy_for}{f': {done}' if done else ''}{f'. Idle: {waits}' if waits else ''}{_notes(trace)}."
+    idle = sorted((name for name in shares if name not in _PARTS), key=lambda name: -ratios[name])
+    waits = ", ".join(f"{shares[name]} {name}" for name in idle)
+    busy_for = f"{whole} busy {percent(working)} of {of_what}"
+    return f"{busy_for}{f': {done}' if done else ''}{f'. Idle: {waits}' if waits else ''}{notes}."
 
 
 def _length(trace: Trace) -> str:
@@ -335,6 +346,15 @@ _PARTS = {
     "computing": (COMPUTATION, 0),
     "exposed communication": (COMMUNICATION, COMPUTATION),
     "exposed copies": (MEMORY, COMPUTATION | COMMUNICATION),
+}
+#: the same, and idle time, by the columns of a step that have them
+PART_COLUMNS = {
+    "compute_ns": "computing",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_memory_ns": "exposed copies",
+    "host_wait_ns": "waiting for the host",
+    "kernel_wait_ns": "between kernels",
+    "other_wait_ns": "for other reasons",
 }
 _IDLE = {
     GapCategory.HOST_WAIT: "waiting for the host",

@@ -168,7 +168,7 @@ class Answer(Struct, frozen=True, dict=True):
             self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
         )
         tracks: list[SliceTrack | CounterTrack] = [
-            timeline.verdict_track(self.path, self.verdict.text, window),
+            timeline.verdict_track(self.path, self.verdict.text, self.judgement.severity, window),
             timeline.path_track(self.path, self.matched, self.summaries, window),
         ]
         shared = self.judgement.shared

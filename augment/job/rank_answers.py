@@ -20,9 +20,9 @@ from augment.arrays import Bools, Int64s, Intervals, sums
 from augment.core.annotations import Flows, SliceTrack, Texts
 from augment.core.attachments import LateRank, RankInJob
 from augment.core.findings import AugmentedTrace
-from augment.core.text import Words, counted, words_of
+from augment.core.text import Words, counted, time, words_of
 from augment.core.trace import Trace
-from augment.diagnosis.drawing import DrawnDiagnosis, of_verdict, saves, texts_of
+from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
@@ -34,6 +34,7 @@ from augment.diagnosis.rules.launch_bound import LaunchBound
 from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
 from augment.diagnosis.rules.small_collectives import SmallCollectives
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
+from augment.diagnosis.verdict import PART_COLUMNS, busy_text
 from augment.diagnosis.wording import advice, answer_text, evidence, title
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 from augment.facts.steps.window import only
@@ -60,13 +61,15 @@ _SEEN: dict[str, type[Seen]] = {
 class RankAnswer(Struct, frozen=True):
     """What the job tells a rank. ``text``: about the rank, and what to do; ``verdict``: that with what else is wrong,
     and ``headline``: the same with findings first; ``rows``: the answers of rules that differ from those of the rank
-    alone, as rows of its diagnosis. All are empty, and ``figures`` None, if the job cannot tell."""
+    alone, as rows of its diagnosis; ``steps``: those of which the verdict is the mean, where the rank alone is judged
+    by others. All are empty, and ``figures`` None, if the job cannot tell."""
 
     text: list[str] = []
     verdict: list[str] = []
     rows: list[dict[str, Any]] = []
     figures: RankInJob | None = None
     headline: str = ""
+    steps: list[int] = []
 
     def reported(self, job: str) -> dict[str, Any]:
         """The member of the rank's metrics; ``job`` is the verdict of its job."""
@@ -80,6 +83,7 @@ class RankAnswer(Struct, frozen=True):
             "longer_than_peers_per_step_ns": figures.itself.charged_ns if figures and figures.itself else None,
             "verdict": self.verdict,
             "rows": self.rows,
+            "steps": self.steps,
         }
 
 
@@ -155,19 +159,24 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
             if changed["in_verdict"]:
                 about_job.append((changed["rule"] != straggling_rank.NAME, f"{changed['title']}."))
     rules = {row["rule"] for row in rows}
-    kept = [(sentence, about) for sentence, about in alone.sentences if not rules.intersection(about)]
+    said, steps = list(alone.sentences), list[int]()
+    if (steady != judged).any() and alone.busy >= 0:  # one job has steps of one length
+        parts = {label: int(summary.step_column(name)[judged].sum()) for name, label in PART_COLUMNS.items()}
+        steps, span = summary.step_column("number")[judged].tolist(), int(length.sum()) * alone.device_count
+        notes = f" (mean of the {counted(len(steps), 'step')} by which the job is judged)"
+        busy = busy_text(words, alone.device_count, span, parts, f"a step of {time(int(length.mean()))}", notes)
+        said[alone.busy] = busy, []
+    if about_job and alone.nothing >= 0:
+        del said[alone.nothing]
+    kept = [(sentence, about) for sentence, about in said if not rules.intersection(about)]
     if about_job:  # what the rank calls the largest of minor problems is not
         kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
-    if (steady != judged).any():
-        other = f"That is the mean of {counted(int(steady.sum()), 'step')}; the job is judged by {int(judged.sum())}."
-        kept.insert(state, (other, []))
-        state += 1
     of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
     findings_first = sorted(kept, key=lambda each: not each[1])
     headline = " ".join(sentence for sentence, _ in findings_first)
-    return RankAnswer(text, [sentence for sentence, _ in kept], rows, figures, headline)
+    return RankAnswer(text, [sentence for sentence, _ in kept], rows, figures, headline, steps)
 
 
 def _finding(rule: str, answer: RuleAnswer, words: Words) -> Finding | None:
@@ -301,6 +310,7 @@ def track(answer: Answer, member: int) -> ReportedTrack:
         description="the verdict of the job; what it tells of this rank is in the args, and in the rank's diagnosis",
         of_process=True,
         on_top=True,
+        colour=np.array([colour(*answer.judgement.severity)], np.int64),
         reported=reported,
     )
 

@@ -151,8 +151,8 @@ def verdict_in_job(of_job: Mapping[str, Any] | None, sentences: Sequence[str]) -
 
 
 def in_job(content: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of a rank as its job tells them: its verdict, and those rows of the diagnosis that differ from the
-    rank's alone. Unchanged if the job is unknown."""
+    """The metrics of a rank as its job tells them: its verdict, those rows of the diagnosis that differ from the rank's
+    alone, and which steps are judged. Unchanged if the job is unknown."""
     of_job = content.get(TOLD)
     if not of_job:
         return content
@@ -164,5 +164,8 @@ def in_job(content: dict[str, Any]) -> dict[str, Any]:
         rows = [known.get(row["rule"], row) for row in analyses["diagnosis"]["rows"]]
         rows.sort(key=lambda row: (row["status"] != "found", not row["in_verdict"]))
         analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
+    if (judged := of_job.get("steps")) and analyses.get("steps", {}).get("rows"):
+        rows = [{**row, "is_steady": row["step"] in judged} for row in analyses["steps"]["rows"]]
+        analyses["steps"] = {**analyses["steps"], "rows": rows}
     text = verdict_in_job(of_job, verdict["text"])
     return {**content, "verdict": {**verdict, "text": text, "rows": problems}, "analyses": analyses}

@@ -34,7 +34,7 @@ from augment.writers.seams import Addable, Seam
 
 NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written
 SUFFIX = METRICS_SUFFIX
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 DISTRIBUTION = "kineto-augment"
 ALONE = "verdict_alone"  #: the member with a rank's verdict without its job
 
@@ -290,6 +290,10 @@ def _told_schema(row: type[Any], closed: bool) -> Schema:
         "rows": {
             **_list_of(_row(row, closed)),
             "description": "the answers of rules that differ from those in the analysis diagnosis, in their place",
+        },
+        "steps": {
+            **_list_of(_type(int)),
+            "description": "the steps by which the job is judged, where the rank alone is by others; else empty",
         },
     }
     return _record(members, closed) | {"description": "what the traces of all ranks of its job tell of the rank"}

@@ -17,6 +17,7 @@ from augment.batch.merged_timeline import Merged, default_output, merge, only_jo
 from augment.batch.run_plan import RunPlan
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE, Trace
+from augment.diagnosis.drawing import COLOURS
 from augment.errors import AugmentError, OutputError, UsageError
 from augment.job.answer import answer
 from augment.job.ranks.summary import summarize
@@ -137,6 +138,8 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
         "select slice.name from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
     )
     assert str(said[0][0]).startswith("Rank 1 delays the other two")
+    colour = drawn.replace("count(*)", "extract_arg(arg_set_id, 'correlation_id')")
+    assert perfetto.rows(colour) == [(f"tp:#{COLOURS['high']}",)]
     last = "(select max(ts + dur) from slice where category <> 'augment.job_timeline')"
     of_job = "slice.category = 'augment.job_timeline'"
     bounds = f"select min(ts) >= (select min(ts) from slice), max(ts + dur) <= {last} from slice where {of_job}"

@@ -382,6 +382,7 @@ def test_numbers_are_short_and_an_interval_has_one_unit() -> None:
     said, unit = [*findings(), *jobs(), *comparisons()], r"(?:ns|µs|ms|s|%|kB|MB|GB)\b"
     assert len(said) > 300
     for line in said:
+        assert "{" not in line, f"a placeholder: {line}"
         assert not re.search(rf"\d {unit} (?:to|…|and up to) [+-]?\d", line), line
         for number in re.findall(rf"([\d.,]+) {unit}", line):
             assert len(re.sub(r"\D", "", number).lstrip("0")) <= 3, line

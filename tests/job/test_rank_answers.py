@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from augment.cli.registry import group
 from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace, Findings
-from augment.core.text import three_digits, words_of
+from augment.core.text import percent, three_digits, time, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.late_ranks import fix_rank
@@ -320,7 +320,9 @@ def by_the_same_steps(source: Path, out: Path) -> None:
     said = [json.loads((out / f"rank{rank}.metrics.json").read_bytes())["told_by_job"] for rank in range(8)]
     for rank in (0, 2, 3, 4, 5, 6, 7):  # of which 3 and 4 recorded a whole first step
         assert said[rank]["wait_per_step_ns"] == pytest.approx(waits_ns[rank], rel=0.09)
-        assert ("That is the mean of 4 steps; the job is judged by 3." in said[rank]["verdict"]) == (rank in (3, 4))
+        assert ("the job is judged)" in said[rank]["verdict"][0]) == bool(said[rank]["steps"]) == (rank in (3, 4))
+        assert "a step of 44 ms" in said[rank]["verdict"][0]
+        assert not any("No rule found" in sentence for sentence in said[rank]["verdict"])
     late_ns = said[1]["longer_than_peers_per_step_ns"]
     assert late_ns == pytest.approx(np.median(waits_ns), rel=0.05)
     job = json.loads((out / "job.metrics.json").read_bytes())["verdict"]
@@ -344,8 +346,13 @@ def test_the_job_leaves_out_the_first_steps_that_most_ranks_leave_out(unsteady: 
     assert job.judgement.step_count == JOB.steps - left_out
     assert any("without the first one" in sentence for sentence in job.verdict.text) == bool(left_out)
     for member in range(JOB.ranks):
-        other = any("the job is judged by" in sentence for sentence in rank_answer(job, member).verdict)
-        assert other == ((member < unsteady) != bool(left_out))
+        said, summary = rank_answer(job, member), summaries[member]
+        other = (member < unsteady) != bool(left_out)
+        assert said.steps == (numbers[left_out:] if other else [])
+        assert any("by which the job is judged" in sentence for sentence in said.verdict) == other
+        length = (summary.step_column("end") - summary.step_column("start"))[left_out:]
+        computing = percent(summary.step_column("compute_ns")[left_out:].sum() / length.sum())
+        assert not other or f"a step of {time(int(length.mean()))}: {computing} computing" in said.verdict[0]
 
 
 # What a rank's own track ``Diagnosis`` says, in the outputs of a run.
@@ -414,7 +421,7 @@ def test_a_slow_first_step_changes_no_promise(fault: str) -> None:
     saved = figures.itself.gain_ns * steps[0] / recorded[0]
     assert saved == pytest.approx(1 - recorded[1] / recorded[0], abs=PROMISED)
     for member in range(JOB.ranks):
-        assert not any("the job is judged by" in sentence for sentence in rank_answer(job, member).verdict)
+        assert not any("the job is judged" in sentence for sentence in rank_answer(job, member).verdict)
 
 
 def test_a_job_says_what_to_do(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         if self.number == "tf32":
             return 'Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
         if self.number == "bf16":
-            return "Use torch.autocast with BF16: this device's {words.matrix_units} are faster in 16-bit types only"
+            return f"Use torch.autocast with BF16: this device's {words.matrix_units} are faster in 16-bit types only"
         units = f"this device has {words.matrix_units} for it, but not for FP32"
         return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
 

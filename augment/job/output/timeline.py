@@ -12,6 +12,7 @@ import numpy as np
 
 from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Places, combinations, each, intervals, run_starts
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
+from augment.diagnosis.drawing import colour
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits, common_times
 from augment.job.matching.clocks import Clock
@@ -36,8 +37,10 @@ _WORK = ("compute", "communication", "copies", "idle")
 _DRAWN = ("compute", "communication", "copy", "idle")  #: their names where they are drawn: those of a rank's own rows
 
 
-def verdict_track(path: Path, sentences: Sequence[str], window: tuple[int, int]) -> SliceTrack:
-    """The verdict, around the part of the critical path within ``window``."""
+def verdict_track(
+    path: Path, sentences: Sequence[str], severity: tuple[str, str], window: tuple[int, int]
+) -> SliceTrack:
+    """The verdict, around the part of the critical path within ``window``, in the colour of its severity."""
     start = int(np.clip(path.start.min(initial=window[1]), *window))
     end = int(np.clip(path.end.max(initial=window[0]), *window))
     count = int(bool(sentences) and start < end)
@@ -49,6 +52,7 @@ def verdict_track(path: Path, sentences: Sequence[str], window: tuple[int, int])
         dur=np.full(count, end - start, np.int64),
         names=Texts(np.zeros(count, np.int32), [" ".join(sentences)]),
         description="the verdict: who holds the job up, and what would be gained",
+        colour=np.full(count, colour(*severity), np.int64),
     )
 
 

@@ -16,9 +16,11 @@ from augment.arrays import NO_INDEX, Bools, Int64s, Places
 from augment.core.annotations import Texts
 from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
 from augment.core.trace import Trace
+from augment.diagnosis import verdict
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.drawing import DrawnDiagnosis
 from augment.diagnosis.judging import measure
+from augment.diagnosis.verdict import PART_COLUMNS
 from augment.errors import InputError
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.collectives.network_of_logs import transport_of_two
@@ -41,7 +43,7 @@ from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
-VERSION = 12
+VERSION = 13
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -73,7 +75,7 @@ _COLUMNS = (
     "stream",
 )
 _UNCHANGED = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
-_STEPS = ("number", "start", "end", "compute_ns", "steady", "requests")
+_STEPS = ("number", "start", "end", "steady", "requests", *PART_COLUMNS)
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
@@ -104,13 +106,17 @@ class RankStream(msgspec.Struct, frozen=True):
 class OwnDiagnosis(msgspec.Struct, frozen=True):
     """What a rank says without its job: the ``vendor`` of its devices, the sentences of its verdict, each with its
     rules, the ``rows`` of :data:`RULES_OF_JOB`, and the rules whose findings are ``grave``; and what is ``drawn`` of it
-    (None: nothing)."""
+    (None: nothing). ``busy``: which of the sentences says what its ``device_count`` devices did, ``nothing``: which one
+    that no rule found anything; -1 for none."""
 
     vendor: str
     sentences: list[tuple[str, list[str]]]
     rows: list[dict[str, Any]]
     grave: list[str] = []
     drawn: DrawnDiagnosis | None = None
+    busy: int = -1
+    nothing: int = -1
+    device_count: int = 0
 
 
 class RankSummary(msgspec.Struct):
@@ -122,8 +128,8 @@ class RankSummary(msgspec.Struct):
     previous collective on the stream if the collective had to wait for that, else -1.
 
     Columns of each step: its ``number`` (a recording without steps is one step, -1), its window from ``start`` to
-    ``end``, ``compute_ns`` of all devices, whether it is ``steady``: one that rules judge, and the ``requests`` in the
-    batch of an engine's step (-1 unknown).
+    ``end``, whether it is ``steady``: one that rules judge, the ``requests`` in the batch of an engine's step (-1
+    unknown), and ``compute_ns`` and the other :data:`PART_COLUMNS`, of all devices.
 
     Both have the columns of :class:`Spent` at their starts and ends, such as ``compute_ns before ts``.
     """
@@ -259,8 +265,12 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     rows = [msgspec.to_builtins(row) for row in findings.rows if row.rule in RULES_OF_JOB]
     sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
     grave = [row.rule for row in findings.rows if row.severity not in (None, "info") and row.confidence != "low"]
-    drawn = DrawnDiagnosis.of(findings.annotations, trace)
-    return zlib.compress(msgspec.msgpack.encode(OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn)))
+    drawn, devices = DrawnDiagnosis.of(findings.annotations, trace), len(gpu_work(trace).devices)
+    busy, nothing = -1, -1
+    for place, each in enumerate(verdict.sentences(trace)):
+        busy, nothing = place if each.is_state and devices else busy, place if each.is_nothing else nothing
+    own = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, busy, nothing, devices)
+    return zlib.compress(msgspec.msgpack.encode(own))
 
 
 def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
@@ -364,14 +374,14 @@ def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     chosen = np.ones(len(windows), np.bool_) if window is None else _within(windows.number, window)
     windows = windows.take(np.flatnonzero(chosen)[:MOST_STEPS])
     devices = step_figures(trace, windows) if len(windows) else []
-    computed = [device.of_device["compute_ns"] for device in devices if device.of_device]
-    compute: Int64s = sum(computed, np.zeros(len(windows), np.int64))
+    none = np.zeros(len(windows), np.int64)
+    parts = [sum((of.of_device[name] for of in devices if of.of_device), none) for name in PART_COLUMNS]
     steady = np.isin(windows.number, measure(trace).windows.number).astype(np.int64)
     of_step = batches(trace)
     requests = np.array(
         [of_step[number].requests if of_step else UNKNOWN for number in windows.number.tolist()], np.int64
     )
-    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute, steady, requests)
+    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, steady, requests, *parts)
     return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)
 
 

@@ -20,7 +20,7 @@ from augment.arrays import Bools, Int64s, Intervals, combinations, intervals, su
 from augment.core.attachments import Cause, Reason, SharedWait, Where
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.text import counted
-from augment.diagnosis.rule import LEAST_RATIO
+from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -75,6 +75,16 @@ class Judgement:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         return Verdict((*texts, *self._together, *doubts), rows)
+
+    @property
+    def severity(self) -> tuple[str, str]:
+        """The severity, by the share of the job's time that is saved (or charged, where that is unknown), and the
+        confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
+        rows = self.verdict.rows
+        if not rows:
+            return "" if self.tells else "info", ""
+        saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in rows}
+        return severity_of(max(saved) / self._time), saved[max(saved)]
 
     @property
     def _nobody(self) -> str:
