@@ -85,7 +85,7 @@ def annotate(annotation: Any, value: Any) -> None:
     elif isinstance(value, dict):
         for key, inner in value.items():
             annotate(annotation.dict_entries.add(name=key), inner)
-    else:
+    elif value is not None:
         for inner in value:
             annotate(annotation.array_values.add(), inner)
 

@@ -55,7 +55,7 @@ def packets(draw: st.DrawFn) -> Messages:
             keys[sequence], strings[sequence] = {}, {}
         event = packet.track_event
         event.type, event.track_uuid, event.name = BEGIN, TRACK, f"op {number}"
-        for name in draw(st.lists(NAMES, max_size=4)):
+        for name in draw(st.lists(NAMES, max_size=4, unique=True)):
             annotation = event.debug_annotations.add()
             output = keys[sequence]
             if name in output or draw(st.booleans()):
@@ -151,3 +151,25 @@ def test_long_args_and_many(tmp_path: Path) -> None:
     same_by_either_way(trace, tmp_path)
     again = read(str(tmp_path / "out.pftrace"))
     assert again.args_of(again.events.slices_of(*set(trace.events.category.tolist())))[1] == many
+
+
+def test_a_key_that_stands_twice(tmp_path: Path) -> None:
+    """The last value stands, by either way. Strings are numbered as they occur: those ways may number them otherwise,
+    so what is read again is compared.
+    """
+    made = Messages()
+    made.thread(TRACK, 42, 43, "main")
+    for number, values in enumerate([("x", "y", None), ("y", "z", "x"), (1, "z", "y")]):
+        packet = made.packet(1, timestamp=10 * number)
+        packet.track_event.type, packet.track_event.track_uuid = BEGIN, TRACK
+        packet.track_event.name = f"op {number}"
+        for key, value in zip(("twice", "once", "twice"), values, strict=True):
+            annotate(packet.track_event.debug_annotations.add(name=key), value)
+        end = made.packet(1, timestamp=10 * number + 5)
+        end.track_event.type, end.track_event.track_uuid = END, TRACK
+    trace = made.read(tmp_path)
+    expected = [{"once": "y", "twice": None}, {"once": "z", "twice": "x"}, {"once": "z", "twice": "y"}]
+    for each in (trace, with_unknown_decoder(trace)):
+        written(each, tmp_path)
+        again = read(str(tmp_path / "out.pftrace"))
+        assert again.args_of(again.events.slices_of(*set(trace.events.category.tolist()))) == expected

@@ -282,7 +282,8 @@ class ArgsScanner:
         """Add what compiled code missed: a key, or a key with its value. False if it cannot be told without the rest of
         its event.
 
-        Pieces are missed in their order within an event, so texts get the same numbers as without compiled code.
+        Pieces are missed in their order within an event, so texts get the same numbers as without compiled code, but
+        where a key stands twice.
         """
         origin = address(data)
         text = data[self._state.miss_start - origin : self._state.miss_end - origin].tobytes()
