@@ -158,7 +158,7 @@ class Run:
             return None
         from augment.batch.remote import Folder
 
-        folder = Folder.of(self._inputs)
+        folder = Folder.of(self._inputs, client.reads)
         return folder if folder and len(self._inputs) <= client.most_job_inputs() else None
 
     def _by_server(self, folder: Folder, finished: Callable[[Input, Result], None]) -> Generator[Result, None, None]:

@@ -73,6 +73,11 @@ def common(folders: Sequence[str]) -> str:
     return "/".join(shared)
 
 
+def absolute(name: str) -> str:
+    """A path from the root on; a URL is one."""
+    return name if protocol(name) else os.path.abspath(name)
+
+
 def real(name: str) -> str:
     """A canonical name: equal for all names of the same file."""
     return name if protocol(name) else os.path.realpath(name)
@@ -226,23 +231,24 @@ def expect_writable(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def at_hand(source: str, folder: str, size: int = 0) -> Iterator[tuple[str, Path]]:
+def at_hand(source: str, folder: str, size: int = 0, *, fetch: bool = True) -> Iterator[tuple[str, Path]]:
     """A path to read ``source`` from and a folder to write into. For remote names, both are local substitutes.
 
     A remote source is copied into a temporary folder (``TMPDIR``), because a trace is read twice. :func:`deliver`
-    uploads the written files. Errors name ``source``, not the copy.
+    uploads the written files. Without ``fetch``, a source is left where it is. Errors name ``source``, not the copy.
 
     Raises:
         InputError: the source cannot be fetched, or the disk is too small.
     """
-    if not protocol(source) and not protocol(folder):
+    fetch = fetch and bool(protocol(source))
+    if not fetch and not protocol(folder):
         yield source, Path(folder)
         return
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="augment-") as spool:
         path = source
-        if protocol(source):
+        if fetch:
             path = os.path.join(spool, "input", basename(source) or "trace")
             os.mkdir(os.path.dirname(path))
             _fetch(source, path, size)

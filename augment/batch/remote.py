@@ -66,7 +66,8 @@ def _one(item: Input, plan: RunPlan, client: Client, progress: Progress) -> Resu
 
     def work() -> Result:
         locations.expect_writable(item.folder)
-        with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
+        there = bool(locations.protocol(item.path)) and client.reads(item.path)
+        with locations.at_hand(item.path, item.folder, item.size, fetch=not there) as (path, folder):
             evidence = _beside(item, plan.request.evidence)
             augmented = client.augment(
                 path,
@@ -156,17 +157,19 @@ class Folder(Struct, frozen=True):
     inputs: tuple[Input, ...]
 
     @classmethod
-    def of(cls, inputs: Sequence[Input]) -> Folder | None:
-        """The folder of several local inputs; None if they are of none, or of several."""
-        roots = {item.root for item in inputs}
-        if len(inputs) < 2 or len(roots) > 1 or any(map(locations.protocol, (item.path for item in inputs))):
+    def of(cls, inputs: Sequence[Input], reads: Callable[[str], bool]) -> Folder | None:
+        """The folder of several inputs; None if they are of none, or of several, or URLs that the server does not read
+        itself."""
+        roots, urls = {item.root for item in inputs}, [item.path for item in inputs if locations.protocol(item.path)]
+        if len(inputs) < 2 or len(roots) > 1 or not all(map(reads, urls)):
             return None
         (out,) = roots
-        tops = {os.path.abspath(item.path).removesuffix(os.sep + item.key) for item in inputs}
+        paths = [locations.absolute(item.path) for item in inputs]
+        tops = {path.removesuffix(f"/{item.key}") for path, item in zip(paths, inputs, strict=True)}
         if out is None or locations.protocol(out) or len(tops) > 1:
             return None
         (top,) = tops
-        whole = all(os.path.join(top, item.key) == os.path.abspath(item.path) for item in inputs)
+        whole = all(f"{top}/{item.key}" == path for path, item in zip(paths, inputs, strict=True))
         return cls(top, out, folder_title(top), tuple(inputs)) if whole else None
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from augment.client.connection import Deadline, job_failure
-from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, attached
+from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, as_input, attached
 from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
@@ -55,12 +55,12 @@ class Client(Session):
         any exception, including an interrupt, it cancels the job. Once all outputs are here, it removes the job.
 
         Args:
-            path: the trace.
+            path: the trace; or its URL in a bucket, if the server reads there (``input_prefixes`` of its info).
             request: the analyses and formats; None means all analyses and Perfetto's native format.
             summaries: also write the summary for the stages of a job (``STEM.ranks.summary``), and return the seams of
                 the outputs.
             metrics_only: write no augmented trace.
-            out: the output folder; by default that of the trace.
+            out: the output folder; by default that of the trace, or the current one if that is a URL.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: limit for the whole call.
             fields: fields of :class:`augment.pipeline.request.Request`, as for ``augment.augment``:
@@ -82,7 +82,7 @@ class Client(Session):
         beside = [*attached(request.evidence.paths), *attached(request.evidence.of_traces.get(name, {}))]
 
         def wanted() -> resources_pb2.JobSpec:
-            spec.input.upload = self._upload(name, deadline, tell)
+            spec.input.CopyFrom(as_input(self._upload(name, deadline, tell)))
             del spec.attachments[:]
             spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(augment=spec)
@@ -155,7 +155,7 @@ class Client(Session):
         )
 
         def wanted() -> resources_pb2.JobSpec:
-            sent = [resources_pb2.Input(upload=self._upload(path, deadline, tell)) for path in paths]
+            sent = [as_input(self._upload(path, deadline, tell)) for path in paths]
             spec.test.CopyFrom(sent[0])
             spec.control.CopyFrom(sent[1])
             del spec.tests[:], spec.controls[:]
@@ -223,7 +223,7 @@ class Client(Session):
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(paths, deadline, tell))
             uploads = sent.uploads.items()
-            inputs = [resources_pb2.Input(upload=upload, file_name=names.there[n]) for n, upload in uploads]
+            inputs = [as_input(upload, names.there[n]) for n, upload in uploads]
             del spec.inputs[:], spec.augment.attachments[:]
             spec.inputs.extend(inputs)
             beside = attached(request.evidence.paths)
@@ -277,7 +277,7 @@ class Client(Session):
 
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(named, deadline, tell))
-            inputs = [resources_pb2.Input(upload=upload) for upload in sent.uploads.values()]
+            inputs = [as_input(upload) for upload in sent.uploads.values()]
             return resources_pb2.JobSpec(diagnose=resources_pb2.DiagnoseSpec(inputs=inputs, name=sent_name(name)))
 
         try:
@@ -340,7 +340,7 @@ class Client(Session):
         with self._cancelling(job.name):
             self._forget_uploads(job.spec, deadline, path)
             done = self._follow(job, deadline, tell, path, control)
-            folder = Path(out) if out is not None else Path(path).parent
+            folder = Path(out if out is not None else "." if "://" in path else os.path.dirname(path))
             made = self._fetch(done, path, stems, folder, deadline, tell, inputs or [path])
         self._forget(job.name)
         return made

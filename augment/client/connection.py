@@ -134,6 +134,7 @@ class Connection:
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._patience_s, self._first_patience_s = patience_s, first_patience_s
         self._answered = False
+        self.has_links = True  #: whether links into the server's store seem to work from here
 
     def ask(
         self,

@@ -52,6 +52,13 @@ class Sent:
             raise NothingSent
 
 
+def as_input(sent: str, file_name: str = "") -> resources_pb2.Input:
+    """The input of a job: an upload, or a trace that the server reads itself."""
+    if "://" in sent:
+        return resources_pb2.Input(uri=sent, file_name=file_name)
+    return resources_pb2.Input(upload=sent, file_name=file_name)
+
+
 class Attached(NamedTuple):
     """A file recorded beside a trace: its kind and path; ``trace_index``: of the only trace that it belongs to."""
 
@@ -92,6 +99,7 @@ class Session:
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise UsageError("a token must consist of printable ASCII characters, and must not be empty")
         self.address, self._forgets = address, forget
+        self._prefixes: tuple[str, ...] | None = None
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
         self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
@@ -122,7 +130,18 @@ class Session:
                     raise
         raise AssertionError("the last attempt raises")
 
+    def reads(self, url: str) -> bool:
+        """Whether the server itself reads a trace at this URL of a bucket; all other traces are sent."""
+        if self._prefixes is None:
+            request = service_pb2.GetServerInfoRequest()
+            info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
+            self._prefixes = tuple(info.input_prefixes)
+        return url.startswith(self._prefixes)
+
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
+        """Send a trace: the name of its upload, or ``path`` itself if the server reads that."""
+        if "://" in path and self.reads(path):
+            return path
         try:
             upload = Upload(path, sent_name(path), self._connection)
         except OSError as error:
@@ -143,7 +162,7 @@ class Session:
             upload = uploads[path]
             if isinstance(upload, InputError):
                 raise upload
-            given = resources_pb2.Input(upload=upload, file_name=sent_name(path))
+            given = as_input(upload, sent_name(path))
             messages.append(resources_pb2.Attachment(kind=kind, input=given, trace_index=trace_index))
         return messages
 

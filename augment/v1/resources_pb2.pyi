@@ -112,7 +112,9 @@ class Input(google.protobuf.message.Message):
     upload: builtins.str
     """The name of a complete upload, "uploads/ID"."""
     uri: builtins.str
-    """A file on the server: an absolute path or a file:// URI, below a folder that the operator allows."""
+    """A file on the server: an absolute path or a file:// URI, below a folder that the operator allows. Or an object,
+    "s3://BUCKET/KEY", below one of ServerInfo.input_prefixes; what follows the prefix is taken as it is.
+    """
     job: builtins.str
     """A succeeded earlier job of the caller, "jobs/ID": its traces and artifacts."""
     file_name: builtins.str
@@ -528,6 +530,11 @@ class JobSpec(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     REPORT_FIELD_NUMBER: builtins.int
     DIAGNOSE_FIELD_NUMBER: builtins.int
+    OUTPUT_URI_FIELD_NUMBER: builtins.int
+    output_uri: builtins.str
+    """Where the artifacts are copied to, too: "s3://BUCKET/FOLDER", below one of ServerInfo.output_prefixes. Objects of the
+    same names are replaced, the metrics last.
+    """
     @property
     def augment(self) -> global___AugmentSpec:
         """Augment one trace."""
@@ -556,9 +563,10 @@ class JobSpec(google.protobuf.message.Message):
         job: global___WholeJobSpec | None = ...,
         report: global___ReportSpec | None = ...,
         diagnose: global___DiagnoseSpec | None = ...,
+        output_uri: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "report", b"report"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "report", b"report"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "output_uri", b"output_uri", "report", b"report"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment", "diff", "job", "report", "diagnose"] | None: ...
 
 global___JobSpec = JobSpec
@@ -1031,6 +1039,8 @@ class ServerInfo(google.protobuf.message.Message):
     METRICS_SCHEMA_VERSION_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
     RETENTION_FIELD_NUMBER: builtins.int
+    INPUT_PREFIXES_FIELD_NUMBER: builtins.int
+    OUTPUT_PREFIXES_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The version of kineto-augment."""
     metrics_schema_version: builtins.str
@@ -1055,6 +1065,14 @@ class ServerInfo(google.protobuf.message.Message):
     def retention(self) -> global___ServerRetention:
         """How long data is kept."""
 
+    @property
+    def input_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What URIs of inputs in buckets begin with."""
+
+    @property
+    def output_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What JobSpec.output_uri begins with."""
+
     def __init__(
         self,
         *,
@@ -1065,9 +1083,11 @@ class ServerInfo(google.protobuf.message.Message):
         metrics_schema_version: builtins.str = ...,
         limits: global___ServerLimits | None = ...,
         retention: global___ServerRetention | None = ...,
+        input_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
+        output_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "retention", b"retention"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "input_formats", b"input_formats", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "retention", b"retention", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
 
 global___ServerInfo = ServerInfo
 

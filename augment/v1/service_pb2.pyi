@@ -977,14 +977,21 @@ class GetArtifactRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    LINK_LIFE_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID/artifacts/FILE"."""
+    @property
+    def link_life(self) -> google.protobuf.duration_pb2.Duration:
+        """If set, the response has a link that is valid for so long, at most an hour."""
+
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        link_life: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["link_life", b"link_life"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["link_life", b"link_life", "name", b"name"]) -> None: ...
 
 global___GetArtifactRequest = GetArtifactRequest
 
@@ -995,6 +1002,11 @@ class GetArtifactResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ARTIFACT_FIELD_NUMBER: builtins.int
+    LINK_FIELD_NUMBER: builtins.int
+    link: builtins.str
+    """An address of the server's store, under which whoever knows it can download the artifact's bytes, in parts, too.
+    Empty if it was not asked for, or the store has no such addresses: then ReadArtifact has the bytes.
+    """
     @property
     def artifact(self) -> augment.v1.resources_pb2.Artifact:
         """It never changes."""
@@ -1003,9 +1015,10 @@ class GetArtifactResponse(google.protobuf.message.Message):
         self,
         *,
         artifact: augment.v1.resources_pb2.Artifact | None = ...,
+        link: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["artifact", b"artifact"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifact", b"artifact"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "link", b"link"]) -> None: ...
 
 global___GetArtifactResponse = GetArtifactResponse
 

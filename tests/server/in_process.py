@@ -179,6 +179,8 @@ def serving(
     roots: tuple[Path, ...] = (),
     client: str = "host:test",
     store: str = "",
+    prefixes: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = (),
     **changed: Any,
 ) -> Iterator[Server]:
     """A server over ``state``."""
@@ -192,7 +194,8 @@ def serving(
         return dict(context.invocation_metadata()).get("client", client)
 
     async def start() -> tuple[Core, grpc.aio.Server, int]:
-        core = Core(state, limits, roots, observer, client_of, catalog=catalog_of(state), store=store)
+        more = {"catalog": catalog_of(state), "store": store, "prefixes": prefixes, "outputs": outputs}
+        core = Core(state, limits, roots, observer, client_of, **more)  # type: ignore[arg-type]
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
         add_AugmentServiceServicer_to_server(core.servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -134,7 +134,9 @@ def test_a_file_outside(inside: tuple[Server, Path], name: str) -> None:
         server.create(uri=f"{folder}/{name}")
 
 
-@pytest.mark.parametrize("uri", ["/etc/passwd", "/proc/self/environ", "/dev/zero", "file:///etc/passwd", "/"])
+@pytest.mark.parametrize(
+    "uri", ["/etc/passwd", "/proc/self/environ", "/dev/zero", "file:///etc/passwd", "/", "s3://a/b.json"]
+)
 def test_a_file_elsewhere(inside: tuple[Server, Path], uri: str) -> None:
     with (
         refused("URI_NOT_ALLOWED", "PERMISSION_DENIED")
@@ -144,9 +146,7 @@ def test_a_file_elsewhere(inside: tuple[Server, Path], uri: str) -> None:
         inside[0].create(uri=uri)
 
 
-@pytest.mark.parametrize(
-    "uri", ["a.json", "http://host/a.json", "file://host/a.json", "s3://a/b.json", "/a\0b", "file://[", ""]
-)
+@pytest.mark.parametrize("uri", ["a.json", "file://host/a.json", "/a\0b", "file://[", ""])
 def test_what_is_no_path(inside: tuple[Server, Path], uri: str) -> None:
     with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
         inside[0].create(uri=uri)

@@ -9,7 +9,8 @@ import inspect
 import logging
 import os
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from google.api.httpbody_pb2 import HttpBody
@@ -42,12 +43,14 @@ from augment_server.jobs.metrics_query import query
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.pages import Asked
+from augment_server.storage.places import Places
 from augment_server.storage.requests import Requests, expect_id
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Caller, Uploads
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_MOST_LINK = timedelta(hours=1)
 CHUNK = 128 << 10  #: bytes of an artifact in one message
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
 
@@ -104,17 +107,17 @@ class Service(AugmentServiceServicer):
         retention: Retention,
         scheduler: Scheduler,
         limits: Limits,
-        roots: Sequence[str],
+        places: Places,
         observer: Observer,
         client_of: Callable[[Any], str],
         apart: Apart,
     ) -> None:
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
-        self._scheduler, self._limits = scheduler, limits
+        self._scheduler, self._limits, self._places = scheduler, limits, places
         self.observer, self._client_of, self._apart = observer, client_of, apart
         self._requests = Requests(storage)
         self._receiving = Receiving(uploads, retention, limits, apart, self._requests)
-        self._creating = Creating(jobs, scheduler, limits, roots, apart)
+        self._creating = Creating(jobs, scheduler, limits, places, apart)
 
     def refuse(self) -> None:
         """Accept no more jobs."""
@@ -294,7 +297,18 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetArtifact(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return an artifact's size, digest and media type."""
-        return calls.GetArtifactResponse(artifact=await self._look(self._artifact, context, request.name))
+        artifact = await self._look(self._artifact, context, request.name)
+        if not request.HasField("link_life"):
+            return calls.GetArtifactResponse(artifact=artifact)
+        life = request.link_life.ToTimedelta()
+        if life < timedelta(seconds=1):
+            raise invalid("link_life", "at least one second")
+        job, file_name = artifact_of(artifact.name)
+
+        def link() -> str:
+            return self._storage.store.link(f"{self._jobs.folder(job)}/{file_name}", min(life, _MOST_LINK))
+
+        return calls.GetArtifactResponse(artifact=artifact, link=await self._apart(link))
 
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -356,7 +370,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Return the server's version, formats and limits."""
-        return calls.GetServerInfoResponse(info=await self._apart(catalog.server_info, self._limits))
+        return calls.GetServerInfoResponse(info=await self._apart(catalog.server_info, self._limits, self._places))
 
     @answering
     async def Augment(self, request: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802

@@ -23,6 +23,7 @@ from augment_server.base.limits import Limits
 from augment_server.base.names import safe_file_name, safe_path
 from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
 from augment_server.storage.pages import MOST_PAGE
+from augment_server.storage.places import Places
 
 ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message
 #: most bytes of a sidecar that is read, of a line in it, and of all in it but the rows
@@ -218,8 +219,8 @@ def analyses() -> list[v1.Analysis]:
     ]
 
 
-def server_info(limits: Limits) -> v1.ServerInfo:
-    """The version, formats, limits and retention of this server."""
+def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
+    """The version, formats, limits, retention and prefixes of this server."""
     from augment.pipeline.registries import everything
 
     names = {kind: [entry["name"] for entry in of] for kind, of in everything().items()}
@@ -242,6 +243,8 @@ def server_info(limits: Limits) -> v1.ServerInfo:
             max_job_inputs=limits.max_job_inputs,
         ),
         retention=v1.ServerRetention(max_kept=limits.max_kept, max_stored_bytes=limits.max_stored_bytes),
+        input_prefixes=places.readable,
+        output_prefixes=places.writable,
     )
     info.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
     info.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))

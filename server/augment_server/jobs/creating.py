@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
-from augment_server.base.names import id_of, safe_file_name
+from augment_server.base.names import id_of
 from augment_server.base.threads import Apart
 from augment_server.jobs import catalog
 from augment_server.jobs.job_metadata import card_of
 from augment_server.jobs.jobs import Jobs, Wanted
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.inputs import files_of, list_path, paths_of
+from augment_server.storage.places import Places
 from augment_server.storage.requests import expect_id
-from augment_server.storage.roots import open_below, path_of, resolve
 from augment_server.storage.uploads import Caller
 
 MOST_TOGETHER = 1000  #: maximum number of jobs in one call
@@ -30,8 +29,8 @@ MOST_JOB_SPEC_BYTES = 256 << 10  #: the same for jobs with many traces
 class Creating:
     """Accepts jobs, and wakes the scheduler."""
 
-    def __init__(self, jobs: Jobs, scheduler: Scheduler, limits: Limits, roots: Sequence[str], apart: Apart) -> None:
-        self._jobs, self._scheduler, self._limits, self._roots, self._apart = jobs, scheduler, limits, roots, apart
+    def __init__(self, jobs: Jobs, scheduler: Scheduler, limits: Limits, places: Places, apart: Apart) -> None:
+        self._jobs, self._scheduler, self._limits, self._places, self._apart = jobs, scheduler, limits, places, apart
         self.draining = False  #: whether new jobs are refused
 
     async def answer(self, caller: Caller, requests: Mapping[str, Any]) -> list[v1.Job]:
@@ -106,10 +105,13 @@ class Creating:
         files = files_of(spec)
         if len(files) > self._limits.max_job_inputs:
             raise invalid(list_path(spec), f"at most {self._limits.max_job_inputs}")
-        return [self._expect_input(path, given) for path, given in zip(paths_of(spec), files, strict=True)]
+        with within("spec"):
+            self._places.expect_output(spec.output_uri)
+        return self._places.each(self._expect_input, zip(paths_of(spec), files, strict=True))
 
-    def _expect_input(self, path: str, given: v1.Input) -> str:
+    def _expect_input(self, of: tuple[str, v1.Input]) -> str:
         """Check an input; returns its file name if it is a file on the server, else an empty name."""
+        path, given = of
         kind = given.WhichOneof("source")
         if kind is None:
             raise invalid(path, "must be an upload, a uri or an earlier job")
@@ -117,9 +119,7 @@ class Creating:
             if kind != "uri":
                 id_of(given.upload or given.job, f"{kind}s", kind)
                 return ""
-            file_name = safe_file_name(path_of(given.uri), "uri")
-            os.close(open_below(*resolve(given.uri, self._roots)))
-            return file_name
+            return self._places.expect_file(given.uri)
 
 
 def _expect_request(request: Any) -> None:

@@ -26,6 +26,7 @@ from augment_server.base.threads import Apart
 from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
 from augment_server.jobs.worker_requests import Order, Orders, expect_outputs, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
+from augment_server.storage.places import Places
 from augment_server.storage.storage import Storage
 from augment_server.workers.workers import Said, TookTooMuch, Worker, WorkerDied, Workers
 
@@ -75,12 +76,12 @@ class Scheduler:
     """Runs the waiting jobs."""
 
     def __init__(
-        self, storage: Storage, jobs: Jobs, limits: Limits, roots: list[str], observer: Observer, apart: Apart
+        self, storage: Storage, jobs: Jobs, limits: Limits, places: Places, observer: Observer, apart: Apart
     ) -> None:
         self._catalog, self._store, self._jobs, self._limits = storage.catalog, storage.store, jobs, limits
-        self._orders = Orders(storage, limits, roots)
+        self._orders, self._places = Orders(storage, limits, places), places
         self._observer, self._apart = observer, apart
-        self._workers = Workers(limits, storage, apart, roots)
+        self._workers = Workers(limits, storage, apart, places.folders)
         self._attempts: set[_Attempt] = set()
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -393,6 +394,13 @@ class Scheduler:
         expect_outputs(attempt.order, names)
         source, most = (folder.parent, (folder.name, "out")), self._limits.max_stored_bytes
         sizes = self._store.publish(key, source, names, known, most, attempt.expect_time)
+        if begun.spec.output_uri and kind == "artifacts":
+            try:
+                self._places.deliver(begun.spec.output_uri, self._store, key, names, attempt.expect_time)
+            except BaseException:
+                with contextlib.suppress(Refusal):  # then it is a stray
+                    self._store.remove(key)
+                raise
         files = tuple(replace(file, size=size) for file, size in zip(made.files, sizes, strict=True))
         return replace(made, files=files, folder=key)
 

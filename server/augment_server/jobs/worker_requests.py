@@ -18,7 +18,8 @@ from augment_server.base.names import MOST_FOLDERS
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
 from augment_server.storage.inputs import Given, attachments_of, is_control
-from augment_server.storage.roots import OutsideFolder, folder_inside, resolve, steps_of
+from augment_server.storage.places import Places
+from augment_server.storage.roots import OutsideFolder, folder_inside, steps_of
 from augment_server.storage.storage import Storage
 
 Order = dict[str, Any]
@@ -28,8 +29,8 @@ _OUTPUTS = 8  #: of each trace, and of a job, at most; each is synced to the dis
 class Orders:
     """Writes orders. Every method may be called from any thread, and may block."""
 
-    def __init__(self, storage: Storage, limits: Limits, roots: Sequence[str]) -> None:
-        self._storage, self._limits, self._roots = storage, limits, roots
+    def __init__(self, storage: Storage, limits: Limits, places: Places) -> None:
+        self._storage, self._limits, self._places = storage, limits, places
         self._of_kind: dict[str, Callable[[Begun], Order]] = {
             "augment": lambda begun: _augment_order(begun.spec.augment),
             "diff": lambda begun: {**_diff_order(begun.spec.diff), "sides": _sides(begun)},
@@ -67,12 +68,14 @@ class Orders:
             for name in (given["at"], given["file_name"], *(made["file_name"] for made in given.get("made", ()))):
                 steps_of(name)
         with folder_inside(folder.parent, (folder.name, "out"), make=True):
-            files = [
-                file
-                for at, given in enumerate((*order["inputs"], *order["attached"]))
-                for file in _given(given, given_in / f"{folder.name}-{at}")
-            ]
+            given_all = [*order["inputs"], *order["attached"]]
+            places = [given_in / f"{folder.name}-{at}" for at in range(len(given_all))]
+            files = [file for given, place in zip(given_all, places, strict=True) for file in _given(given, place)]
             self._storage.store.give(files)
+            far = [(given, place / "blob") for given, place in zip(given_all, places, strict=True) if "uri" in given]
+            self._places.give([(given.pop("uri"), path) for given, path in far])
+            for given, path in far:
+                given["blob"] = str(path)
             return order
 
     def _place(self, at: int, given: Given) -> Order:
@@ -84,7 +87,7 @@ class Orders:
         if given.content:
             order["blob"] = f"blobs/{given.content}"
         elif given.uri:
-            order["below"] = resolve(given.uri, self._roots)
+            order |= self._places.order(given.uri)
         return order
 
     def _attached(self, begun: Begun) -> Iterator[Order]:

@@ -17,7 +17,7 @@ from augment_server.base.threads import Apart
 from augment_server.jobs.jobs import Jobs
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
-from augment_server.storage.roots import resolved
+from augment_server.storage.places import Places
 from augment_server.storage.storage import Storage
 from augment_server.storage.uploads import Uploads
 
@@ -48,6 +48,8 @@ class Core:
         network: whether the state directory may lie on a network's file system.
         catalog: the URL of the database that several servers share; empty: one in the state directory.
         store: where the bytes of uploads and outputs are, as ``s3://bucket/prefix``; empty: in the state directory.
+        prefixes: URLs of buckets below which clients may name objects.
+        outputs: URLs of buckets below which clients may have outputs written.
         client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
 
     Raises:
@@ -66,8 +68,11 @@ class Core:
         network: bool = False,
         catalog: str = "",
         store: str = "",
+        prefixes: Sequence[str] = (),
+        outputs: Sequence[str] = (),
     ) -> None:
         self._observer, self._max_stored = observer, limits.max_stored_bytes
+        self._places = Places(roots, prefixes, outputs, min(limits.max_upload_bytes, limits.max_stored_bytes), store)
         self._apart = Apart()
         self._storage = Storage(state, repair=repair, network=network, catalog=catalog)
         try:
@@ -79,8 +84,7 @@ class Core:
         self._jobs = Jobs(self._storage, limits)
         self._uploads = Uploads(self._storage, limits)
         self._retention = Retention(self._storage, limits, self._uploads)
-        real = resolved(roots)
-        self._scheduler = Scheduler(self._storage, self._jobs, limits, real, observer, self._apart)
+        self._scheduler = Scheduler(self._storage, self._jobs, limits, self._places, observer, self._apart)
         self.servicer = Service(
             self._storage,
             self._uploads,
@@ -88,7 +92,7 @@ class Core:
             self._retention,
             self._scheduler,
             limits,
-            real,
+            self._places,
             observer,
             client_of,
             self._apart,
@@ -158,6 +162,7 @@ class Core:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._scheduler.close()
         self._apart.close()
+        self._places.close()
         self._storage.close()
 
     def figures(self) -> Figures:

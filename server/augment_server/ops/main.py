@@ -60,6 +60,20 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Let jobs read traces below this folder of the server; repeatable.",
 )
 @click.option(
+    "--allow-prefix",
+    "prefixes",
+    multiple=True,
+    metavar="URL",
+    help="Let jobs read traces below s3://BUCKET/PREFIX, gs://… or az://… (extra [store]); repeatable.",
+)
+@click.option(
+    "--allow-output",
+    "outputs",
+    multiple=True,
+    metavar="URL",
+    help="Let jobs write outputs below this URL of a bucket; repeatable.",
+)
+@click.option(
     "--repair",
     is_flag=True,
     help="If the state directory's database is lost or damaged, move all its content aside and start empty.",

@@ -61,6 +61,8 @@ class Settings:
     store: str
     limits: Limits
     roots: tuple[Path, ...]
+    prefixes: tuple[str, ...]
+    outputs: tuple[str, ...]
     tls: TlsFiles | None
     tokens: Tokens | None
     metrics_listen: Address | None
@@ -191,6 +193,8 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             network=settings.network_state,
             catalog=settings.catalog,
             store=settings.store,
+            prefixes=settings.prefixes,
+            outputs=settings.outputs,
         )
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)

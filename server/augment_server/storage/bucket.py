@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import re
 import secrets
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import obstore
@@ -36,12 +37,16 @@ from augment_server.base.errors import Refusal
 from augment_server.storage.folder import BytesLost
 from augment_server.storage.roots import OutsideFolder, folder_inside, open_inside, steps_of
 
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
 PIECE = 16 << 20  #: bytes of a request
 _THREADS = 8
 _READ_AHEAD = 1 << 20
 _CLIENT = {"connect_timeout": "3s", "read_timeout": "20s", "timeout": "10m"}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
+IS_URL = re.compile(r"(s3|s3a|gs|az|azure|adl|abfs|abfss)://[^/]").match
 _IS_FULL = re.compile("507|InsufficientStorage|QuotaExceeded|StorageFull|No space|not enough space", re.IGNORECASE)
 
 
@@ -63,6 +68,10 @@ def _told() -> Iterator[None]:
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             what = "the server's object store refuses its server; tell its operator, or try again later"
         raise Refusal("STORE_UNAVAILABLE", what, retry_s=5) from cause
+
+
+class TooLarge(Exception):
+    """An object has more bytes than it may."""
 
 
 class Manifest(msgspec.Struct):
@@ -125,11 +134,64 @@ class _Object(io.RawIOBase):
         return max(count, 0)
 
 
-class Bucket:
+class Objects:
+    """The objects below a URL of a store, such as ``s3://bucket/prefix``.
+
+    Credentials and endpoint are in the environment, as obstore takes them.
+
+    Args:
+        url: whose ``option`` is named in messages.
+
+    Raises:
+        AugmentError: it is no URL of a store.
+    """
+
+    def __init__(self, url: str, option: str) -> None:
+        if not IS_URL(url):
+            raise UsageError(f"{option} {url}: must be s3://BUCKET/PREFIX, gs://… or az://…")
+        plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+        try:
+            client = {**_CLIENT, "allow_http": plain}
+            self._store: Any = from_url(url, client_options=client, retry_config=_RETRY)  # type: ignore[call-overload]
+        except (BaseError, ValueError, TypeError) as error:
+            raise AugmentError(f"{option} {url}: {str(error).partition(chr(10))[0]}") from error
+
+    def size(self, key: str) -> int:
+        """The size of an object, bytes.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with _told():
+            return int(obstore.head(self._store, key)["size"])
+
+    def put(self, key: str, file: BinaryIO | bytes) -> None:
+        """Store an object as a whole."""
+        with _told():
+            obstore.put(self._store, key, file, chunk_size=PIECE, max_concurrency=2)
+
+    def copy(self, key: str, file: BinaryIO, most: float = math.inf) -> None:
+        """Append an object to a file, as it is at the beginning: if it changes meanwhile, this is to be done again.
+
+        Raises:
+            FileNotFoundError: there is none.
+            TooLarge: it has more than ``most`` bytes.
+        """
+        at, size, options = 0, 1, cast("GetOptions", {})
+        while at < size:
+            with _told():
+                part = obstore.get(self._store, key, options={**options, "range": (at, at + PIECE)})
+                size, options = part.meta["size"], {"if_match": part.meta["e_tag"]}
+                if size > most:
+                    raise TooLarge
+                at += file.write(part.bytes())
+
+
+class Bucket(Objects):
     """The store in a bucket, with the front of :class:`folder.Folder`.
 
     Args:
-        url: such as ``s3://bucket/prefix``; credentials and endpoint are in the environment, as obstore takes them.
+        url: as of :class:`Objects`.
         scratch: a folder of this machine for what is under way.
         catalog: a name of the database that lists what is stored.
         is_new: whether that may take a store which nobody has.
@@ -143,14 +205,7 @@ class Bucket:
     def __init__(self, url: str, scratch: Path, catalog: str, *, is_new: bool) -> None:
         self.scratch = scratch
         self.lock = contextlib.nullcontext()  # nothing here has the name of something else, so that nobody waits
-        if not re.match(r"(s3|s3a|gs|az|azure|adl|abfs|abfss)://[^/]", url):
-            raise UsageError(f"--store {url}: must be s3://BUCKET/PREFIX, gs://… or az://…")
-        plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
-        try:
-            client = {**_CLIENT, "allow_http": plain}
-            self._store: Any = from_url(url, client_options=client, retry_config=_RETRY)  # type: ignore[call-overload]
-        except (BaseError, ValueError, TypeError) as error:
-            raise AugmentError(f"--store {url}: {str(error).partition(chr(10))[0]}") from error
+        super().__init__(url, "--store")
         try:
             with _told():
                 if is_new:
@@ -166,11 +221,6 @@ class Bucket:
     def free_bytes(self) -> int:
         """How many bytes more it can take: it does not tell."""
         return 1 << 62
-
-    def put(self, key: str, file: BinaryIO | bytes) -> None:
-        """Store an object as a whole."""
-        with _told():
-            obstore.put(self._store, key, file, chunk_size=PIECE, max_concurrency=2)
 
     def range_of(self, key: str, at: int, count: int) -> Any:
         """Bytes of an object.
@@ -242,21 +292,13 @@ class Bucket:
                 with os.fdopen(os.open(name, flags, 0o600, dir_fd=at), "wb") as file:
                     try:
                         for piece in pieces:
-                            self._append(piece, file)
+                            self.copy(piece, file)
                         if size not in (None, file.tell()):
                             raise FileNotFoundError(f"{content}: has {file.tell()} bytes, not {size}")
                     except BaseException:
                         os.unlink(name, dir_fd=at)
                         raise
                 return
-
-    def _append(self, key: str, file: BinaryIO) -> None:
-        at, size = 0, 1
-        while at < size:
-            with _told():
-                part = obstore.get(self._store, key, options={"range": (at, at + PIECE)})
-                size = part.meta["size"]
-                at += file.write(part.bytes())
 
     def publish(
         self,
@@ -286,7 +328,7 @@ class Bucket:
                 if is_link and name in known:
                     with _told():
                         obstore.copy(self._store, known[name], f"{key}/{name}")
-                        return int(obstore.head(self._store, f"{key}/{name}")["size"])
+                    return self.size(f"{key}/{name}")
                 with os.fdopen(open_inside(out, name), "rb") as file:
                     self.put(f"{key}/{name}", file)
                     return os.fstat(file.fileno()).st_size
@@ -312,9 +354,7 @@ class Bucket:
         Raises:
             FileNotFoundError: there is none.
         """
-        with _told():
-            size = obstore.head(self._store, key)["size"]
-        return cast("BinaryIO", io.BufferedReader(_Object(self, key, size), _READ_AHEAD))
+        return cast("BinaryIO", io.BufferedReader(_Object(self, key, self.size(key)), _READ_AHEAD))
 
     def link(self, key: str, life: timedelta) -> str:
         """An address under which anybody can read an object for some time."""

@@ -19,6 +19,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -198,6 +199,10 @@ class Folder:
             OSError: there is none.
         """
         return os.fdopen(open_inside(self._root, key), "rb")
+
+    def link(self, key: str, life: timedelta) -> str:  # noqa: ARG002
+        """No address: there is none under which others can read a file."""
+        return ""
 
     def begun(self) -> set[str]:
         """The uploads of which there are bytes that no content has."""

@@ -58,7 +58,7 @@ def resolve(uri: str, roots: Sequence[str]) -> tuple[str, str]:
     for root in roots:
         if real.startswith(root.rstrip("/") + "/"):
             return root, os.path.relpath(real, root)
-    raise _not_allowed()
+    raise not_allowed()
 
 
 def open_below(root: str, relative: str) -> int:
@@ -70,7 +70,7 @@ def open_below(root: str, relative: str) -> int:
     try:
         return open_inside(root, relative)
     except OSError as error:
-        raise _not_allowed() from error
+        raise not_allowed() from error
 
 
 def steps_of(relative: str) -> list[str]:
@@ -227,6 +227,7 @@ def resolved(roots: Sequence[Path]) -> list[str]:
     return [os.path.realpath(root) for root in roots]
 
 
-def _not_allowed() -> Refusal:
-    what = "uri: no file that this server may read; its operator names folders with --allow-root"
+def not_allowed() -> Refusal:
+    """The refusal of a URI, which does not tell whether there is such a file."""
+    what = "uri: no file that this server may read; its operator names folders with --allow-root, or --allow-prefix"
     return Refusal("URI_NOT_ALLOWED", what, field_path="uri")
