@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
 from augment.arrays.ordering import distinct, each, is_among, is_any, sums
+from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
 from augment.core.attachments import WORKERS
 from augment.core.context import derived
@@ -23,13 +24,13 @@ from augment.diagnosis.judging import (
     fetches_in_steps,
     host_cut,
     idle_ns,
-    longest,
     measure,
     rows_in_steps,
     saved_a_step,
     saved_by_host,
     within_steps,
 )
+from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
 from augment.diagnosis.waiting import waiting_calls
@@ -46,6 +47,7 @@ from augment.facts.waits.dependencies import DependencyKind
 RETURN_NS = 100_000  #: so soon after the work that it waits for a call returns
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
+TAKING = 64  #: launches of a kernel, which taking a batch that is there costs a host at most: recorded ones 7 to 12
 MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
 IDLE_RATIO = 0.5  #: least share of a call in which the devices idle, unless they idle for :data:`LONG_CALL_NS`
 MEMORY = re.compile(
@@ -69,8 +71,12 @@ class Cause(Struct, frozen=True):
 
 @derived
 def fetching(trace: Trace) -> Cause | None:
-    """Fetches of batches."""
-    return _of_slices(trace, fetches_in_steps(trace))
+    """Fetches of batches, but those that only take from workers what is there: their time is the host's own."""
+    rows, launches = fetches_in_steps(trace), kernel_launches(trace)
+    if len(launches):
+        of_workers = strings_where(trace, lambda name: WORKERS in name)[trace.events.name[rows]]
+        rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * median(trace.events.dur[launches]))]
+    return _of_slices(trace, rows)
 
 
 @derived
@@ -81,9 +87,7 @@ def is_paced_by_workers(trace: Trace) -> bool:
     if cause is None or measure(trace).ratio(cause.saved_ns) < WARNING_RATIO:
         return False
     workers = strings_where(trace, lambda name: WORKERS in name)
-    waits = cause.spans.row[
-        workers[trace.events.name[cause.spans.row]] & (trace.events.dur[cause.spans.row] >= LONG_NS)
-    ]
+    waits = cause.spans.row[workers[trace.events.name[cause.spans.row]]]
     steps = distinct(measure(trace).windows.of_host(trace.events.ts[waits]))
     return 2 * len(steps) > measure(trace).count
 
@@ -196,11 +200,8 @@ def profiler_slices(trace: Trace) -> Int64s:
 
 @derived(until="diagnosis")
 def owned_times(trace: Trace) -> dict[int, Intervals]:
-    """For each thread with any, when it does what another rule names; disjoint. A short fetch takes a batch that is
-    there: its time is the host's own."""
+    """For each thread with any, when it does what another rule names; disjoint."""
     known = [cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None]
-    if (cause := fetching(trace)) is not None:
-        known[0] = longest(cause.spans, int(np.count_nonzero(cause.spans.end - cause.spans.start >= LONG_NS)))
     columns = ([getattr(spans, name) for spans in known] for name in Spans.__struct_fields__)
     spans = Spans(*(np.concatenate([np.empty(0, np.int64), *parts]) for parts in columns))
     track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace))

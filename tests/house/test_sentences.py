@@ -56,7 +56,7 @@ SAMPLES: list[Seen] = [
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
         rules.data_loading.Fetches(5 * MS, alone, why)
-        for alone, why in zip((False, True, False), get_args(rules.data_loading.Why), strict=True)
+        for alone, why in zip((False, True, False, False), get_args(rules.data_loading.Why), strict=True)
     ),
     rules.synchronizing_calls.SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),
     rules.synchronizing_calls.SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], []),

@@ -1,7 +1,10 @@
 """Does the device wait for the data loader?
 
 PyTorch annotates each fetch of a batch, ``enumerate(DataLoader)#…__next__``. The prediction takes these fetches out of
-the steps: the host would have the batch at once. The first fetch of an epoch waits longer, as workers begin to load
+the steps: the host would have the batch at once. Taking a batch that workers have ready costs the host its own time,
+some ten launches' worth where this was recorded: fetches from workers of up to 64 median launches are left to
+`launch_bound`. If only one of several takes longer, that may be a host that stands still, and it is merely possible
+that the workers are the reason. The first fetch of an epoch waits longer, as workers begin to load
 only then: PyTorch draws a seed (``aten::random_``) for each iterator, between the fetch before it and its first.
 
 **What to do**: with `_SingleProcessDataLoaderIter`, load in other processes (``num_workers`` above 0). With workers,
@@ -25,12 +28,13 @@ from augment.diagnosis import host_causes, judging, rule
 NAME = "data_loading"
 
 
-Why = Literal["no_workers", "slow_workers", "first_of_epoch"]
+Why = Literal["no_workers", "slow_workers", "single_fetch", "first_of_epoch"]
 _ADVICE: dict[Why, str] = {
     "no_workers": "The main process loads the data itself: give DataLoader num_workers above 0 (start with 4 to 8), "
     "pin_memory=True and persistent_workers=True",
     "slow_workers": "The workers are too slow: raise num_workers or prefetch_factor, do less work per sample (decode "
     "and augment ahead of time or on the {gpu}), pin_memory=True",
+    "single_fetch": "Only one fetch took long: workers, or a host that stood still? Record more steps",
     "first_of_epoch": "Most of it is the first fetch of an epoch, when the workers only begin to load: look at later "
     "steps before adding workers; if epochs are short, persistent_workers=True",
 }
@@ -71,13 +75,15 @@ class Fetches(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose batches are there at once."""
     cause = host_causes.fetching(trace)
+    if cause is None and len(judging.fetches_in_steps(trace)):
+        return rule.Fine("every batch is there when it is fetched: taking it costs the host little more than launching")
     if cause is None:
         return rule.NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans, alone = cause.spans, not len(facts.gpu.work(trace))
     fetch = int((spans.end - spans.start).sum()) // judging.measure(trace).count
     saved = fetch if alone else cause.saved_ns
-    confidence: rule.Confidence = "medium" if alone else "high"
     seen = Fetches(fetch, alone, _why(trace, spans.row))
+    confidence: rule.Confidence = "low" if seen.why == "single_fetch" else "medium" if alone else "high"
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
 
 
@@ -86,7 +92,9 @@ def _why(trace: Trace, rows: arrays.Int64s) -> Why:
     if not any("MultiProcessing" in name for name in trace.names_of(rows)):
         return "no_workers"
     dur, first = trace.events.dur[rows], _first_of_iterators(trace, rows)
-    return "first_of_epoch" if 2 * dur[first].sum() > dur.sum() else "slow_workers"
+    if 2 * dur[first].sum() > dur.sum():
+        return "first_of_epoch"
+    return "single_fetch" if len(rows) == 1 < len(judging.fetches_in_steps(trace)) else "slow_workers"
 
 
 def _first_of_iterators(trace: Trace, rows: arrays.Int64s) -> arrays.Bools:
