@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import os
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from in_process import Server, eventually, refused, serving, trace
-from object_store import keys, new_store, weed
+from object_store import STORES, keys, new_store, store_of, weed
+from serving_process import Server as Process
 from serving_process import augment
 
+from augment.client import Client, transfers
+from augment.client.connection import Deadline
 from augment.errors import AugmentError, UsageError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
 from augment_server.base.errors import Refusal
 from augment_server.jobs import scheduler
 from augment_server.storage import uploads
 
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
+KILLED = Path(__file__).with_name("killed_server.py")
 FOLDERS = ("parts", "blobs", "ranks", "artifacts")
 
 
@@ -99,6 +108,53 @@ def test_strays_are_removed_and_nothing_else(tmp_path: Path, url: str) -> None:
         server.core._retention.sweep()
         assert stored(server) == before
         assert server.read(job.artifacts[0].name)
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_a_killed_attempt_stored_is_removed_and_nothing_else(tmp_path: Path, kind: str, *, whole: bool) -> None:
+    """The server dies between the outputs and the row that names them; the next one makes them again."""
+    store, path = store_of(kind), trace(tmp_path / "a.json")
+    names = ("folder:Folder", "bucket:Bucket")
+    dying = (KILLED, f"augment_server.storage.{names[bool(store)]}.publish", "after", 1 + 2 * whole)
+    flags = ("--store", store) if store else ()
+    killed = Process(tmp_path / "state", *flags, program=dying)
+    with grpc.insecure_channel(killed.address) as channel:
+        stub = AugmentServiceStub(channel)
+        start = calls.StartUploadRequest(file_name="a.json")
+        sent = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=path.read_bytes(), finish=True)]
+        upload = v1.Input(upload=stub.UploadTrace(iter(sent)).upload.name)
+        inputs = [v1.Input(upload=upload.upload, file_name=f"{rank}/a.json") for rank in range(2)]
+        kinds = {True: {"job": v1.WholeJobSpec(inputs=inputs)}, False: {"augment": v1.AugmentSpec(input=upload)}}
+        spec = v1.JobSpec(**kinds[whole])  # type: ignore[arg-type]
+        name = stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name
+    killed.close()
+    with serving(tmp_path / "state", store=store) as server:
+        other = server.wait(server.create(server.upload(trace(tmp_path / "b.json", count=7))).name)
+        job = server.wait(name)
+        assert job.state == SUCCEEDED, job.error
+        retention, objects = server.core._retention, server.core._storage.store
+        if kind == "folder":  # where a single server has removed it at its start, and several have not
+            (tmp_path / "state" / "artifacts" / name[5:] / "attempt").mkdir()
+        retention.drop_attempts(age_s=3600)
+        before = objects.attempts(time.time() + 9)
+        retention.drop_attempts(age_s=-9)
+        after = objects.attempts(time.time() + 9)
+        assert (len(before), len(after)) == (3, 2)
+        assert {key.split("/")[1] for key in after} == {other.name[5:], name[5:]}
+        for artifact in (*job.artifacts, *other.artifacts):
+            assert hashlib.sha256(server.read(artifact.name)).hexdigest() == artifact.sha256
+
+
+def test_nothing_that_is_stored_is_replaced(tmp_path: Path, url: str) -> None:
+    """An attempt whose key is taken, as by the answer to a request that was lost, is made again."""
+    with serving(tmp_path / "state", store=url) as server:
+        store = server.core._storage.store
+        store.put("elsewhere/a", b"first")  # type: ignore[union-attr]
+        with pytest.raises(Refusal) as why:
+            store.put("elsewhere/a", b"second", new=True)  # type: ignore[union-attr]
+        assert why.value.reason == "STORE_UNAVAILABLE"
+        assert store.open("elsewhere/a").read() == b"first"
 
 
 def test_a_store_belongs_to_one_state_directory(tmp_path: Path, url: str) -> None:
@@ -244,3 +300,47 @@ def test_a_store_that_is_full_or_refuses_is_told(
         assert stored(server) == []
         assert not os.listdir(server.core._storage.root / "parts")
         server.upload(tmp_path / "a.json")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
+def test_a_store_that_is_killed_in_the_midst(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While outputs are stored: an upload and a download go on, too, once it is back, and nothing is half there."""
+    first, second = trace(tmp_path / "a.json", count=60), trace(tmp_path / "b.json", count=40)
+    waited, killed = list[str](), list[Future[None]]()
+    with serving(tmp_path / "state", store=url) as server, ThreadPoolExecutor() as threads:
+        store: Any = server.core._storage.store
+        done = server.wait(server.create(server.upload(first)).name)
+        put, is_down = store.put, threading.Event()
+
+        def bring_back() -> None:
+            time.sleep(0.5)
+            weed().start()
+
+        def killing(key: str, *rest: Any, **options: Any) -> None:
+            if not killed and key.endswith(".pftrace"):
+                weed().stop()
+                killed.append(threads.submit(bring_back))
+                is_down.set()
+            put(key, *rest, **options)
+
+        monkeypatch.setattr(store, "put", killing)
+
+        def run(path: Path) -> dict[str, bytes]:
+            with Client(server.address, waiting=waited.append) as client:
+                return {file.name: file.read_bytes() for file in client.augment(path, out=tmp_path / path.stem).files}
+
+        def read() -> bytes:
+            with Client(server.address, waiting=waited.append) as client:
+                file = transfers.Download(done.artifacts[-1], tmp_path, client._connection)
+                return file.content(client._stub, Deadline(None, ""))
+
+        made = threads.submit(run, first)
+        assert is_down.wait(60)
+        others = threads.submit(run, second), threads.submit(read)
+        assert hashlib.sha256(others[1].result()).hexdigest() == done.artifacts[-1].sha256
+        results = {**made.result(), **others[0].result()}
+    assert any("object store" in why for why in waited), waited
+    assert augment("run", first, second, "-o", tmp_path / "here", "--quiet").returncode == 0
+    for name, data in results.items():
+        assert data == (tmp_path / "here" / name).read_bytes()

@@ -16,6 +16,7 @@ from augment_server.base.limits import Limits
 from augment_server.jobs import parts
 from augment_server.jobs.jobs import FINAL, QUEUED, RUNNING
 from augment_server.storage.catalog import Row
+from augment_server.storage.inputs import Outputs, folder_of
 from augment_server.storage.requests import LIFE_NS
 from augment_server.storage.storage import Storage, Store, now_ns
 from augment_server.storage.uploads import Uploads
@@ -52,7 +53,7 @@ class Retention:
         saved = storage.row("SELECT ns FROM clock")
         life_s = min(limits.artifact_life_s, limits.upload_life_s)
         self.clock = Clock(saved["ns"] if saved else None, int(life_s * 1e9) // _PAUSES)
-        self._strays_s = -math.inf  # when a store that is far is looked through again
+        self._strays_s = -math.inf  # when the store is looked through again
         self.stopping = False  #: whether the current sweep shall end early
         self.removed: Counter[tuple[str, str]] = Counter()  #: counts by reason: ``age``, ``number``, ``room``
 
@@ -124,6 +125,24 @@ class Retention:
                 except OSError as error:
                     tell(f"{folder}/{name}: belongs to nothing, and cannot be removed: {error!r}")
 
+    def drop_attempts(self, age_s: float) -> None:
+        """Remove outputs of attempts that no row names: their server ended before it wrote that, or came too late.
+
+        Args:
+            age_s: how old they are at least, so that none of them is under way.
+        """
+        storage = self._storage
+        stored = storage.store.attempts(time.time() - age_s)  # before the rows, which name what is there
+        if not stored:
+            return
+        named = {folder_of(row) for row in storage.rows("SELECT id, folder FROM jobs")}
+        made = storage.rows(f"SELECT made FROM parts WHERE made != '' AND job IN (SELECT id {_OPEN})")  # noqa: S608
+        named |= {Outputs.of(row["made"]).folder for row in made}
+        named |= {f"artifacts/{row['job']}" for row in storage.rows("SELECT job FROM leftovers")}
+        for key in stored - named:
+            if key.rpartition("/")[0] not in named and not self.stopping:
+                _removed(storage.store, key)
+
     def sweep(self) -> None:
         """Remove data beyond the limits of age and number, but no upload whose bytes are arriving.
 
@@ -147,9 +166,11 @@ class Retention:
             self._drop_contents()
             self._drop_leftovers()
             self._drop_ranks()
-            if self._storage.store.is_far and time.monotonic() >= self._strays_s:
+            if time.monotonic() >= self._strays_s:
                 self._strays_s = time.monotonic() + _STRAYS_S
-                self._drop_strays(self._storage.store, lambda _: None)
+                if self._storage.store.is_far:
+                    self._drop_strays(self._storage.store, lambda _: None)
+                self.drop_attempts(max(_STRAYS_S, 2 * limits.job_deadline_s))
         self._update("DELETE FROM requests WHERE at_ns < ?", now - LIFE_NS)
         self._update("DELETE FROM served WHERE turn < ?", now_ns() - LIFE_NS)
         key, beyond = "realm, method, request_id", _BEYOND.format("realm", "at_ns")

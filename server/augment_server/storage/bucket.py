@@ -7,7 +7,8 @@
     blobs/SHA256/ID        of a complete upload: its size, and the names of its pieces, which stay where they are
     ranks/…, artifacts/…   as in :mod:`folder`
 
-Nothing is overwritten but by its equal, and no reader sees half of an object. Until it makes a piece, what arrives lies
+Nothing is overwritten: outputs have the keys of their attempt alone, and what one request stores is refused where there
+is something. No reader sees half of an object. Until it makes a piece, what arrives lies
 in a nameless file of this machine. Requests are repeated for some seconds; then a :class:`Refusal` tells what is wrong.
 """
 
@@ -165,10 +166,13 @@ class Objects:
         with _told():
             return int(obstore.head(self._store, key)["size"])
 
-    def put(self, key: str, file: BinaryIO | bytes) -> None:
-        """Store an object as a whole."""
+    def put(self, key: str, file: BinaryIO | bytes, *, new: bool = False) -> None:
+        """Store an object as a whole; one that must be ``new``, and is no larger than a piece, where there is none."""
         with _told():
-            obstore.put(self._store, key, file, chunk_size=PIECE, max_concurrency=2)
+            if new and (isinstance(file, bytes) or os.fstat(file.fileno()).st_size <= PIECE):
+                obstore.put(self._store, key, file, use_multipart=False, mode="create")
+            else:
+                obstore.put(self._store, key, file, chunk_size=PIECE, max_concurrency=2)
 
     def copy(self, key: str, file: BinaryIO, most: float = math.inf) -> None:
         """Append an object to a file, as it is at the beginning: if it changes meanwhile, this is to be done again.
@@ -330,7 +334,7 @@ class Bucket(Objects):
                         obstore.copy(self._store, known[name], f"{key}/{name}")
                     return self.size(f"{key}/{name}")
                 with os.fdopen(open_inside(out, name), "rb") as file:
-                    self.put(f"{key}/{name}", file)
+                    self.put(f"{key}/{name}", file, new=True)
                     return os.fstat(file.fileno()).st_size
 
             files = [listed(name) for name in names]
@@ -368,6 +372,16 @@ class Bucket(Objects):
             return uploads - {
                 entry["path"].rpartition("/")[2] for some in obstore.list(self._store, "blobs") for entry in some
             }
+
+    def attempts(self, before_s: float) -> set[str]:
+        """The keys of attempts, ``KIND/JOB/ATTEMPT``, of which nothing was stored since this time, s since 1970."""
+        last: dict[str, float] = {}
+        for kind in ("ranks", "artifacts"):
+            with _told():
+                for entry in (each for some in obstore.list(self._store, kind) for each in some):
+                    key = "/".join(entry["path"].split("/")[:3])
+                    last[key] = max(last.get(key, 0.0), entry["last_modified"].timestamp())
+        return {key for key, modified_s in last.items() if modified_s < before_s}
 
     def names(self, folder: str) -> list[str]:
         """What lies in a folder: the last step of each key."""

@@ -208,6 +208,18 @@ class Folder:
         """The uploads of which there are bytes that no content has."""
         return set(self.names("parts"))
 
+    def attempts(self, before_s: float) -> set[str]:
+        """The keys of attempts, ``KIND/JOB/ATTEMPT``, which nothing was added to since this time, s since 1970."""
+        keys = set()
+        for kind in ("ranks", "artifacts"):
+            for job in os.listdir(self._root / kind):
+                with (
+                    contextlib.suppress(OSError),
+                    os.scandir(self._root / kind / job) as of,
+                ):
+                    keys |= {f"{kind}/{job}/{each.name}" for each in of if each.stat().st_mtime < before_s}
+        return keys
+
     def close(self) -> None:
         """Nothing is open."""
 
