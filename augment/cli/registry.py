@@ -15,7 +15,7 @@ GROUPS = {
     "Look at a trace, or at a folder of ranks": ("diagnose", "open", "report", "show", "query", "doctor"),
     "Make files": ("run", "cut"),
     "Compare runs": ("diff", "check", "history"),
-    "More": ("serve", "list"),
+    "More": ("serve", "work", "list"),
 }
 ALIASES = ("merge",)  #: earlier names, which the help leaves out
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)

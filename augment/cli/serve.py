@@ -1,4 +1,4 @@
-"""``augment serve``: the gRPC service. It is a separate package, loaded by name on use."""
+"""``augment serve`` and ``augment work``: the gRPC service. It is a separate package, loaded by name on use."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from augment.errors import UsageError
 _SERVICE = "augment_server.ops.main"
 
 
-class _Served(click.Command):
-    """Stands in for the service's command, which is loaded only when it is used."""
+class Served(click.Command):
+    """Stands in for a command of the service, which is loaded only when it is used."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """The context of the service's own command."""
-        return _brought().make_context(info_name, args, parent, **extra)
+        return self._brought().make_context(info_name, args, parent, **extra)
 
     def get_help(self, ctx: click.Context) -> str:
         """The help of the service's own command."""
-        brought = _brought()
+        brought = self._brought()
         return brought.get_help(click.Context(brought, ctx.parent, info_name=ctx.info_name))
 
+    def _brought(self) -> click.Command:
+        """The service's own command.
 
-def _brought() -> click.Command:
-    """The service's command.
-
-    Raises:
-        UsageError: the service or one of its requirements is not installed.
-    """
-    for package in ("augment_server", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"the service needs {package}: pip install 'kineto-augment[service]'")
-    command: click.Command = importlib.import_module(_SERVICE).command
-    return command
+        Raises:
+            UsageError: the service or one of its requirements is not installed.
+        """
+        for package in ("augment_server", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"):
+            if importlib.util.find_spec(package) is None:
+                raise UsageError(f"the service needs {package}: pip install 'kineto-augment[service]'")
+        command: click.Command = getattr(importlib.import_module(_SERVICE), str(self.name))
+        return command
 
 
-command = _Served("serve", short_help="Serve augmentation over gRPC.")
+command = Served("serve", short_help="Serve augmentation over gRPC.")

@@ -43,16 +43,18 @@ class Server:
     def __init__(
         self, state: Path, *flags: object, listen: str = "127.0.0.1:0", program: Sequence[object] = AUGMENT
     ) -> None:
-        command = [sys.executable, *map(str, program), "serve", "--listen", listen, "--state-dir", str(state)]
-        command += ["--log-format", "json", *map(str, flags)]
+        self._begin(program, "serve", "--listen", listen, "--state-dir", state, *flags)
+        self.address = self._told("listening on ")
+        self.metrics = self._told("metrics on ") if "--metrics-listen" in flags else ""
+        self.http = self._told("http on ") if "--http" in flags else ""
+
+    def _begin(self, program: Sequence[object], *args: object) -> None:
+        command = [sys.executable, *map(str, (*program, *args)), "--log-format", "json"]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8", env=environment())
         self._errors: list[str] = []
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()
-        self.address = self._told("listening on ")
-        self.metrics = self._told("metrics on ") if "--metrics-listen" in flags else ""
-        self.http = self._told("http on ") if "--http" in flags else ""
 
     @property
     def port(self) -> int:
@@ -130,6 +132,14 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._errors.append(line)
+
+
+class Worker(Server):
+    """``augment work`` under way."""
+
+    def __init__(self, *flags: object, program: Sequence[object] = AUGMENT) -> None:
+        self._begin(program, "work", *flags)
+        self._told("working")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from serving_process import PATIENCE_S, environment, serving
 
 from augment.core.toml import parse_toml
 from augment.v1 import resources_pb2, service_pb2
-from augment_server.ops.main import command
+from augment_server.ops.main import serve as command
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "deploy" / "kubernetes" / "augment.yaml"

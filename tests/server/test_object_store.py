@@ -282,6 +282,12 @@ def full() -> Iterator[str]:
     server.server_close()
 
 
+def test_a_store_at_port_507_is_not_full() -> None:
+    from augment_server.storage import bucket
+
+    assert not bucket._IS_FULL.search("Error performing PUT http://127.0.0.1:50712/b/x - error sending request")
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_store_that_is_full_or_refuses_is_told(
     tmp_path: Path, url: str, full: str, monkeypatch: pytest.MonkeyPatch

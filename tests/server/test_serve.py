@@ -27,7 +27,7 @@ from augment.client.connection import Deadline
 from augment.v1 import resources_pb2, service_pb2
 from augment_server.base.limits import Limits
 from augment_server.ops.flags import flag_of, limits_from, shown
-from augment_server.ops.main import command
+from augment_server.ops.main import serve as command
 from augment_server.ops.metrics import Metrics
 from traces import write_trace
 

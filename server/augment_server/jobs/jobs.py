@@ -303,7 +303,9 @@ class Jobs:
     def _begin(self) -> Begun | None:
         now, catalog, attempt = now_ns(), self._storage.catalog, new_id()
         with catalog.taking() as db:
-            row = db.execute(NEXT.format(skip=catalog.skip_locked)).fetchone()
+            row = None
+            for skip in catalog.skip_locked:
+                row = row or db.execute(NEXT.format(skip=skip)).fetchone()
             if row is None:
                 return None
             serve(db, row["client"])

@@ -32,6 +32,7 @@ from augment_server.workers.workers import Said, TookTooMuch, Worker, WorkerDied
 
 T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
+_NO_MORE = "this attempt no longer counts: the job was cancelled, or another server has it"
 _TOGETHER_S = 0.1  #: changes of a job within this time are reported as one
 _PAUSE_S = 1.0
 _STORE_PAUSE_S = 5.0  #: before a job that cannot reach the store of bytes is tried again
@@ -83,6 +84,7 @@ class Scheduler:
         self._observer, self._apart = observer, apart
         self._workers = Workers(limits, storage, apart, places.folders)
         self._attempts: set[_Attempt] = set()
+        self._ended_s = time.monotonic()  # when the last of them did
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
@@ -100,13 +102,19 @@ class Scheduler:
         """The memory of the workers, bytes, as far as the system reports it. May be called from any thread."""
         return self._workers.memory_bytes()
 
-    async def start(self) -> None:
-        """Start to run jobs."""
-        if not confinement.version():
-            text = "this system has no Landlock: workers can read and write what the server can"
-            self._observer.log(logging.WARNING, text)
-        await self._workers.prepare()
-        self._tasks.append(asyncio.create_task(self._loop()))
+    def idle_s(self) -> float:
+        """How long no job has run here, s."""
+        return 0.0 if self._attempts else time.monotonic() - self._ended_s
+
+    async def start(self, *, works: bool = True) -> None:
+        """Start to run jobs, or only to follow what others do of them."""
+        if works:
+            if not confinement.version():
+                text = "this system has no Landlock: workers can read and write what the server can"
+                self._observer.log(logging.WARNING, text)
+            await self._workers.prepare()
+            self._ended_s = time.monotonic()
+            self._tasks.append(asyncio.create_task(self._loop()))
         if self._catalog.is_shared:
             loop = asyncio.get_running_loop()
 
@@ -134,6 +142,7 @@ class Scheduler:
                     await self._apart(self._jobs.save_progress, self._unsaved.pop())
                 for attempt in self._attempts.copy():
                     if not (attempt.work.done() or await self._apart(self._jobs.is_ours, attempt.begun)):
+                        self._observer.log(logging.INFO, _NO_MORE, job_id=attempt.begun.id)
                         attempt.cancelled = True
                         attempt.work.cancel()
             except Exception as error:
@@ -258,6 +267,7 @@ class Scheduler:
                 text = f"nor that it failed; it will run again after a restart: {again!r}"
                 self._observer.log(logging.ERROR, text, job_id=job)
         self._attempts.discard(attempt)
+        self._ended_s = time.monotonic()
         if self._catalog.is_shared and not any(other.begun.id == job for other in self._attempts):
             with contextlib.suppress(Refusal):
                 await self._apart(self._jobs.save_progress, job)
@@ -425,7 +435,8 @@ class Scheduler:
             if begun.step:
                 await self._remove(f"ranks/{job}")
             self._ended(job, state, reason)
-        elif state == SUCCEEDED:  # the job was cancelled in the meantime
+        elif state == SUCCEEDED:
+            self._observer.log(logging.INFO, _NO_MORE, job_id=job)
             await self._remove(made.folder)
 
     async def _end_whole(self, attempt: _Attempt) -> None:

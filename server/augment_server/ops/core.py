@@ -50,6 +50,7 @@ class Core:
         store: where the bytes of uploads and outputs are, as ``s3://bucket/prefix``; empty: in the state directory.
         prefixes: URLs of buckets below which clients may name objects.
         outputs: URLs of buckets below which clients may have outputs written.
+        role: ``both``; ``front``, which begins no jobs; or ``work``, which leaves old data to the others.
         client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
 
     Raises:
@@ -70,8 +71,9 @@ class Core:
         store: str = "",
         prefixes: Sequence[str] = (),
         outputs: Sequence[str] = (),
+        role: str = "both",
     ) -> None:
-        self._observer, self._max_stored = observer, limits.max_stored_bytes
+        self._role, self._observer, self._max_stored = role, observer, limits.max_stored_bytes
         self._places = Places(roots, prefixes, outputs, min(limits.max_upload_bytes, limits.max_stored_bytes), store)
         self._apart = Apart()
         self._storage = Storage(state, repair=repair, network=network, catalog=catalog)
@@ -110,8 +112,9 @@ class Core:
         if self._storage.lease:
             self._storage.lease.when_lost(lost)
         await self._recover()
-        await self._scheduler.start()
-        self._tasks.append(asyncio.create_task(self._sweep()))
+        await self._scheduler.start(works=self._role != "front")
+        if self._role != "work":  # its limits of ages and room are not those of the others
+            self._tasks.append(asyncio.create_task(self._sweep()))
         if self._storage.catalog.is_shared:
             self._tasks.append(asyncio.create_task(self._bury()))
 
@@ -141,6 +144,11 @@ class Core:
             except Exception as error:
                 self._observer.log(logging.ERROR, f"the removal of old data failed: {error!r}")
             await asyncio.sleep(_SWEEPS_S)
+
+    async def idle(self, most_s: float) -> None:
+        """Wait until there was no job here for this long."""
+        while (left := most_s - self._scheduler.idle_s()) > 0:
+            await asyncio.sleep(min(left, _SWEEPS_S))
 
     def refuse(self) -> None:
         """Accept no more jobs; everything else continues."""

@@ -16,7 +16,11 @@ _SIZES = {
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }  # fmt: skip
 _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
+#: how the names of limits of the work begin
+_OF_WORK = (
+    "max_text", "max_events", "max_devices", "max_streams", "max_name", "max_nesting", "max_running", "max_job_memory",
+    "max_job_attempts", "job_deadline", "max_stored", "max_upload_bytes",
+)  # fmt: skip
 
 Read = Callable[[click.Context, click.Parameter, str | None], Any]
 
@@ -85,6 +89,12 @@ def _kind(unit: str, least: int) -> dict[str, Any]:
     if unit == "s":
         return {"metavar": "TIME", "callback": duration}
     return {"metavar": "N", "type": click.IntRange(min=least)}
+
+
+def limits_of_work() -> set[str]:
+    """The names of the limits that those who do jobs look at; the others are those of calls, uploads and retention."""
+    names = (field.name for field in dataclasses.fields(Limits))
+    return {name for name in names if name.startswith(_OF_WORK)}
 
 
 def limits_from(values: dict[str, Any]) -> Limits:

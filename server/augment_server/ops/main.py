@@ -1,7 +1,8 @@
-"""``augment serve``: its flags. Only the module ``serving``, which does the work, loads gRPC."""
+"""``augment serve`` and ``augment work``: their flags. Only the module ``serving``, which does the work, loads gRPC."""
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.errors import UsageError
-from augment_server.ops.flags import grace, limit_options, limits_from, origins
+from augment_server.ops.flags import grace, limit_options, limits_from, limits_of_work, origins
 
 if TYPE_CHECKING:
     from augment_server.ops.serving import Settings
@@ -21,11 +22,20 @@ Other machines can connect only with TLS, or if --insecure-listen says that some
 ends the server: running jobs finish within --grace, others run again after the next start.
 The address is printed on stdout, logs go to stderr.
 """
+WORK_HELP = """Do the jobs of servers that share a catalog; serve nobody (docs/service.md).
+
+Start any number, on any machine that reaches the database and the store. SIGTERM lets running jobs finish within
+--grace. What a worker leaves when it is killed, another one does again.
+"""
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+_HELP = {"help_option_names": ["-h", "--help"]}
+#: the options of ``augment work``, beside the limits of the work itself
+_OF_WORK = {"state_dir", "catalog", "store", "roots", "prefixes", "outputs", "metrics_listen", "insecure_listen"}
+_OF_WORK |= {"otlp_endpoint", "log_format", "grace_s", "debug", *limits_of_work()}
 
 
-@click.command("serve", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("serve", help=HELP, context_settings=_HELP)
 @click.option(
     "--listen",
     default="127.0.0.1:50051",
@@ -37,7 +47,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--state-dir",
     type=_FOLDER,
     metavar="DIR",
-    help="Folder for uploads and jobs.  [default: in the user's state directory]",
+    help="Folder for uploads and jobs.  [default: in the user's state directory; to work with --store a new one]",
 )
 @click.option(
     "--catalog",
@@ -50,6 +60,13 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default="",
     metavar="URL",
     help="Keep uploads and artifacts in s3://BUCKET/PREFIX, gs://… or az://… instead (extra [store]).",
+)
+@click.option(
+    "--role",
+    type=click.Choice(["both", "front", "work"]),
+    default="both",
+    show_default=True,
+    help="With --catalog: serve clients and do jobs; only serve clients (front); or only do jobs, as augment work.",
 )
 @click.option(
     "--allow-root",
@@ -124,12 +141,34 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @limit_options
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
-def command(**values: Any) -> int:
+def serve(**values: Any) -> int:
     """Serve until SIGTERM or Ctrl-C."""
-    settings = _settings(values)
-    from augment_server.ops.serving import serve
+    return _run({**values, "idle_exit_s": math.inf})
 
-    return serve(settings)
+
+@click.command("work", help=WORK_HELP, context_settings=_HELP)
+@click.option(
+    "--idle-exit",
+    "idle_exit_s",
+    default=None,
+    callback=grace,
+    metavar="TIME",
+    help="End when there was no job for this long, such as 5m.  [default: never]",
+)
+def work(**values: Any) -> int:
+    """Do jobs until SIGTERM, Ctrl-C or --idle-exit."""
+    idle_exit_s = math.inf if values["idle_exit_s"] is None else values["idle_exit_s"]
+    return _run({**serve.make_context("serve", []).params, **values, "role": "work", "idle_exit_s": idle_exit_s})
+
+
+work.params += [option for option in serve.params if option.name in _OF_WORK]
+
+
+def _run(values: dict[str, Any]) -> int:
+    settings = _settings(values)
+    from augment_server.ops import serving
+
+    return serving.serve(settings)
 
 
 def _settings(values: dict[str, Any]) -> Settings:
@@ -146,6 +185,8 @@ def _settings(values: dict[str, Any]) -> Settings:
         raise UsageError("--catalog: must be a URL such as postgresql://HOST/DATABASE")
     if "@" in values["catalog"] and ":" in values["catalog"].partition("://")[2].partition("@")[0]:
         raise UsageError("--catalog: leave the password out, others could read it; PGPASSFILE or PGSERVICE name a file")
+    if values["role"] != "both" and not values["catalog"]:
+        raise UsageError("--catalog: is missing; it says what other servers accept and do")
     cert, key, client_ca = (values.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca"))
     if bool(cert) != bool(key) or (client_ca and not cert):
         raise UsageError("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")
@@ -163,7 +204,7 @@ def _settings(values: dict[str, Any]) -> Settings:
             expect_safe(where, option, tls=bool(tls), insecure=insecure)
     return Settings(
         listen=listen,
-        state=values.pop("state_dir") or _default_state(),
+        state=values.pop("state_dir") or _default_state(values),
         limits=limits,
         tls=tls,
         tokens=Tokens(token_file) if token_file else None,
@@ -173,6 +214,10 @@ def _settings(values: dict[str, Any]) -> Settings:
     )
 
 
-def _default_state() -> Path:
+def _default_state(values: dict[str, Any]) -> Path | None:
+    if values["role"] == "work":
+        if not values["store"]:
+            raise UsageError("--state-dir: name the folder with the bytes that all servers share, or their --store")
+        return None
     home = os.environ.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local" / "state") / "kineto-augment"

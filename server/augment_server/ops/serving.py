@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -51,10 +52,12 @@ _PING_S = 10  #: the shortest interval of a client's keepalive pings
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings from the flags of ``augment serve``."""
+    """The settings from the flags of ``augment serve`` and ``augment work``."""
 
     listen: Address
-    state: Path
+    role: str  #: ``both``; ``front``, without workers; or ``work``, without a port
+    idle_exit_s: float  #: after how long without a job to end
+    state: Path | None  #: None: a folder that is removed at the end
     catalog: str
     repair: bool
     network_state: bool
@@ -91,16 +94,20 @@ def serve(settings: Settings) -> int:
 async def _serve(settings: Settings) -> int:
     stop = _stop_signals()
     async with contextlib.AsyncExitStack() as stack:
+        if settings.state is None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="augment-work-", ignore_cleanup_errors=True))
+            settings = dataclasses.replace(settings, state=Path(folder))
         server = await stack.enter_async_context(_running(settings))
-        emit(f"listening on {server.address}")
+        emit(f"listening on {server.ports.address}" if server.ports else "working")
         if server.metrics_url:
             emit(f"metrics on {server.metrics_url}")
-        if server.http:
-            emit(f"http on {server.http.url}")
-        asked, lost = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(server.core.lost.wait())
-        await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        lost.cancel()
+        if server.ports and server.ports.http:
+            emit(f"http on {server.ports.http.url}")
+        ends = [stop.wait(), server.core.lost.wait(), server.core.idle(settings.idle_exit_s)]
+        waiting = [asyncio.ensure_future(end) for end in ends]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
         if server.core.lost.is_set():
             why = "another server has taken it over, so this one has stopped; let only one server use it"
             raise AugmentError(f"--state-dir {settings.state}: {why}")
@@ -137,23 +144,35 @@ def _stop_signals() -> _Stop:
 
 
 @dataclass(frozen=True)
+class _Ports:
+    """What clients reach."""
+
+    grpc: grpc.aio.Server
+    probes: Any
+    address: Address
+    http: HttpPort | None
+
+    async def close(self, last_s: float) -> None:
+        """Free the ports; calls may continue for this long."""
+        await asyncio.gather(self.grpc.stop(last_s), *([self.http.close(last_s)] if self.http else []))
+
+
+@dataclass(frozen=True)
 class _Server:
     """The running parts of a server."""
 
-    grpc: grpc.aio.Server
     core: Core
-    probes: Any
     observer: Observer
-    address: Address
+    ports: _Ports | None
     metrics_url: str | None
-    http: HttpPort | None
 
     async def drain(self, grace_s: float, stop: _Stop) -> None:
         """Accept nothing new; let jobs finish, then calls."""
         begin = time.monotonic()
         self.observer.log(logging.INFO, "draining", grace_s=grace_s)
         self.core.refuse()
-        await self.probes.enter_graceful_shutdown()
+        if self.ports:
+            await self.ports.probes.enter_graceful_shutdown()
         drained = asyncio.ensure_future(self.core.drain(grace_s))
         hurried = asyncio.ensure_future(stop.at_once.wait())
         await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -162,8 +181,8 @@ class _Server:
             await asyncio.gather(drained, return_exceptions=True)
             await self.core.drain(0)
         hurried.cancel()
-        last_s = 0 if stop.at_once.is_set() else _LAST_CALLS_S
-        await asyncio.gather(self.grpc.stop(last_s), *([self.http.close(last_s)] if self.http else []))
+        if self.ports:
+            await self.ports.close(0 if stop.at_once.is_set() else _LAST_CALLS_S)
         self.observer.log(logging.INFO, "stopped", seconds=round(time.monotonic() - begin, 3))
 
 
@@ -183,6 +202,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
         known_by = functools.partial(client_of, tokens=settings.tokens)
         observer = Observers(observers)
         wished, settings = settings.limits, dataclasses.replace(settings, limits=_within_files(settings.limits))
+        assert settings.state
         core = Core(
             settings.state,
             settings.limits,
@@ -195,37 +215,36 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             store=settings.store,
             prefixes=settings.prefixes,
             outputs=settings.outputs,
+            role=settings.role,
         )
         stack.push_async_callback(core.close)
         interceptors = _interceptors(settings, arounds, known_by)
-        arriving = Arriving(settings.limits.max_upload_idle_s, known_by)
-        server = _grpc_server(settings.limits, [arriving, *interceptors])
-        stack.push_async_callback(server.stop, 0)
-        probes = health.aio.HealthServicer()
-        _add_services(server, core, probes)
-        add_reflection((SERVICE, health.SERVICE_NAME), server)
-        await probes.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        bound = _bind(server, settings)
+        grpc_port = None if settings.role == "work" else await _grpc_port(settings, core, interceptors, known_by, stack)
         metrics_url = None
         if settings.metrics_listen:
             port = MetricsPort(settings.metrics_listen, metrics.registry, settings.tls)
             stack.callback(port.close)
             metrics_url = port.url
         await core.start()
-        await server.start()
-        http = None
-        if settings.http:
-            http = _http_port(settings, settings.http, interceptors, observer)
-            _add_services(http.chain, core, probes)
-            await http.start()
-            stack.push_async_callback(http.close)
+        ports = None
+        if grpc_port:
+            server, probes, bound = grpc_port
+            await server.start()
+            http = None
+            if settings.http:
+                http = _http_port(settings, settings.http, interceptors, observer)
+                _add_services(http.chain, core, probes)
+                await http.start()
+                stack.push_async_callback(http.close)
+            ports = _Ports(server, probes, bound, http)
         gc.collect()
         gc.freeze()  # what stays is not looked through again, whenever calls are collected
-        logs.log(logging.INFO, "serving", address=str(bound), version=__version__, tls=bool(settings.tls))
+        where: dict[str, Any] = {"address": str(ports.address), "tls": bool(settings.tls)} if ports else {}
+        logs.log(logging.INFO, "serving" if ports else "working", version=__version__, **where)
         if lower := _lowered(wished, settings.limits):
             level = logging.WARNING if "max_calls" in lower else logging.INFO
             logs.log(level, "limits are lower: the system allows few open files", **lower)
-        yield _Server(server, core, probes, observer, bound, metrics_url, http)
+        yield _Server(core, observer, ports, metrics_url)
 
 
 def _within_files(limits: Limits) -> Limits:
@@ -273,6 +292,24 @@ def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor])
         ("grpc.keepalive_permit_without_calls", 1),
     )
     return grpc.aio.server(interceptors=interceptors, options=options)
+
+
+async def _grpc_port(
+    settings: Settings,
+    core: Core,
+    interceptors: list[grpc.aio.ServerInterceptor],
+    known_by: Callable[[Any], str],
+    stack: contextlib.AsyncExitStack,
+) -> tuple[grpc.aio.Server, Any, Address]:
+    """The port for the calls over gRPC, bound and not yet open; its health checks; and its address."""
+    arriving = Arriving(settings.limits.max_upload_idle_s, known_by)
+    server = _grpc_server(settings.limits, [arriving, *interceptors])
+    stack.push_async_callback(server.stop, 0)
+    probes = health.aio.HealthServicer()
+    _add_services(server, core, probes)
+    add_reflection((SERVICE, health.SERVICE_NAME), server)
+    await probes.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    return server, probes, _bind(server, settings)
 
 
 def _http_port(

@@ -48,7 +48,9 @@ _CLIENT = {"connect_timeout": "3s", "read_timeout": "20s", "timeout": "10m"}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=15)}
 IS_URL = re.compile(r"(s3|s3a|gs|az|azure|adl|abfs|abfss)://[^/]").match
-_IS_FULL = re.compile("507|InsufficientStorage|QuotaExceeded|StorageFull|No space|not enough space", re.IGNORECASE)
+_IS_FULL = re.compile(
+    "status code: 507|InsufficientStorage|QuotaExceeded|StorageFull|No space|not enough space", re.IGNORECASE
+)
 
 
 @contextlib.contextmanager

@@ -193,7 +193,7 @@ TRIGGERS = (
     ),
     ("job_less", "DELETE", "jobs", _MORE.format("OLD.client", f"-({_JOB.format('OLD.')} + {_OF_JOB})")),
 )
-#: each start makes the stored bytes anew
+#: makes the stored bytes of each client anew
 COUNT = f"""
 INSERT INTO usage SELECT client, SUM(bytes) FROM (
     SELECT client, size AS bytes FROM artifacts JOIN jobs ON jobs.id = artifacts.job
@@ -253,10 +253,14 @@ def add_columns(database: Database, columns: Callable[[str], set[str]]) -> None:
     database.execute(LATER)
 
 
-def prepare(database: Database) -> bytes:
-    """Count the stored bytes; the key of page tokens."""
+def count_bytes(database: Database) -> None:
+    """Count the stored bytes anew."""
     database.execute("DELETE FROM usage")
     database.execute(COUNT)
+
+
+def key_of_pages(database: Database) -> bytes:
+    """The key of page tokens, made at the first start."""
     key = "INSERT INTO secrets VALUES ('pages', ?) ON CONFLICT (name) DO NOTHING"
     database.execute(key, (secrets.token_bytes(32),))
     (value,) = database.execute("SELECT value FROM secrets WHERE name = 'pages'").fetchone()
@@ -273,7 +277,8 @@ class Embedded:
 
     id = ""  #: that a directory of files names; empty: the directory is known by the database in it
     is_shared = False  #: whether other servers can use it at the same time
-    skip_locked = ""  #: for a query of rows to take: pass over those that another server is taking
+    #: for a query of a row to take: pass over those that another server is taking; if there is no other, wait for it
+    skip_locked: Sequence[str] = ("",)
 
     def __init__(self, path: Path, lease: Lease) -> None:
         self._path, self._lease = path, lease
@@ -294,7 +299,8 @@ class Embedded:
                 )
             self._writer.execute("DROP TRIGGER IF EXISTS job_parts_less")  # of an earlier version
             self._writer.execute("BEGIN IMMEDIATE")
-            self.secret = prepare(self._writer)  #: the key of page tokens
+            count_bytes(self._writer)
+            self.secret = key_of_pages(self._writer)  #: the key of page tokens
             self._writer.execute("DELETE FROM servers")
             self._writer.execute("INSERT INTO servers VALUES (?, 0)", (self.server,))
             row = self._writer.execute("SELECT boot FROM lease").fetchone()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import queue
 import re
@@ -27,7 +28,19 @@ from psycopg.adapt import Loader
 from augment.errors import AugmentError
 from augment_server.base.errors import AWAY, Refusal
 from augment_server.base.names import new_id
-from augment_server.storage.catalog import FORM, TABLES, TRIGGERS, Database, Row, add_columns, prepare
+from augment_server.storage.catalog import (
+    ADDED,
+    COUNT,
+    FORM,
+    LATER,
+    TABLES,
+    TRIGGERS,
+    Database,
+    Row,
+    add_columns,
+    count_bytes,
+    key_of_pages,
+)
 
 RENEW_S, STALE_S = 1.0, 6.0
 _CONNECT_S = 5  #: how long to wait for a connection
@@ -188,7 +201,7 @@ class Postgres:
     """
 
     is_shared = True
-    skip_locked = "FOR UPDATE OF jobs SKIP LOCKED"
+    skip_locked: Sequence[str] = ("FOR UPDATE OF jobs SKIP LOCKED", "FOR UPDATE OF jobs")
 
     def __init__(self, url: str) -> None:
         self._url, self.server = url, new_id()
@@ -204,7 +217,7 @@ class Postgres:
         self._changed: Callable[[str], object] = lambda _: None
         with self.writing() as db:
             self._make_tables(db)
-            self.secret = prepare(db)
+            self.secret = key_of_pages(db)
             key = "INSERT INTO secrets VALUES ('catalog', ?) ON CONFLICT (name) DO NOTHING"
             db.execute(key, (new_id().encode(),))
             row = db.execute("SELECT value FROM secrets WHERE name = 'catalog'").fetchone()
@@ -216,7 +229,10 @@ class Postgres:
         self._listener.start()
 
     def _make_tables(self, db: _Connection) -> None:
-        """Make what is missing, or refuse a database that is not for us."""
+        """Make what is missing, or refuse a database that is not for us.
+
+        Nothing is done where all is there, for that waits for those who write, and they for that.
+        """
         version = db.execute("SHOW server_version_num").fetchone()
         if version and int(version[0]) < 140_000:
             raise AugmentError("--catalog: PostgreSQL is too old; version 14 or later is needed")
@@ -224,14 +240,20 @@ class Postgres:
         row = db.execute("SELECT MAX(version) FROM form").fetchone()
         if row and (row[0] or 0) > FORM:
             raise AugmentError("--catalog: belongs to a later version of kineto-augment")
+        made = hashlib.sha256(repr((TABLES, ADDED, LATER, TRIGGERS, COUNT, _FUNCTIONS)).encode()).digest()
+        known = "SELECT value FROM secrets WHERE name = 'tables'"
+        if row and row[0] == FORM and (last := db.execute(known).fetchone()) and bytes(last["value"]) == made:
+            return
         db.raw(_renamed(TABLES))
         add_columns(db, functools.partial(_columns, db))
         db.raw(_FUNCTIONS)
         for name, event, table, change in TRIGGERS:  # before, to see of several rows those that have changed already
-            made = f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$"
-            made += f" BEGIN {_renamed(change)} RETURN COALESCE(NEW, OLD); END $$;"
-            made += f"CREATE OR REPLACE TRIGGER {name} BEFORE {event} ON {table}"
-            db.raw(f"{made} FOR EACH ROW EXECUTE FUNCTION {name}()")
+            text = f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$"
+            text += f" BEGIN {_renamed(change)} RETURN COALESCE(NEW, OLD); END $$;"
+            text += f"CREATE OR REPLACE TRIGGER {name} BEFORE {event} ON {table}"
+            db.raw(f"{text} FOR EACH ROW EXECUTE FUNCTION {name}()")
+        count_bytes(db)
+        db.execute("INSERT INTO secrets VALUES ('tables', ?) ON CONFLICT (name) DO UPDATE SET value = ?", (made, made))
         db.execute("DELETE FROM form")
         db.execute("INSERT INTO form VALUES (?)", (FORM,))
 
@@ -280,7 +302,12 @@ class Postgres:
     @contextlib.contextmanager
     def _transaction(self, *, is_durable: bool) -> Iterator[_Connection]:
         with self._borrowed("BEGIN", is_durable=is_durable) as connection:
-            yield connection  # what raises leaves the transaction open: then the connection is closed
+            try:
+                yield connection
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):  # then the connection is closed
+                    connection.raw("ROLLBACK")
+                raise
             connection.raw("COMMIT")
             self._changes += 1
 
