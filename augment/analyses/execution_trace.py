@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, combinations, compressed, each, group_bounds, sums
+from augment.arrays import Int64s, StackIndex, combinations, compressed, each, group_bounds, sums
 from augment.core.annotations import Ends, Flows, SliceTrack, Texts
 from augment.core.attachments import ExecutionNodes
 from augment.core.findings import Findings, Skipped, column
@@ -105,7 +105,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         )
     # the pairs of outermost operators of which one last returned a tensor that the other takes as input, each once, as
     # places in row, which is in the order of the call stacks; owner: the outermost operator around each, -1 for none
-    placed = stacks.place_of[row].astype(np.intp)
+    placed = stacks.place_of[row].astype(StackIndex)
     operators = np.flatnonzero(trace.events.category[row] == Category.CPU_OP)
     owner: Int64s = np.append(operators, -1)[outermost_of(trace, placed[operators])[placed]]
     given: dict[tuple[int, int], int] = {}

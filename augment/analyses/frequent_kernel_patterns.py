@@ -29,7 +29,16 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Places, combinations, expand, group_bounds, grouped, run_starts, sequence_hashes
+from augment.arrays import (
+    Int64s,
+    StackIndexes,
+    combinations,
+    expand,
+    group_bounds,
+    grouped,
+    run_starts,
+    sequence_hashes,
+)
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
@@ -60,9 +69,9 @@ class Occurrences(Struct, frozen=True):
     """Equal-length columns: ``operator`` (ascending places in the call stacks) launched the work ``[start, stop)`` of
     ``launched_work(trace).listed``."""
 
-    operator: Places
-    start: Places
-    stop: Places
+    operator: StackIndexes
+    start: Int64s
+    stop: Int64s
 
 
 def analyze(
@@ -79,7 +88,7 @@ def analyze(
     if operator:
         chosen = _named(trace, operator, at_minimum_depth)
     else:
-        chosen = np.flatnonzero(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
+        chosen = call_stacks(trace).where(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
     occurrences = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
     if not len(occurrences.operator):
         what = f"slice of the host with {operator!r} in its name" if operator else "operator"
@@ -91,7 +100,7 @@ def analyze(
     return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
 
 
-def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
+def _named(trace: Trace, text: str, at_minimum_depth: bool) -> StackIndexes:
     """The places of the slices with ``text`` in their names: the outermost ones, or those of least depth."""
     stacks = call_stacks(trace)
     place = places_of(trace, *HOST).where(lambda name: text in name)
@@ -100,11 +109,11 @@ def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
     if at_minimum_depth:
         depth = stacks.depth[place]
         return place[np.flatnonzero(depth == depth.min())]
-    outermost: Places = place[directly_around(trace, place) < 0]
+    outermost: StackIndexes = place[directly_around(trace, place) < 0]
     return outermost
 
 
-def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) -> Occurrences:
+def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: bool) -> Occurrences:
     """The operators that launched at least ``least`` pieces of work; of several with the same work, the innermost."""
     start, stop = launched_work(trace).spans(operator)
     chosen = stop - start >= max(least, 1)
@@ -117,7 +126,7 @@ def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) 
     return Occurrences(operator, start, stop)
 
 
-def _patterns(trace: Trace, occurrences: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Places]]:
+def _patterns(trace: Trace, occurrences: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Int64s]]:
     """The ``most`` most frequent patterns with at least ``least`` occurrences, and their places in it."""
     work, events = gpu_work(trace), trace.events
     place = launched_work(trace).listed
@@ -142,7 +151,7 @@ def _patterns(trace: Trace, occurrences: Occurrences, *, least: int, most: int) 
     return rows, members
 
 
-def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: list[Places]) -> list[SliceTrack]:
+def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: list[Int64s]) -> list[SliceTrack]:
     """The marks of each stream. Work of several patterns is marked as that of the first."""
     if not rows:
         return []

@@ -58,7 +58,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, Places, combinations, each, intervals, is_among, numbered
+from augment.arrays import Int64s, Places, WorkIndex, combinations, each, intervals, is_among, numbered
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import recording_words
@@ -232,7 +232,7 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
     del moved, work_places, owner
     # A slice for each operator with a roof, from its first kernel to its last on the stream of its longest
     owned = np.flatnonzero(operators.owner >= 0)
-    stream_of = work.stream_of(np.arange(len(work)))
+    stream_of = work.stream_of(np.arange(len(work), dtype=WorkIndex))
     owned = owned[stream_of[owned] == stream_of[on_roof.kernel[operators.owner[owned]]]]
     start = np.full(len(operators), np.iinfo(np.int64).max)
     end = np.full(len(operators), np.iinfo(np.int64).min)

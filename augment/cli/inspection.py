@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays.types import NO_INDEX, EventRows, Int64s
 from augment.core.attachment_kinds import kind_named
 from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
@@ -159,7 +159,7 @@ def _has(trace: Trace) -> Report:
     }
 
 
-def _sampled(trace: Trace, rows: Int64s) -> list[dict[str, Any]]:
+def _sampled(trace: Trace, rows: EventRows) -> list[dict[str, Any]]:
     """The args of the first of ``rows``; the source is read only as far as these."""
     return trace.args_of(rows[:SAMPLE]) if len(rows) else []
 

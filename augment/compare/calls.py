@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places, compressed
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, StackIndexes, compressed
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, directly_around, enclosing
@@ -31,7 +31,7 @@ class Calls(Struct, frozen=True):
     ``gpu_ns``.
     """
 
-    row: Int64s
+    row: EventRows
     parent: Int32s
     depth: Int32s
     thread: Int32s
@@ -57,7 +57,7 @@ class CallWork(Struct, frozen=True):
     int32, ``family`` int32: the number of the name of its kind of work, ``type`` uint8, ``ns`` int64: its duration.
     """
 
-    row: Int64s
+    row: EventRows
     call: Int32s
     path: Int32s
     in_capture: Bools
@@ -99,7 +99,7 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
     wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
     kept: Bools = wanted[trace.events.category[stacks.row]]
     kept[stacks.place_of[steps(trace).row]] = False
-    places = np.flatnonzero(kept)
+    places = stacks.where(kept)
     parent = directly_around(trace, places)
     row = stacks.row[places]
     depth = np.zeros(len(parent), np.int32)
@@ -144,7 +144,7 @@ def levels(depth: Int32s) -> list[npt.NDArray[np.intp]]:
     return np.split(order, np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1)))
 
 
-def _work(trace: Trace, places: Places, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> CallWork:
+def _work(trace: Trace, places: StackIndexes, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> CallWork:
     work, names, graphs = gpu_work(trace), paths.names, graph_work(trace)
     launched = work.launch != NO_INDEX
     call = np.full(len(work), NO_INDEX, np.int32)

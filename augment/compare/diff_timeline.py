@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, NO_VALUE, Bools, Int32s, Int64s, Places, Values, each
+from augment.arrays import NO_INDEX, NO_VALUE, Bools, EventRows, Int32s, Int64s, Places, Values, each
 from augment.compare.alignment import main_thread
 from augment.compare.core import Pair
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
@@ -151,7 +151,7 @@ def lanes(ts: Int64s, dur: Int64s) -> Int64s:
     return lane.astype(np.int64)
 
 
-def texts_at(rows: Int64s, codes: Values[np.int32], strings: Sequence[str]) -> Texts:
+def texts_at(rows: EventRows, codes: Values[np.int32], strings: Sequence[str]) -> Texts:
     """The string of each of ``rows`` through the column ``codes``; none where the row is negative."""
     return Texts(np.where(rows >= 0, codes[rows], np.int32(NO_INDEX)), strings)
 
@@ -524,7 +524,7 @@ def deleted_work(pair: Pair, least: Threshold) -> dict[int, list[Marks]]:
     return made
 
 
-def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Marks:
+def _marks(pair: Pair, row: EventRows, moment: Int64s, ns: dict[str, Int64s]) -> Marks:
     """One mark per moment; ``ns`` are the times of what is gone, by prefix of their args' names."""
     trace = pair.control.trace
     order = np.lexsort((-ns[""], moment))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays.columns import Values, looked_up
-from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.arrays.types import Bools, Bytes, EventRows, Int32s, Int64s
 from augment.core.context import Context
 from augment.core.jsontext import mended_json, storable
 from augment.core.text import counted
@@ -175,13 +175,17 @@ class EventTable(Struct, frozen=True):
         end: Int64s = self.ts + self.dur[:]
         return end
 
-    def slices_of(self, *categories: Category) -> Int64s:
+    def slices_of(self, *categories: Category) -> EventRows:
         """The rows of phase ``X`` in any of ``categories``, ascending."""
         wanted = np.zeros(len(self), np.bool_)
         for category in categories:  # byte compares: a look-up would widen them first
             wanted |= self.category == category
         wanted &= self.phase == COMPLETE
-        return np.flatnonzero(wanted)
+        return self.where(wanted)
+
+    def where(self, chosen: Bools) -> EventRows:
+        """The rows of the ``chosen`` events, ascending."""
+        return cast("EventRows", np.flatnonzero(chosen))
 
 
 class Diagnostic(Struct, frozen=True):
@@ -296,11 +300,11 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         """The rank of the process that recorded the trace, if known."""
         return self.tracks[0].rank if self.tracks else None
 
-    def names_of(self, rows: Int64s) -> list[str]:
+    def names_of(self, rows: EventRows) -> list[str]:
         """The names of ``rows``."""
         return [self.strings[i] for i in self.events.name[rows].tolist()]
 
-    def args_of(self, rows: Int64s) -> list[dict[str, Any]]:
+    def args_of(self, rows: EventRows) -> list[dict[str, Any]]:
         """The decoded ``args`` of ``rows``, read from the source in one pass."""
         order = np.argsort(self.events.offset[rows], kind="stable")
         chosen = rows[order]

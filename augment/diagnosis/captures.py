@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from augment.arrays.ordering import distinct
-from augment.arrays.types import Bools, Int64s
+from augment.arrays.types import Bools, EventRows
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.rule import Spans
@@ -47,7 +47,7 @@ def compiles(trace: Trace) -> Bools:
     return matching(trace, _COMPILING) & ~matching(trace, _RUNS)
 
 
-def compilations(trace: Trace) -> Int64s:
+def compilations(trace: Trace) -> EventRows:
     """The rows of the compiler's work."""
     rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     return rows[compiles(trace)[trace.events.name[rows]]]

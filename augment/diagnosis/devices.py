@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.arrays import Int32s, Int64s, distinct
+from augment.arrays import EventRows, Int32s, distinct
 from augment.core.context import derived
 from augment.core.text import Words, words_of
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
@@ -46,7 +46,7 @@ def words(trace: Trace) -> Words:
     return words_of(vendor(trace), whole.unit, whole.length_ns, trace.source.metadata.get("recorder"))
 
 
-def known_slices(trace: Trace) -> Int64s:
+def known_slices(trace: Trace) -> EventRows:
     """The rows of slices that rules know: of PyTorch's profiler, on the host or on a device."""
     return trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip, union
 from augment.arrays.ordering import distinct, group_bounds, is_among, numbered, sums
 from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, EventRows, Int64s
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.judging import idle_ns, measure, within_steps
@@ -33,7 +33,7 @@ LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
 LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
 
 
-def at_first_calls(trace: Trace, rows: Int64s) -> Bools:
+def at_first_calls(trace: Trace, rows: EventRows) -> Bools:
     """Which slices ``rows`` lie within the first call in the recording of the innermost operator around them, and that
     operator is called again afterwards; a call within a call of the same name is not another one."""
     events = trace.events
@@ -59,7 +59,7 @@ class LaunchingOperators(Struct, frozen=True):
     ``slow``: it takes far longer than usual, without waits for the device.
     """
 
-    row: Int64s
+    row: EventRows
     first: Bools
     slow: Bools
 
@@ -88,19 +88,19 @@ def launching_operators(trace: Trace) -> LaunchingOperators:
 
 
 @derived(until="diagnosis")
-def cold_operators(trace: Trace) -> Int64s:
+def cold_operators(trace: Trace) -> EventRows:
     """The operators, ascending rows, that launch a kernel for the first time in the recording, and therefore take long:
     more than :data:`FAR_LONGER` times as long as usual.
 
     The driver loads a kernel when it is first launched, and libraries choose an algorithm for each new shape.
     """
     operators = launching_operators(trace)
-    rows: Int64s = operators.row[operators.first & operators.slow]
+    rows: EventRows = operators.row[operators.first & operators.slow]
     return rows
 
 
 @derived(until="diagnosis")
-def loading_launches(trace: Trace) -> Int64s:
+def loading_launches(trace: Trace) -> EventRows:
     """The launches, ascending rows, that load a module: the devices idle for :data:`CONTEXT_NS` and more in at least
     one that is the first of its kernel in the recording, and never for a tenth of that in one of a kernel that was
     launched before, which a shared device or a host that gets no CPU would hold up, too."""
@@ -108,12 +108,12 @@ def loading_launches(trace: Trace) -> Int64s:
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
-    calls, first = work.launch[place].astype(np.int64), np.zeros(len(place), np.bool_)
+    calls, first = work.launch[place], np.zeros(len(place), np.bool_)
     first[np.unique(events.name[work.row[place]], return_index=True)[1]] = True
     idle = idle_ns(trace, Spans.of(trace, calls))
     known = int(idle[~first].max(initial=0))
     if int(idle[first].max(initial=0)) < max(CONTEXT_NS, 10 * known):
-        return np.empty(0, np.int64)
+        return calls[:0]
     return distinct(calls[first & (idle > max(known, LEAST_NS))])
 
 
@@ -176,7 +176,7 @@ def _context_creation(trace: Trace) -> int:
     return int(calls[events.dur[calls].argmax()]) if len(calls) else NO_INDEX
 
 
-def _time_without_waits(trace: Trace, rows: Int64s) -> Int64s:
+def _time_without_waits(trace: Trace, rows: EventRows) -> Int64s:
     """The duration of each of ``rows`` without the waiting calls within, ns."""
     events, calls = trace.events, waiting_calls(trace)
     took: Int64s = events.dur[rows].copy()

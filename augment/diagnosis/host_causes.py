@@ -14,7 +14,7 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
 from augment.arrays.ordering import distinct, each, is_among, is_any, sums
 from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s
+from augment.arrays.types import NO_INDEX, Bools, EventRow, EventRows, Int32s, Int64s
 from augment.core.attachments import WORKERS
 from augment.core.context import derived
 from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
@@ -178,7 +178,7 @@ CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compili
 
 
 @derived
-def profiler_slices(trace: Trace) -> Int64s:
+def profiler_slices(trace: Trace) -> EventRows:
     """The rows of the profiler's own work that holds up the threads that launch: on them, or, of a thread that is not
     known (0), while devices idle and these threads begin, end and await nothing."""
     events, segments = trace.events, host_segments(trace)
@@ -194,7 +194,7 @@ def profiler_slices(trace: Trace) -> Int64s:
         ts, row = segments.ts[part], segments.row[part].astype(np.int64)
         first, stop = np.searchsorted(ts, spans.start, side="right"), np.searchsorted(ts, spans.end, side="left")
         still &= (first >= stop) & ~is_among(row[np.maximum(first - 1, 0)], waiting_calls(trace))
-    chosen: Int64s = rows[there | still]
+    chosen: EventRows = rows[there | still]
     return chosen
 
 
@@ -208,7 +208,7 @@ def owned_times(trace: Trace) -> dict[int, Intervals]:
     return {lane: union(spans.start[places], spans.end[places]) for lane, places in each(track, len(trace.tracks))}
 
 
-def _of_slices(trace: Trace, rows: Int64s) -> Cause | None:
+def _of_slices(trace: Trace, rows: EventRows) -> Cause | None:
     return _of_spans(trace, Spans.of(trace, rows), trace.events.track[rows]) if len(rows) else None
 
 
@@ -218,7 +218,7 @@ def _of_spans(trace: Trace, spans: Spans, track: Int32s) -> Cause:
 
 
 @derived(until="diagnosis")
-def single_calls(trace: Trace) -> Int64s:
+def single_calls(trace: Trace) -> EventRows:
     """The rows of single long calls of the runtime in steady steps, during which devices idle; of calls within each
     other, the outermost."""
     events = trace.events
@@ -231,30 +231,30 @@ def single_calls(trace: Trace) -> Int64s:
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
     rows = _of_no_cold_start(trace, rows)
-    chosen: Int64s = rows[
+    chosen: EventRows = rows[
         idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
     ]
     return chosen
 
 
-def _of_no_cold_start(trace: Trace, rows: Int64s) -> Int64s:
+def _of_no_cold_start(trace: Trace, rows: EventRows) -> EventRows:
     """Those of ``rows``, calls, that do not belong to the loading of a cold start."""
     start, ts = cold_start(trace), trace.events.ts[rows]
     return rows if start is None else rows[~inside_of(union(start.spans.start, start.spans.end), ts, ts + 1)]
 
 
 @derived(until="diagnosis")
-def _collections(trace: Trace) -> Int64s:
+def _collections(trace: Trace) -> EventRows:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
     named = matching(trace, _COLLECTING)
-    rows = np.flatnonzero((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
+    rows = events.where((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
     rows = rows[~is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
     rows = rows_in_steps(trace, rows)
     end = events.ts[rows] + events.dur[rows]
     inside = np.zeros(len(rows), np.bool_)
     inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
-    kept: Int64s = rows[~inside]
+    kept: EventRows = rows[~inside]
     return kept
 
 
@@ -275,7 +275,7 @@ def _stretches(trace: Trace) -> Spans:
     parts = [(np.empty(0, np.int64),) * 3]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
-        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
         cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         long = (np.diff(ts) >= LONG_NS) & ~cold if cold_start(trace) else (np.diff(ts) >= LONG_NS) | cold
         long &= ~is_among(ts[:-1], standstills(trace).start)
@@ -295,7 +295,7 @@ def _stretches(trace: Trace) -> Spans:
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: Int64s) -> Spans:
+def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: EventRows) -> Spans:
     """The long stretches in which a thread is in no operator or call, but in one short frame of Python after the other;
     the rows are the shortest frames that hold most of a stretch. Without stacks each would be one segment."""
     events = trace.events
@@ -304,7 +304,7 @@ def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: Int64s) -> Spans:
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
     long = outside.end - outside.start >= LONG_NS
     start, end = subtract(Intervals(outside.start[long], outside.end[long]), alone)
-    around = np.full(len(start), NO_INDEX, np.int64)
+    around = np.full(len(start), NO_INDEX, EventRow)
     frames = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
     frames = frames[(events.track[frames] == lane) & (events.dur[frames] >= MOST_AROUND * LONG_CALL_NS)]
     frames = frames[np.argsort(-events.dur[frames], kind="stable")]
@@ -371,7 +371,7 @@ def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
     return Spans(start[idle], end[idle], row[idle]), edges[idle]
 
 
-def _other_work(trace: Trace, row: Int64s) -> Bools:
+def _other_work(trace: Trace, row: EventRows) -> Bools:
     """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
     kind = host_kinds(trace, row)
     other: Bools = (kind == BoundBy.CPU_OPERATOR) | (kind == BoundBy.OUTSIDE_OPERATORS)

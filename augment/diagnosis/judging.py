@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from augment.arrays.intervals import Intervals, clip, touched, union
 from augment.arrays.ordering import distinct, sums
 from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bools, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, Bools, EventRows, Int32s, Int64s, Places
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.captures import captures, compilations
@@ -179,22 +179,22 @@ def work_in_steps(trace: Trace) -> Bools:
     return inside
 
 
-def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
+def rows_in_steps(trace: Trace, rows: EventRows) -> EventRows:
     """Those of ``rows``, slices of the host, that begin in a steady step, of which the devices' part is recorded."""
     whole, ts = measure(trace), trace.events.ts[rows]
-    chosen: Int64s = rows[(whole.windows.of_host(ts) >= 0) & (ts >= whole.host_from)]
+    chosen: EventRows = rows[(whole.windows.of_host(ts) >= 0) & (ts >= whole.host_from)]
     return chosen
 
 
 @derived
-def fetches(trace: Trace) -> Int64s:
+def fetches(trace: Trace) -> EventRows:
     """The slices, rows of the event table, in which the host fetches a batch."""
     named = starting(trace, FETCH)
     rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
     return rows[named.take(trace.events.name[rows])]
 
 
-def fetches_in_steps(trace: Trace) -> Int64s:
+def fetches_in_steps(trace: Trace) -> EventRows:
     """Those of :func:`fetches` that are in a steady step."""
     return rows_in_steps(trace, fetches(trace))
 

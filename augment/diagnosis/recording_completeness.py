@@ -8,7 +8,7 @@ import numpy as np
 
 from augment.arrays.intervals import Intervals, total, union
 from augment.arrays.ordering import ordered
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, EventRows, WorkIndex
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.diagnosis.captures import captures
@@ -54,7 +54,7 @@ def held_up(trace: Trace) -> Intervals | None:
     late_ns = [total(each) for each in late_starts(trace)]
     least = max(MOST_LATE * measure(trace).length_ns * measure(trace).count, 1)
     if device is None and late_ns and max(late_ns) >= least:
-        lag = (work.ts - launch_end(trace, np.arange(len(work))))[work.launch != NO_INDEX]
+        lag = (work.ts - launch_end(trace, np.arange(len(work), dtype=WorkIndex)))[work.launch != NO_INDEX]
         device = late_ns.index(max(late_ns)) if lag.min() < HELD_NS else None
     if device is None:
         return None
@@ -104,7 +104,7 @@ def share_of_work(trace: Trace, chosen: Bools) -> float:
 
 
 @derived(until="diagnosis")
-def kernel_launches(trace: Trace) -> Int64s:
+def kernel_launches(trace: Trace) -> EventRows:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
     rows = ordered(launches(trace).row)
     named: Bools = strings_where(trace, _KERNEL.match)
@@ -114,5 +114,5 @@ def kernel_launches(trace: Trace) -> Int64s:
     moments = np.stack((whole.start, whole.end), axis=1).ravel()
     ts = trace.events.ts[rows]
     inside = np.searchsorted(moments, ts, side="right") % 2 == 1
-    outside: Int64s = rows[~inside]
+    outside: EventRows = rows[~inside]
     return outside

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import EventRow, EventRows, Int64s
 from augment.core.attachments import RankInJob
 from augment.core.text import Words
 from augment.core.trace import Trace
@@ -33,10 +33,10 @@ class Spans(Struct, frozen=True):
 
     start: Int64s
     end: Int64s
-    row: Int64s
+    row: EventRows
 
     @staticmethod
-    def of(trace: Trace, rows: Int64s) -> Spans:
+    def of(trace: Trace, rows: EventRows) -> Spans:
         """Whole slices."""
         start = trace.events.ts[rows]
         return Spans(start, start + np.maximum(trace.events.dur[rows], 0), rows)
@@ -45,7 +45,9 @@ class Spans(Struct, frozen=True):
         return len(self.start)
 
 
-NOWHERE = Spans(*[np.empty(0, np.int64)] * 3)  #: of a finding that no slice of the trace shows
+NOWHERE = Spans(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, EventRow)
+)  #: of a finding that no slice of the trace shows
 
 
 class Seen(Struct, frozen=True):

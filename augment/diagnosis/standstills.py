@@ -10,7 +10,7 @@ import numpy as np
 from augment.arrays.intervals import total, union
 from augment.arrays.ordering import distinct, is_among, is_any
 from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bools, Int64s
+from augment.arrays.types import NO_INDEX, Bools, EventRow, EventRows, Int64s
 from augment.core.context import derived
 from augment.core.source_code import function_line
 from augment.core.text import LONGEST_NAME, short
@@ -57,7 +57,7 @@ def standstills(trace: Trace) -> Spans:
     """
     parts = [_long_stretches(trace, lane) for lane in distinct(critical_graph(trace).lane).tolist() if lane >= 0]
     columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
-    spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, np.int64))
+    spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, EventRow))
     chosen = np.unique(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, _at(spans, chosen)) >= (spans.end - spans.start)[chosen]]
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
@@ -88,7 +88,7 @@ def _at(spans: Spans, places: Int64s) -> Spans:
 def _long_stretches(trace: Trace, lane: int) -> Spans:
     """The long stretches of a thread whose name usually takes far less; all outside of operators have one name."""
     segments, part = host_segments(trace), host_segments(trace).of(lane)
-    ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+    ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
     took, kind = np.diff(ts), host_kinds(trace, row)
     row = np.where(kind == BoundBy.OUTSIDE_OPERATORS, NO_INDEX, row)
     whole = is_any(kind, (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)) & (took > 0)
@@ -110,7 +110,7 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
 
 
-def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) -> Bools:
+def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: EventRows) -> Bools:
     """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
     them, as the main thread does for the backward pass."""
     events = trace.events
@@ -126,7 +126,7 @@ def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) 
     return elsewhere
 
 
-def _evident(trace: Trace, row: Int64s) -> Int64s:
+def _evident(trace: Trace, row: EventRows) -> Int64s:
     """The places of stretches in launches, in operators that launch, and in views."""
     launching = distinct(gpu_work(trace).launch)
     operators = distinct(innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
@@ -148,7 +148,7 @@ def system_calls(trace: Trace, spans: Spans) -> Counter[str]:
     return spent
 
 
-def names_of(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
+def names_of(trace: Trace, rows: EventRows, ns: Int64s) -> list[str]:
     """What stretches of ``ns`` are in, longest first; empty: in nothing that was recorded. A step is no name; some
     profilers record it as an operator."""
     spent: Counter[str] = Counter()
@@ -164,7 +164,7 @@ def _shown(name: str) -> str:
     return short(name if line is None else f"{line.file.rpartition('/')[2]}({line.line}): {line.function}")
 
 
-def frame_around(trace: Trace, rows: Int64s, ns: Int64s) -> str:
+def frame_around(trace: Trace, rows: EventRows, ns: Int64s) -> str:
     """The name of the innermost frame, annotation or operator that holds most of the time of stretches of ``ns``, each
     directly in one of ``rows``; empty if nothing does but what holds almost everything, such as a step."""
     events, stacks = trace.events, call_stacks(trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import distinct, is_among
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays.types import NO_INDEX, EventRows
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure, rows_in_steps
@@ -16,7 +16,7 @@ from augment.facts.waits.sync_dependencies import freeing_calls
 
 
 @derived(until="diagnosis")
-def waiting_calls(trace: Trace) -> Int64s:
+def waiting_calls(trace: Trace) -> EventRows:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures; and without those that, without steps, waited for its last
     work, behind which nothing comes. Calls that give memory back have a rule of their own."""

@@ -18,7 +18,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import numpy as np
 
-from augment.arrays import NO_INDEX, Int64s
+from augment.arrays import NO_INDEX, EventRow, Int64s
 from augment.core.trace import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_events import EventGraph, event_graph
@@ -138,7 +138,9 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         # The row of ``full`` that corresponds to each row of ``part``; ``part`` is a part of ``full``'s trace
         part = self.events
         full = t_full.of_rank(rank)
-        whole, places = (rows_in_whole(events, np.arange(len(events.events))) for events in (full, part))
+        whole, places = (
+            rows_in_whole(events, np.arange(len(events.events), dtype=EventRow)) for events in (full, part)
+        )
         index = np.searchsorted(whole, places).astype(np.int64)
         self.full_trace_df: pd.DataFrame = t_full.get_trace(rank)
         self.trace_df: pd.DataFrame = self.full_trace_df[self.full_trace_df["index"].isin(index)].copy()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays import NO_INDEX, Int64s
+from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.compare.calls import short_name
 from augment.core.args import Arg
 from augment.core.jsontext import lenient_json
@@ -114,10 +114,10 @@ def without_single_device(frame: pd.DataFrame) -> pd.DataFrame:
     return frame if (counts > 1).any() else frame.drop(columns="device")
 
 
-def framed(trace: Trace) -> Int64s:
+def framed(trace: Trace) -> EventRows:
     """The rows of the event table that :func:`events_frame` has: slices, except the profiler's own."""
     events = trace.events
-    return np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
+    return events.where((events.phase == COMPLETE) & (events.category != Category.TRACE))
 
 
 def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = ()) -> pd.DataFrame:
@@ -203,7 +203,7 @@ def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = 
     )
 
 
-def _added(trace: Trace, row: Int64s, specs: Sequence[AttributeSpec]) -> dict[str, Any]:
+def _added(trace: Trace, row: EventRows, specs: Sequence[AttributeSpec]) -> dict[str, Any]:
     """A column for each of ``specs``."""
     wanted = [Arg(spec.raw_name, tuple(Category), is_text=True) for spec in specs]
     args = ArgColumns(args_of_rows(trace, row, wanted) if wanted else {})
@@ -216,7 +216,7 @@ def _added(trace: Trace, row: Int64s, specs: Sequence[AttributeSpec]) -> dict[st
 
 
 def _texts(
-    args: ArgColumns, name: str, row: Int64s, default: str = str(NO_ARG), *, decode: bool = False
+    args: ArgColumns, name: str, row: EventRows, default: str = str(NO_ARG), *, decode: bool = False
 ) -> npt.NDArray[np.object_]:
     """An arg of each row as text, or decoded from JSON; ``default`` is never decoded."""
     rows, texts = args.texts(name)

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.analyses import Analysis, diagnosis
+from augment.arrays import EventRow
 from augment.core.annotations import Ends, Flows
 from augment.core.bounds import bounded
 from augment.core.context import STAGES, Stage, derived
@@ -153,7 +154,7 @@ def _of_whole(outcome: Outcome, part: Trace) -> Outcome:
     """``outcome`` with flow ends that refer to rows of the whole trace, which is what writers write."""
 
     def moved(ends: Ends) -> Ends:
-        return ends if ends.track else Ends(rows_in_whole(part, ends.rows))
+        return ends if ends.track else Ends(rows_in_whole(part, ends.rows.astype(EventRow, copy=False)))
 
     if isinstance(outcome, Skipped):
         return outcome

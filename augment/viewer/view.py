@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import EventRows
 from augment.core.annotations import CUT_OFF
 from augment.core.text import words_of
 from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
@@ -195,13 +195,13 @@ def _processes(trace: Trace) -> list[str]:
     events = trace.events
     launching = _counted(trace, events.slices_of(*LAUNCHES))
     if not launching:
-        return [name for name, _ in _counted(trace, np.flatnonzero(events.dur > 0)).most_common(_EXPANDED)]
+        return [name for name, _ in _counted(trace, events.where(events.dur > 0)).most_common(_EXPANDED)]
     operating = _counted(trace, events.slices_of(Category.CPU_OP)).most_common(1)
     names = [name for name, _ in (*operating, *launching.most_common(_EXPANDED))]
     return list(dict.fromkeys(names))
 
 
-def _counted(trace: Trace, rows: Int64s) -> Counter[str]:
+def _counted(trace: Trace, rows: EventRows) -> Counter[str]:
     """The number of ``rows`` of each process, without the profiler's rows."""
     counted: Counter[str] = Counter()
     tracks, counts = np.unique(trace.events.track[rows], return_counts=True)

@@ -98,7 +98,7 @@ def check(trace: Trace) -> rule.Answer:
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _why(trace: Trace, rows: arrays.Int64s) -> Why:
+def _why(trace: Trace, rows: arrays.EventRows) -> Why:
     """Why there are such calls, by their order."""
     kernels = np.count_nonzero(
         trace.events.category[facts.gpu.work(trace).row[judging.work_in_steps(trace)]] == Category.KERNEL
@@ -121,7 +121,7 @@ def _why(trace: Trace, rows: arrays.Int64s) -> Why:
     return max(parts, key=lambda why: int(dur[parts[why]].sum()))
 
 
-def _setting_up(trace: Trace, rows: arrays.Int64s, given_back: arrays.Bools) -> arrays.Bools:
+def _setting_up(trace: Trace, rows: arrays.EventRows, given_back: arrays.Bools) -> arrays.Bools:
     """Which calls belong to an operator's first call, in which memory is given back."""
     around = facts.host.innermost(trace, rows, (Category.CPU_OP,))
     first = at_first_calls(trace, rows)
@@ -129,7 +129,7 @@ def _setting_up(trace: Trace, rows: arrays.Int64s, given_back: arrays.Bools) -> 
     return gives
 
 
-def _retried(trace: Trace, rows: arrays.Int64s, frees: arrays.Bools, pinned: arrays.Bools) -> arrays.Bools:
+def _retried(trace: Trace, rows: arrays.EventRows, frees: arrays.Bools, pinned: arrays.Bools) -> arrays.Bools:
     """Which calls belong to an operator in which memory was given back to get more: it asks once after it gave. And
     which ask later: for what was given back."""
     held = most_held(trace)

@@ -70,7 +70,7 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
     step = facts.steps.step_of_work(trace, windows)
     computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
-    places = np.flatnonzero((step >= 0) & computes)
+    places = work.where((step >= 0) & computes)
     (names,), which = arrays.combinations(trace.events.name[work.row[places]])
     table = (len(names), len(windows))
     key = which * len(windows) + step[places]

@@ -64,7 +64,7 @@ def check(trace: Trace) -> rule.Answer:
     spans, names = start.spans, Counter[str]()
     for name, ns in zip(trace.names_of(spans.row), (spans.end - spans.start).tolist(), strict=True):
         names[text.short(name)] += ns
-    whole, calls = judging.measure(trace), np.array([start.context], np.int64)
+    whole, calls = judging.measure(trace), np.array([start.context], arrays.EventRow)
     context = None if start.context == NO_INDEX else (trace.names_of(calls)[0], int(trace.events.dur[start.context]))
     seen = ColdStart(
         arrays.total(arrays.union(spans.start, spans.end)), whole.length_ns * whole.count, names.most_common(), context

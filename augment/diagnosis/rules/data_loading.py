@@ -87,7 +87,7 @@ def check(trace: Trace) -> rule.Answer:
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _why(trace: Trace, rows: arrays.Int64s) -> Why:
+def _why(trace: Trace, rows: arrays.EventRows) -> Why:
     """Why the fetches ``rows`` take long."""
     if not any("MultiProcessing" in name for name in trace.names_of(rows)):
         return "no_workers"
@@ -97,7 +97,7 @@ def _why(trace: Trace, rows: arrays.Int64s) -> Why:
     return "single_fetch" if len(rows) == 1 < len(judging.fetches_in_steps(trace)) else "slow_workers"
 
 
-def _first_of_iterators(trace: Trace, rows: arrays.Int64s) -> arrays.Bools:
+def _first_of_iterators(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     """Which fetches are an iterator's first: its thread drew a seed, in no operator, after the fetch before."""
     events = trace.events
     operators = events.slices_of(Category.CPU_OP)

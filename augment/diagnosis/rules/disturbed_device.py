@@ -78,7 +78,7 @@ def check(trace: Trace) -> rule.Answer:
     step = facts.steps.step_of_work(trace, whole.windows)
     families, lasting = facts.gpu.families(trace), work.end > work.ts
     plain = np.array([name in _PLAIN for name in families.names], np.bool_)[families.family]
-    places = np.flatnonzero(plain & lasting & (step >= 0))
+    places = work.where(plain & lasting & (step >= 0))
     device = np.searchsorted([each.stop for each in work.devices], places, side="right")
     operators = facts.operators.work(trace)
     shapes = np.append(operators.kind, -1)[operators.owner[places]]
@@ -90,7 +90,7 @@ def check(trace: Trace) -> rule.Answer:
     number[order] = np.arange(len(places)) - np.repeat(begins, np.diff(np.append(begins, len(places))))
     del alike, order, begins  # frees memory for what follows
     alone = judging.beside_ns(trace, lasting)[places] <= ALONE * (work.end - work.ts)[places]
-    places, device, shapes, number = (column[alone] for column in (places, device, shapes, number))
+    places, device, shapes, number = places[alone], device[alone], shapes[alone], number[alone]
     ran = work.end[places] - work.ts[places]
     _, equal = arrays.combinations(device, trace.events.name[work.row[places]], shapes, number)
     count = int(equal.max(initial=-1)) + 1

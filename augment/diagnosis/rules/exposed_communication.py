@@ -126,7 +126,7 @@ def check(trace: Trace) -> rule.Answer:
     """Predict steps whose communication is hidden."""
     every = facts.collectives.kernels(trace)
     of_steps = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
-    inside = np.flatnonzero(of_steps & ~every.is_message)
+    inside = every.where(of_steps & ~every.is_message)
     if not len(inside):
         only = "all communication is messages between stages" if of_steps.any() else ""
         return rule.NotApplicable(only or "no communication kernel runs in the steps")
@@ -160,7 +160,7 @@ def check(trace: Trace) -> rule.Answer:
 
 
 def _in_decodes(
-    trace: Trace, every: facts.collectives.Collectives, inside: arrays.Places
+    trace: Trace, every: facts.collectives.Collectives, inside: arrays.CollectiveIndexes
 ) -> tuple[str, float | None, int | None]:
     """The engine of inference, the share of its decodes' time in which collectives are exposed, and their batch."""
     steady = served.steady_steps(trace)
@@ -178,8 +178,8 @@ def _in_decodes(
 
 
 def _worst(
-    every: facts.collectives.Collectives, inside: arrays.Places, ns: arrays.Int64s
-) -> tuple[str, facts.collectives.Group, arrays.Places, float]:
+    every: facts.collectives.Collectives, inside: arrays.CollectiveIndexes, ns: arrays.Int64s
+) -> tuple[str, facts.collectives.Group, arrays.CollectiveIndexes, float]:
     """The kind and group with most exposed time, of ``ns`` in each collective; its collectives, its share of all."""
     (kinds, groups), which = arrays.combinations(every.kind.codes[inside], every.group[inside])
     exposed = arrays.sums(which, ns, len(kinds))

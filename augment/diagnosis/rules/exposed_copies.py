@@ -78,7 +78,7 @@ def check(trace: Trace) -> rule.Answer:
     work, events = facts.gpu.work(trace), trace.events
     across = facts.names.strings_where(trace, lambda name: any(way in name for way in _ACROSS))
     pageable = facts.names.strings_where(trace, lambda name: "Pageable" in name)
-    copies = np.flatnonzero(judging.work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
+    copies = work.where(judging.work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
         return rule.NotApplicable("the steps copy nothing between host and device")

@@ -251,4 +251,4 @@ def _waits(trace: Trace, *categories: facts.waits.GapCategory) -> rule.Spans:
         starts.append(parts.start)
         ends.append(parts.end)
         rows.append(facts.gpu.work(trace).launch[gaps.next[late]][which])
-    return rule.Spans(*(np.concatenate(column).astype(np.int64) for column in (starts, ends, rows)))
+    return rule.Spans(np.concatenate(starts), np.concatenate(ends), np.concatenate(rows))

@@ -54,7 +54,7 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NoData("no shapes of operators were recorded", "record with {shapes}")
     if not any(facts.operators.limits(trace).values()):
         return rule.NoData("the peaks of the device are unknown", facts.operators.UNKNOWN_DEVICE)
-    on_roof, places = facts.operators.bounds(trace), np.flatnonzero(work.owner >= 0)
+    on_roof, places = facts.operators.bounds(trace), gpu.where(work.owner >= 0)
     places = places[judging.work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]
     product = np.array(sure, np.bool_)

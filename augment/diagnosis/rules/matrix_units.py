@@ -96,7 +96,7 @@ def check(trace: Trace) -> rule.Answer:
     plain = facts.names.strings_where(
         trace, lambda name: any(kind.search(name) for kind in kinds) and not _SHORT.search(name)
     )
-    places = np.flatnonzero(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
+    places = work.where(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
     places = places[~facts.operators.in_narrow_groups(trace, places)]
     dur = np.maximum(work.end[places] - work.ts[places], 0)

@@ -193,9 +193,8 @@ def _whole(trace: Trace) -> rule.Spans:
     """The time from the first event to the end of the last, or the period that was cut out."""
     events = trace.events
     if not len(events):
-        none = np.empty(0, np.int64)
-        return rule.Spans(none, none, none)
+        return rule.NOWHERE
     last = int((events.ts + np.where(events.phase == COMPLETE, np.maximum(events.dur, 0), 0)).max())
     start, end = facts.source.limits_of(trace.source.metadata) or (int(events.ts[0]), last)
     start, end = max(start, int(events.ts[0])), min(end, last)
-    return rule.Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, np.int64))
+    return rule.Spans(np.array([start], np.int64), np.array([end], np.int64), np.full(1, -1, arrays.EventRow))

@@ -56,7 +56,7 @@ def check(trace: Trace) -> rule.Answer:
     """Predict steps in which no message is waited for."""
     every = facts.collectives.kernels(trace)
     inside = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
-    chosen = np.flatnonzero(inside & every.is_message)
+    chosen = every.where(inside & every.is_message)
     if not len(chosen):
         return rule.NotApplicable("no message between stages was recorded")
     cut = facts.critical.without_work(trace, every.place[chosen], every.dur[chosen])

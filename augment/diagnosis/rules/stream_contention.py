@@ -62,7 +62,7 @@ class Contention(rule.Seen, frozen=True):
 class _Beside(Struct, frozen=True):
     """Computing kernels of the steps: ``places`` of ``gpu_work``, how long they ran, and of it beside other streams."""
 
-    places: arrays.Places
+    places: arrays.WorkIndexes
     ran_ns: arrays.Int64s
     beside_ns: arrays.Int64s
 
@@ -105,7 +105,7 @@ def _kernels(trace: Trace) -> _Beside:
     """The computing kernels of the steps."""
     work = facts.gpu.work(trace)
     computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
-    places = np.flatnonzero(computes & (work.end > work.ts))
+    places = work.where(computes & (work.end > work.ts))
     beside = judging.beside_ns(trace, computes & (work.end > work.ts))[places]
     inside = judging.work_in_steps(trace)[places]
     places, beside = places[inside], beside[inside]
@@ -122,7 +122,7 @@ def _medians(ran_ns: arrays.Int64s, kind: arrays.Int64s, chosen: arrays.Bools, c
     return medians
 
 
-def _others(trace: Trace, places: arrays.Places, slowed: arrays.Places) -> list[str]:
+def _others(trace: Trace, places: arrays.WorkIndexes, slowed: arrays.WorkIndexes) -> list[str]:
     """The names of kernels on other streams than the ``slowed``, those with most time first."""
     work = facts.gpu.work(trace)
     places = places[~np.isin(work.stream_of(places), work.stream_of(slowed))]

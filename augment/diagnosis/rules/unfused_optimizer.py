@@ -59,7 +59,7 @@ def check(trace: Trace) -> rule.Answer:
     rows = judging.rows_in_steps(trace, rows[facts.gpu.steps_of_optimizers(trace)[events.name[rows]]])
     if not len(rows):
         return rule.NotApplicable("no step of an optimizer was recorded")
-    places = np.flatnonzero(
+    places = work.where(
         facts.gpu.in_optimizer(trace) & judging.work_in_steps(trace) & (events.category[work.row] == Category.KERNEL)
     )
     number = len(places) / len(rows)
@@ -84,7 +84,7 @@ def check(trace: Trace) -> rule.Answer:
     return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
 
 
-def _fused(trace: Trace, rows: arrays.Int64s) -> arrays.Bools:
+def _fused(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     """Whether each kernel is one of a fused optimizer, or compiled."""
     fused = facts.names.strings_where(trace, lambda name: any(part in name for part in _FUSED))
     return fused[trace.events.name[rows]]

@@ -54,7 +54,7 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no product of 16-bit numbers runs in the steps")
     wide = facts.names.matching(trace, _WIDE)
     norms = arrays.is_any(families.family, [of[name] for name in ("norm", "softmax") if name in of])
-    places = np.flatnonzero(inside & norms & wide[name])
+    places = work.where(inside & norms & wide[name])
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = facts.critical.without_work(trace, places, dur // 2)
     saved = judging.saved_a_step(trace, cut)

@@ -8,7 +8,7 @@ host's annotation (``nccl:all_reduce``) or operator (``c10d::allreduce_``), and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +16,7 @@ from msgspec import Struct
 from augment.arrays.columns import looked_up
 from augment.arrays.intervals import clip, total, union
 from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import NO_INDEX, Bools, Int64s, Places, WorkIndexes
+from augment.arrays.types import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, WorkIndexes
 from augment.core.annotations import Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
@@ -100,6 +100,10 @@ class Collectives(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.place)
 
+    def where(self, chosen: Bools) -> CollectiveIndexes:
+        """The indexes of the ``chosen`` collectives, ascending."""
+        return cast("CollectiveIndexes", np.flatnonzero(chosen))
+
     @property
     def dur(self) -> Int64s:
         """Durations, int64 ns."""
@@ -124,7 +128,7 @@ class Collectives(Struct, frozen=True):
 def collectives(trace: Trace) -> Collectives:
     """The trace's communication kernels."""
     work = gpu_work(trace)
-    place = np.flatnonzero(work.type == KernelType.COMMUNICATION)
+    place = work.where(work.type == KernelType.COMMUNICATION)
     place = place[np.argsort(work.ts[place], kind="stable")]
     reader = _Told(trace, work.row[place], work.launch[place])
     kind = reader.kinds()
@@ -155,7 +159,7 @@ def collectives(trace: Trace) -> Collectives:
 class _Told:
     """The args of collectives, by the rows of their kernels and of the operators that launched them."""
 
-    def __init__(self, trace: Trace, row: Int64s, launch: Int64s) -> None:
+    def __init__(self, trace: Trace, row: EventRows, launch: EventRows) -> None:
         self._trace, self._row, self._launch = trace, row, launch
         self._columns: ArgColumns = arg_columns(trace)
         self._op = innermost(trace, launch, (Category.CPU_OP,), starting(trace, _COMMS))
@@ -250,7 +254,7 @@ class _Told:
         return np.array(sizes, np.int64)[which]
 
 
-def exposed_ns(trace: Trace, chosen: Places, start: Int64s) -> int:
+def exposed_ns(trace: Trace, chosen: CollectiveIndexes, start: Int64s) -> int:
     """For how long a device, in the mean, communicates in the ``chosen`` collectives from ``start`` on and computes
     nothing, ns. What several streams do at a time counts once."""
     every, exposed, devices = collectives(trace), 0, type_coverage(trace)

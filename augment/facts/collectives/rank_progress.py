@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, Intervals, Masks, Places, distinct, intervals
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int64s, Intervals, Masks, WorkIndexes, distinct, intervals
 from augment.core.annotations import Texts
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
@@ -154,7 +154,7 @@ class HostCollectives(Struct, frozen=True):
     the duration in which the host runs no other operator. ``group`` is that of all.
     """
 
-    row: Int64s
+    row: EventRows
     ts: Int64s
     end: Int64s
     kind: Texts
@@ -171,7 +171,7 @@ class HostCollectives(Struct, frozen=True):
 def host_collectives(trace: Trace) -> HostCollectives:
     """The collectives of a rank without GPU work."""
     events = trace.events
-    row = np.empty(0, np.int64)
+    row = events.slices_of()
     if not len(gpu_work(trace)):
         row = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
         row = row[starting(trace, *_BACKENDS)[events.name[row]]]
@@ -333,9 +333,9 @@ def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:
     return idle, launch_end(trace, following), gpu_work(trace).launch[following] != NO_INDEX
 
 
-def _ending(trace: Trace, moments: Int64s) -> Places:
+def _ending(trace: Trace, moments: Int64s) -> WorkIndexes:
     """The places of the first GPU work that starts at or after each of ``moments``."""
     work = gpu_work(trace)
-    order = np.argsort(work.ts, kind="stable")
+    order = np.argsort(work.ts, kind="stable").astype(work.by_time.dtype, copy=False)
     place = np.searchsorted(work.ts[order], moments, side="left")
     return order[np.minimum(place, len(order) - 1)]

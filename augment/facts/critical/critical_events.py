@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, Places, distinct, each, is_among
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int64s, Places, distinct, each, is_among
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds
@@ -41,7 +41,7 @@ class EventGraph(Struct, frozen=True):
     """
 
     ts: Int64s
-    row: Int64s
+    row: EventRows
     is_start: Bools
     source: Int64s
     target: Int64s
@@ -58,7 +58,7 @@ class _Chain(Struct, frozen=True):
 
     track: int
     ts: Int64s
-    row: Int64s
+    row: EventRows
     is_start: Bools
     first_node: int
     lane: slice
@@ -73,7 +73,7 @@ def event_graph(trace: Trace) -> EventGraph:
     chains = list(_chains(trace, graph))
     first_work = 1 + sum(len(chain.ts) for chain in chains)
     nodes = first_work + 2 * len(work) + 1
-    ts, row, is_start = np.empty(nodes, np.int64), np.full(nodes, NO_INDEX, np.int64), np.zeros(nodes, np.bool_)
+    ts, row, is_start = np.empty(nodes, np.int64), np.full(nodes, NO_INDEX, EventRow), np.zeros(nodes, np.bool_)
     ts[0], ts[-1] = graph.ts[0], graph.ts[-1]
     has_node = np.zeros(256, np.bool_)
     has_node[[Category.CPU_OP, *LAUNCHES]] = True
@@ -114,7 +114,7 @@ def _chains(trace: Trace, graph: CriticalGraph) -> Iterator[_Chain]:
         node += len(ts)
 
 
-def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int64s, Bools]:
+def _boundaries(trace: Trace, row: EventRows, moments: Int64s) -> tuple[Int64s, EventRows, Bools]:
     """Starts and ends of a thread's slices ``row`` (from outer to inner), and the ``moments`` without any of them.
 
     At one moment the thread first leaves the slices that end there, inner before outer. Then it enters the slices that
@@ -128,7 +128,7 @@ def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int
     entered = np.concatenate((np.ones(len(row), np.bool_), empty, np.ones(len(other), np.bool_)))
     tie = np.concatenate((2 * place, np.where(empty, 2 * place + 1, -place), np.zeros(len(other), np.intp)))
     order = np.lexsort((tie, entered, ts))
-    whose = np.concatenate((row, row, np.full(len(other), NO_INDEX, np.int64)))
+    whose = np.concatenate((row, row, np.full(len(other), NO_INDEX, EventRow)))
     return ts[order], whose[order], order < len(row)
 
 

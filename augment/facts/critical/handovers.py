@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Int64s, Places, combinations, distinct
+from augment.arrays import NO_INDEX, EventRow, Int64s, Places, combinations, distinct
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
@@ -139,7 +139,7 @@ def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Call
     """The master waits during its segment; the other thread waits from the end of a burst to the start of the next."""
     segments, count = host_segments(trace), len(bursts.start)
     tracks, masters = np.full(count, track, np.int32), np.full(count, master, np.int32)
-    unknown = np.full(count, -1, np.int64)
+    unknown = np.full(count, -1, EventRow)
     begun, resumed = segments.ts[bursts.segment], segments.ts[bursts.segment + 1]
     there = dependencies_of(
         DependencyKind.HANDOVER, unknown, unknown, from_at=(masters, begun), to_at=(tracks, bursts.start)
@@ -161,7 +161,7 @@ def _start(trace: Trace, track: int, main: int) -> CallWaits:
     reach = segments.ts[main_piece][[0, -1]]
     if not reach[0] <= ts[0] <= reach[1]:
         return joined_waits([])
-    unknown = np.full(1, -1, np.int64)
+    unknown = np.full(1, -1, EventRow)
     at = main_piece.start + np.searchsorted(segments.ts[main_piece], ts, side="right") - 1
     waits = np.isin(segments.row[at], sync_calls(trace).row)
     start = dependencies_of(

@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Bytes, Int32s, Int64s, each, reserved
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, each, reserved
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.facts.critical.critical_graph import critical_graph, latest, walk
@@ -186,7 +186,7 @@ def node_slack(trace: Trace) -> Int64s:
     return room
 
 
-def slack(trace: Trace, rows: Int64s) -> Int64s:
+def slack(trace: Trace, rows: EventRows) -> Int64s:
     """How much longer each of ``rows`` could have taken without making the recording longer, int64 ns.
 
     The slack is 0 on the critical path. It is -1 for rows outside the graph, which are neither GPU work nor on a thread
@@ -216,7 +216,7 @@ def slack(trace: Trace, rows: Int64s) -> Int64s:
     return slacks
 
 
-def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
+def host_kinds(trace: Trace, rows: EventRows) -> Bytes:
     """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category[rows])
     kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS

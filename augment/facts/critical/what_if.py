@@ -26,7 +26,7 @@ from augment.arrays.ordering import (
     sums,
     where_in,
 )
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndexes
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
@@ -98,7 +98,7 @@ def without_host_time(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -
     return joined(parts)
 
 
-def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
+def without_work(trace: Trace, places: WorkIndexes, ns: Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` of ``gpu_work`` take ``ns`` (int64, of each) less."""
     graph = critical_graph(trace)
     less = np.zeros(len(gpu_work(trace)), np.int64)
@@ -121,7 +121,7 @@ def taken_work_ns(trace: Trace, cut: Cut) -> int:
     return int(least[least < np.iinfo(np.int64).max].sum())
 
 
-def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
+def fused(trace: Trace, places: WorkIndexes, ns: Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as if it ran in fewer kernels: the delays
     between such kernels on a stream become shorter in proportion.
     """
@@ -138,7 +138,7 @@ def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
     return joined([without_work(trace, places, ns), Cut(edges, shorter)])
 
 
-def without_waits(trace: Trace, calls: Int64s) -> Cut:
+def without_waits(trace: Trace, calls: EventRows) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)
     edges = np.flatnonzero((graph.kind == DependencyKind.SYNC) & np.isin(graph.to_row, calls))

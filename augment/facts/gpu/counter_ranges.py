@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, distinct
+from augment.arrays import EventRows, distinct
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import launches
@@ -25,7 +25,7 @@ class CounterRanges(Struct, frozen=True):
     ``operators`` is None and ``problem`` gives the reason.
     """
 
-    row: Int64s
+    row: EventRows
     counters: list[dict[str, float]]
     operators: list[tuple[str, ...]] | None
     problem: str | None

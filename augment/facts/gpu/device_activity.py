@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Masks, WorkIndexes, intervals
+from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, Intervals, Masks, WorkIndexes, intervals
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
@@ -158,15 +158,14 @@ def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
     return tuple(lengths)
 
 
-def rows_of_changes(trace: Trace, length: QueueLength) -> Int64s:
+def rows_of_changes(trace: Trace, length: QueueLength) -> EventRows:
     """The row of the event (call or work) of each change of a queue; of several at one moment, that of the last."""
     row, ts = _changes(trace, length.stream)
     order = np.argsort(ts, kind="stable")
-    rows: Int64s = row[order[np.searchsorted(ts[order], length.ts, "right") - 1]]
-    return rows
+    return row[order[np.searchsorted(ts[order], length.ts, "right") - 1]]
 
 
-def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:
+def _changes(trace: Trace, stream: Stream) -> tuple[EventRows, Int64s]:
     """The rows of launching calls, then of their work on ``stream``, and when each changes the queue."""
     work = gpu_work(trace)
     chosen = work.launch[stream.places] != NO_INDEX

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, combinations, grouped, settled, sums
+from augment.arrays import NO_INDEX, Bools, Int64s, StackIndex, combinations, grouped, settled, sums
 from augment.core.context import derived
 from augment.core.trace import Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
@@ -96,7 +96,7 @@ def module_work(trace: Trace) -> ModuleWork:
     paths = tree.path_of(frame)
     backward = np.zeros(len(known), np.bool_)
     if len(links):
-        target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
+        target = np.sort(stacks.place_of[links.backward]).astype(StackIndex)
         which = enclosing(trace, target)[place]
         around = np.where(which >= 0, target[which], -1)
         forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_INDEX))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, group_bounds, grouped, settled
-from augment.arrays.types import NO_INDEX, Bytes, EventRows, Int32s, Int64s, Places, WorkIndexes
+from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndex, WorkIndexes
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, NO_CORRELATION, Category, Identity, Trace
 from augment.facts.names.kernel_types import types_of
@@ -61,11 +62,15 @@ class GpuWork(Struct, frozen=True):
         """The number of pieces of work."""
         return len(self.row)
 
-    def stream_of(self, places: Places) -> Places:
+    def where(self, chosen: Bools) -> WorkIndexes:
+        """The indexes of the ``chosen`` pieces of work, ascending."""
+        return cast("WorkIndexes", np.flatnonzero(chosen))
+
+    def stream_of(self, places: WorkIndexes) -> Places:
         """The index in ``streams`` of the stream of each of ``places``."""
         return np.searchsorted([stream.start for stream in self.streams], places, side="right") - 1
 
-    def device_of(self, places: Places) -> Places:
+    def device_of(self, places: WorkIndexes) -> Places:
         """The index in ``devices`` of the device of each of ``places``."""
         return np.searchsorted([device.start for device in self.devices], places, side="right") - 1
 
@@ -140,19 +145,19 @@ def _by_time(
     devices: Sequence[Device],
     ts: Int64s,
     end: Int64s,
-) -> Places:
+) -> WorkIndexes:
     """The places in the order of device, ``ts``, ``end``.
 
     ``order`` was made from rows in order of time, so its inverse restores that order without another sort.
     """
-    by_time = np.empty(len(order), np.intp)
+    by_time = np.empty(len(order), WorkIndex)
     by_time[order] = np.arange(len(order))
     if len(devices) > 1:
         starts = [device.start for device in devices]
         device_of = np.searchsorted(starts, [stream.start for stream in streams], side="right") - 1
         by_time = by_time[grouped(device_of[code], len(devices))]
     if len(streams) == len(devices):
-        return np.arange(len(order))
+        return np.arange(len(order), dtype=WorkIndex)
     tied = ts[by_time[1:]] == ts[by_time[:-1]]
     for device in devices[1:]:
         tied[device.start - 1] = False
@@ -167,16 +172,18 @@ class Launches(Struct, frozen=True):
     row: EventRows  #: the call
     disputed: Int64s  #: ascending; correlations of calls of several processes, as when traces were merged into one file
 
-    def of(self, correlation: Int64s) -> Int64s:
+    def of(self, correlation: Int64s) -> EventRows:
         """The row of the call that launched each ``correlation``, int64; :data:`NO_INDEX` where there is none."""
         if not len(self.row):
-            return np.full(len(correlation), NO_INDEX, np.int64)
+            return np.full(len(correlation), NO_INDEX, self.row.dtype)
         lowest, highest = int(self.correlation[0]), int(self.correlation[-1])
         if highest - lowest < 4 * (len(self.row) + len(correlation)):  # close together: a table is faster than a search
-            table = np.full(highest - lowest + 2, NO_INDEX, np.int64)  # the last entry stands for every id outside
+            table = np.full(
+                highest - lowest + 2, NO_INDEX, self.row.dtype
+            )  # the last entry stands for every id outside
             table[self.correlation - lowest] = self.row
             outside = (correlation < lowest) | (correlation > highest)
-            rows: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
+            rows: EventRows = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
             return rows
         place = np.minimum(np.searchsorted(self.correlation, correlation), len(self.row) - 1)
         return np.where(self.correlation[place] == correlation, self.row[place], NO_INDEX)
@@ -220,7 +227,7 @@ def launches(trace: Trace) -> Launches:
 _ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin
 
 
-def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
+def correlations_of(trace: Trace, rows: EventRows) -> Int64s:
     """The correlation of each of ``rows``, int64. If no row has one, the ids of their arrows."""
     correlation = trace.events.correlation[rows]
     if (correlation != NO_CORRELATION).any():
@@ -251,7 +258,7 @@ def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
     return correlations
 
 
-def launch_moments(trace: Trace, rows: Int64s, launch: Int64s) -> Int64s:
+def launch_moments(trace: Trace, rows: EventRows, launch: EventRows) -> Int64s:
     """When each of ``rows`` of GPU work was launched by its call ``launch`` (a row), int64 ns: where the arrow begins
     within the call if the trace has one (a call of Ascend's launches several kernels), else the start of the call."""
     moments: Int64s = trace.events.ts[launch]
@@ -275,7 +282,7 @@ def _is_of_ascend(trace: Trace) -> bool:
     return any(name.startswith(_ASCEND_CALL) for name in trace.strings)
 
 
-def _arrow_to(trace: Trace, rows: Int64s) -> Int64s:
+def _arrow_to(trace: Trace, rows: EventRows) -> Int64s:
     """The place of the arrow that ends at the start of each of ``rows``, in :class:`_Arrows`; -1 for none."""
     arrows = _arrows_of_calls(trace)
     arrow = np.full(len(rows), -1, np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import Int64s
+from augment.arrays import EventRow, Int64s
 from augment.core.args import Arg
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
@@ -64,9 +64,12 @@ def hardware_samples(trace: Trace) -> Mapping[int, Mapping[str, HardwareSamples]
     events, known = trace.events, dict[int, dict[str, HardwareSamples]]()
     if _COUNTER not in set(trace.strings):
         return {}
-    rows = np.flatnonzero((events.phase == ord("C")) & (events.category_name == trace.strings.index(_COUNTER)))
+    rows = events.where((events.phase == ord("C")) & (events.category_name == trace.strings.index(_COUNTER)))
     values = args_of_rows(trace, rows, [Arg("", (Category.OTHER,), is_text=True)])[""]
-    rows, number = values.column.rows[:], np.array([_number(text) for text in values.texts])
+    rows, number = (
+        values.column.rows[:].astype(EventRow, copy=False),
+        np.array([_number(text) for text in values.texts]),
+    )
     value = number[values.column.values[:]] if len(rows) else np.empty(0)
     for track in np.unique(events.track[rows]).tolist():
         if not (device := _DEVICE.search(str(trace.tracks[track].pid))):

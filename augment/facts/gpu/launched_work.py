@@ -28,7 +28,7 @@ class LaunchedWork(Struct, frozen=True):
     last: Int32s  #: of each call stack, the index after its last descendant
     apart: dict[int, tuple[int, int]]  #: spans in ``listed`` of slices that cross, by the index of their call stack
 
-    def spans(self, places: Places) -> tuple[Int64s, Int64s]:
+    def spans(self, places: StackIndexes) -> tuple[Int64s, Int64s]:
         """The ``start`` and ``stop`` of the work launched by each of ``places`` and all that these enclose:
         ``listed[start:stop]``. ``places`` are of the call stacks, and not runtime calls."""
         start, stop = (self.before[each].astype(np.int64) for each in (places, self.last[places]))
@@ -96,7 +96,7 @@ def launched_work(trace: Trace) -> LaunchedWork:
 
 
 @derived(until="diagnosis")
-def work_operators(trace: Trace) -> Int64s:
+def work_operators(trace: Trace) -> EventRows:
     """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
     queue; ``NO_INDEX`` where unknown."""
     return operators_around(trace, gpu_work(trace).launch)
@@ -178,8 +178,7 @@ class LaunchDelays(Struct, frozen=True):
 
     def take(self, chosen: Places | Bools | slice) -> LaunchDelays:
         """The rows at ``places``."""
-        columns = (self.place, self.row, self.cpu_ns, self.gpu_ns, self.delay_ns)
-        return LaunchDelays(*(column[chosen] for column in columns))
+        return LaunchDelays(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     def is_short(self) -> Bools:
         """Whether the call took longer than the work."""
@@ -190,7 +189,7 @@ class LaunchDelays(Struct, frozen=True):
 def launch_delays(trace: Trace) -> LaunchDelays:
     """The delays of all work whose launch is known."""
     work, events = gpu_work(trace), trace.events
-    place = np.flatnonzero(work.launch != NO_INDEX)
+    place = work.where(work.launch != NO_INDEX)
     row = work.launch[place]
     start = work.ts[place]
     cpu_ns = events.dur[row]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Int32s, Int64s, Places, combinations
+from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, StackIndex, combinations
 from augment.core.compiler_records import CompileLogs, KernelOrigins
 from augment.core.context import derived
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
@@ -149,7 +149,7 @@ def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...]
         frame = innermost(trace, rows, (Category.PYTHON_FUNCTION,), mask)
         rest = np.flatnonzero(frame < 0)
         if len(links) and len(rest):
-            target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
+            target = np.sort(stacks.place_of[links.backward]).astype(StackIndex)
             which = enclosing(trace, target)[stacks.place_of[rows[rest]]]
             backward = np.where(which >= 0, stacks.row[target[which]], NO_INDEX)
             frame[rest] = innermost(trace, links.forward_of(backward), (Category.PYTHON_FUNCTION,), mask)
@@ -160,7 +160,7 @@ def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...]
         asked = asked[frame < 0]
 
 
-def lines_of_rows(trace: Trace, rows: Int64s) -> Int32s:
+def lines_of_rows(trace: Trace, rows: EventRows) -> Int32s:
     """The site of each of ``rows`` (of the event table, or -1) that is GPU work, or a call that launched some; -1 where
     none is known."""
     work, source = gpu_work(trace), source_lines(trace)

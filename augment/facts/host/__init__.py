@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.arrays import Bytes, Int64s
+from augment.arrays import Bytes, EventRows
 from augment.core.trace import Trace
 from augment.facts.host.call_stacks import (
     CallStacks, OperatorTimes, call_stacks, callers, innermost, operator_times, outermost, places_of, python_lines,
@@ -51,6 +51,6 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
     return _logged(trace)
 
 
-def compiled_regions(trace: Trace) -> dict[str, Int64s]:
+def compiled_regions(trace: Trace) -> dict[str, EventRows]:
     """The calls of each region that torch.compile made, by its compile id."""
     return _regions(trace)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, compressed, each, grouped, sums
-from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes
+from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int32s, Int64s, Places, StackIndexes
 from augment.core.context import derived
 from augment.core.source_code import USERS, function_line, owner
 from augment.core.text import short
@@ -44,6 +45,10 @@ class CallStacks(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def where(self, chosen: Bools) -> StackIndexes:
+        """The indexes of the ``chosen`` slices, ascending."""
+        return cast("StackIndexes", np.flatnonzero(chosen))
 
 
 @derived(until="summary")
@@ -82,11 +87,11 @@ def thread_bounds(trace: Trace) -> Places:
 class NamedPlaces(Struct, frozen=True):
     """Places of the call stacks, ascending, and the names there (indexes into ``strings``)."""
 
-    place: Places
+    place: StackIndexes
     name: Int32s
     strings: Sequence[str]
 
-    def where(self, matches: Callable[[str], object]) -> Places:
+    def where(self, matches: Callable[[str], object]) -> StackIndexes:
         """The places whose name ``matches``; the function is called once for each name."""
         distinct, _ = compressed(self.name, len(self.strings))
         matching = np.zeros(len(self.strings), np.bool_)
@@ -96,7 +101,7 @@ class NamedPlaces(Struct, frozen=True):
 
 def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
     """The slices of ``categories`` as indexes of ``host.stacks``; ``.where(lambda name: …)`` chooses some by name."""
-    place = np.flatnonzero(is_of(trace, categories))
+    place = call_stacks(trace).where(is_of(trace, categories))
     return NamedPlaces(place, trace.events.name[call_stacks(trace).row[place]], trace.strings)
 
 
@@ -121,13 +126,13 @@ def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
 
 
 @derived(until="breakdowns")
-def crossed_places(trace: Trace) -> Places:
+def crossed_places(trace: Trace) -> StackIndexes:
     """The places of the call stacks that are :func:`crossed`."""
     stacks, events = call_stacks(trace), trace.events
     if not stacks.crosses:
-        return np.empty(0, np.intp)
+        return stacks.where(np.zeros(len(stacks), np.bool_))
     ts = events.ts[stacks.row]
-    return np.flatnonzero(_is_crossed(ts, ts + events.dur[stacks.row], events.track[stacks.row], stacks.stop))
+    return stacks.where(_is_crossed(ts, ts + events.dur[stacks.row], events.track[stacks.row], stacks.stop))
 
 
 def crossing_diagnostics(trace: Trace) -> list[Diagnostic]:
@@ -150,7 +155,7 @@ def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, In
     return parent, depth, stop, bool(crosses)
 
 
-def enclosing(trace: Trace, places: Places) -> Int32s:
+def enclosing(trace: Trace, places: StackIndexes) -> Int32s:
     """For each slice: the index in ``places`` (ascending, distinct) of itself, else of the innermost around it; -1:
     none.
 
@@ -161,19 +166,19 @@ def enclosing(trace: Trace, places: Places) -> Int32s:
     return around
 
 
-def outermost_of(trace: Trace, places: Places) -> Int32s:
+def outermost_of(trace: Trace, places: StackIndexes) -> Int32s:
     """As :func:`enclosing`, but the outermost: the one that began first."""
     around = _others_around(trace, places, outermost=True)
     around[places] = np.where(around[places] < 0, np.arange(len(places), dtype=np.int32), around[places])
     return around
 
 
-def directly_around(trace: Trace, places: Places) -> Int32s:
+def directly_around(trace: Trace, places: StackIndexes) -> Int32s:
     """For each of ``places`` (ascending, distinct): the index of the innermost other one around it; -1: none."""
     return _others_around(trace, places)[places]
 
 
-def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
+def innermost(trace: Trace, rows: EventRows, categories: Sequence[Category], named: Bools | None = None) -> EventRows:
     """The innermost slice of ``categories`` that encloses each of ``rows``, a row of the event table, int64.
 
     A row of one of ``categories`` is its own innermost slice. The answer is :data:`NO_INDEX` for rows that no slice
@@ -183,12 +188,14 @@ def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named:
     return _sought(trace, rows, categories, named, enclosing)
 
 
-def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
+def outermost(trace: Trace, rows: EventRows, categories: Sequence[Category], named: Bools | None = None) -> EventRows:
     """As :func:`innermost`, but the outermost: the one that began first."""
     return _sought(trace, rows, categories, named, outermost_of)
 
 
-def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequence[Category]) -> tuple[Int64s, Int64s]:
+def around_moments(
+    trace: Trace, ts: Int64s, thread: Int32s, categories: Sequence[Category]
+) -> tuple[EventRows, EventRows]:
     """The innermost and the outermost slice of ``categories`` at each moment ``ts`` on its ``thread``: rows, int64.
 
     :data:`NO_INDEX` where there is none. ``thread`` int32, into ``trace.tracks``.
@@ -216,20 +223,22 @@ def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequenc
         if first < stop:
             place = first + np.searchsorted(np.maximum.accumulate(end[first:stop]), needed[asked])
             first_around[asked] = np.where(place < where[asked], place, -1)
-    inner, outer = np.full(len(ts), NO_INDEX, np.int64), np.full(len(ts), NO_INDEX, np.int64)
+    inner, outer = np.full(len(ts), NO_INDEX, EventRow), np.full(len(ts), NO_INDEX, EventRow)
     rows = np.append(row, NO_INDEX)  # -1 reads the last entry
     inner[order], outer[order] = rows[last], rows[first_around]
     return inner, outer
 
 
-_Search = Callable[[Trace, Places], Int32s]
+_Search = Callable[[Trace, StackIndexes], Int32s]
 
 
-def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None, search: _Search) -> Int64s:
+def _sought(
+    trace: Trace, rows: EventRows, categories: Sequence[Category], named: Bools | None, search: _Search
+) -> EventRows:
     """The result of ``search`` for each of ``rows``."""
     stacks = call_stacks(trace)
-    result = np.full(len(rows), NO_INDEX, np.int64)
-    wanted = np.flatnonzero(is_of(trace, categories, named))
+    result = np.full(len(rows), NO_INDEX, EventRow)
+    wanted = stacks.where(is_of(trace, categories, named))
     place = stacks.place_of[rows]  # of negative rows, which are left out, any
     known = np.flatnonzero((rows >= 0) & (place >= 0))
     if not len(wanted) or not len(known):
@@ -239,7 +248,7 @@ def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: B
     return result
 
 
-def _others_around(trace: Trace, places: Places, *, outermost: bool = False) -> Int32s:
+def _others_around(trace: Trace, places: StackIndexes, *, outermost: bool = False) -> Int32s:
     """For each slice: the index in ``places`` (ascending, distinct) of the innermost or outermost other slice around
     it; -1: none. Intervals are half-open, so around a slice without length others end later."""
     stacks, events = call_stacks(trace), trace.events
@@ -297,7 +306,7 @@ class OperatorTimes(Struct, frozen=True):
 @derived(until="breakdowns")
 def operator_times(trace: Trace) -> OperatorTimes:
     """Every call of an operator on the call stacks."""
-    place = np.flatnonzero(is_of(trace, (Category.CPU_OP,)))
+    place = call_stacks(trace).where(is_of(trace, (Category.CPU_OP,)))
     row = call_stacks(trace).row[place]
     dur, outer = trace.events.dur[row], directly_around(trace, place)
     inside = outer >= 0
@@ -309,7 +318,7 @@ def functions_of(trace: Trace, whose: int) -> Bools:
     return strings_where(trace, lambda name: (line := function_line(name)) is not None and owner(line.file) == whose)
 
 
-def python_lines(trace: Trace, rows: Int64s) -> list[str]:
+def python_lines(trace: Trace, rows: EventRows) -> list[str]:
     """The innermost frames of the user's own program around ``rows``, the most frequent first; none without stacks."""
     rows = rows[rows >= 0]
     frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), functions_of(trace, USERS))
@@ -317,7 +326,7 @@ def python_lines(trace: Trace, rows: Int64s) -> list[str]:
     return [short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
 
 
-def callers(trace: Trace, calls: Int64s) -> list[str]:
+def callers(trace: Trace, calls: EventRows) -> list[str]:
     """What waits, by the outermost operator around each of ``calls``, else by the call; the longest first."""
     no_step = ~starting(trace, STEP)
     around = outermost(trace, calls, (Category.CPU_OP,), no_step)

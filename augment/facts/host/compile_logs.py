@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s
+from augment.arrays import EventRows
 from augment.core.compiler_records import Compilation, CompileLogs
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
@@ -53,7 +53,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
 
 
 @derived(until="breakdowns")
-def regions(trace: Trace) -> dict[str, Int64s]:
+def regions(trace: Trace) -> dict[str, EventRows]:
     """The calls of each compiled region, by its compile id."""
     rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     rows = rows[starting(trace, REGION)[trace.events.name[rows]]]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, each
+from augment.arrays import EventRows, Int64s, each
 from augment.core.attachments import ExecutionNodes
 from augment.core.trace import Category, Trace
 from augment.facts.source.event_args import identifiers
@@ -39,8 +39,8 @@ class ExecutionLinks(Struct, frozen=True):
     """
 
     nodes: Sequence[Node]
-    events: Int64s
-    row: Int64s
+    events: EventRows
+    row: EventRows
     node: Int64s
     method: str | None
     differing: int
@@ -54,7 +54,7 @@ def execution_links(trace: Trace) -> ExecutionLinks:
     ids = [_integer(attribute(node, "rf_id")) for node in nodes]
     events = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     event_names = trace.names_of(events)
-    row = node = np.empty(0, np.int64)
+    row, node = events[:0], np.empty(0, np.int64)
     differing, method = 0, None
     for way, arg in IDS.items():
         event_ids = identifiers(trace).ints(arg).at(events, _NOTHING)
@@ -100,7 +100,7 @@ def _integer(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
 
 
-def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[str, int]]) -> Int64s:
+def _by_order(trace: Trace, events: EventRows, names: list[str], threads: list[tuple[str, int]]) -> Int64s:
     """The pairs (place of an event, node) of threads whose sequence of names occurs in exactly one place.
 
     Events whose names no node has are ignored, such as the profiler's own annotations. An event that matches nodes of

@@ -163,10 +163,10 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     for index in np.flatnonzero(np.diff(bounds)).tolist():
         index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
         timeline = Innermost(*(column[bounds[index] : bounds[index + 1]] for column in line))
-        for some, names, ns, rows, all_ns in _longest(trace, timeline, start[index_], end[index_]):
+        for some, names, ns, row, all_ns in _longest(trace, timeline, start[index_], end[index_]):
             occupants_.name[index_[some]] = names
             occupants_.ns[index_[some]] = ns
-            occupants_.row[index_[some]] = rows
+            occupants_.row[index_[some]] = row
             occupants_.all_ns[index_[some]] = all_ns
     return occupants_
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, each, looked_up
+from augment.arrays import NO_INDEX, Bools, EventRow, EventRows, each, looked_up
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
 from augment.facts.host.call_stacks import innermost
 from augment.facts.names.name_masks import starting
 
 
-def operators_around(trace: Trace, rows: Int64s) -> Int64s:
+def operators_around(trace: Trace, rows: EventRows) -> EventRows:
     """The row of the innermost operator around each of ``rows`` (``NO_INDEX`` for none). A task that was taken from a
     queue has the operator that put it there, if that is known."""
     around = innermost(trace, rows, (Category.CPU_OP,))
@@ -27,7 +27,7 @@ def operators_around(trace: Trace, rows: Int64s) -> Int64s:
     where, taken = looked_up(tasks.taken[order], around)
     put = tasks.put[order[where[taken]]]
     owner = innermost(trace, put, (Category.CPU_OP,), ~starting(trace, "Enqueue"))
-    operators: Int64s = around.copy()
+    operators: EventRows = around.copy()
     operators[taken] = np.where(owner == NO_INDEX, around[taken], owner)
     return operators
 
@@ -36,8 +36,8 @@ class QueuedTasks(Struct, frozen=True):
     """Equal-length int64 columns, rows of the event table, ascending time of ``taken``: each task's ``put`` (the slice
     ``Enqueue``) and ``taken`` (the slice ``Dequeue@…``, on another thread)."""
 
-    put: Int64s
-    taken: Int64s
+    put: EventRows
+    taken: EventRows
 
     def __len__(self) -> int:
         return len(self.put)
@@ -75,12 +75,12 @@ def queued_tasks(trace: Trace) -> QueuedTasks:
     return QueuedTasks(put[order], taken[order])
 
 
-def _slices_at(trace: Trace, arrows: Int64s, named: Bools) -> tuple[Int64s, Int64s]:
+def _slices_at(trace: Trace, arrows: EventRows, named: Bools) -> tuple[EventRows, EventRows]:
     """Those of ``arrows`` with which a slice of a name in ``named`` begins on their thread, and these slices."""
     events = trace.events
     rows = events.slices_of(Category.CPU_OP)
     rows = rows[named[events.name[rows]]]
-    row = np.full(len(arrows), -1, np.int64)
+    row = np.full(len(arrows), -1, EventRow)
     for track, index in each(events.track[arrows], len(trace.tracks)):
         of_track = rows[events.track[rows] == track]
         place = np.searchsorted(events.ts[of_track], events.ts[arrows[index]])

@@ -114,7 +114,7 @@ class ForwardBackward(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.backward)
 
-    def forward_of(self, backward: Int64s) -> Int64s:
+    def forward_of(self, backward: EventRows) -> EventRows:
         """The forward operator of each row; :data:`NO_INDEX` where there is none."""
         if not len(self):
             return np.full(len(backward), NO_INDEX, np.int64)

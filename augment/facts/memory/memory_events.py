@@ -98,7 +98,7 @@ def diagnostics(trace: Trace) -> list[Diagnostic]:
     return [*arg_columns(trace).diagnostics(ARGS), *(diagnostic for diagnostic in diagnostics_ if diagnostic.count)]
 
 
-def _device(trace: Trace, kind: int, device: int, row: Int64s, size: Int64s) -> DeviceMemory:
+def _device(trace: Trace, kind: int, device: int, row: EventRows, size: Int64s) -> DeviceMemory:
     columns = arg_columns(trace)
     allocated, reserved, address = (
         columns.ints(name).at(row, _UNKNOWN) for name in ("Total Allocated", "Total Reserved", "Addr")

@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, distinct
+from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, WorkIndexes, distinct
 from augment.core.args import Arg
 from augment.core.attachments import GraphCapture
 from augment.core.context import derived
@@ -128,11 +128,11 @@ def graph_work(trace: Trace) -> GraphWork:
     )
 
 
-def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
+def graph_launches(trace: Trace) -> Iterator[tuple[int, WorkIndexes]]:
     """Each launch of a graph, and the places of its kernels in order of their start."""
     work, events = gpu_work(trace), trace.events
     is_graph = strings_where(trace, _GRAPH.match)
-    places = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
+    places = work.where((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     places = places[is_graph[events.name[work.launch[places]]]]
     places = places[np.lexsort((work.ts[places], work.launch[places]))]
     launch = work.launch[places]
@@ -141,7 +141,7 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
         yield int(launch[start]), places[start:stop]
 
 
-def _launches_by_node(trace: Trace) -> Iterator[tuple[int, Places, bool]]:
+def _launches_by_node(trace: Trace) -> Iterator[tuple[int, WorkIndexes, bool]]:
     """Each launch of a graph, the places of its kernels, and whether they are in the order of the graph's nodes: by
     their ids, or because one stream ran them.
     """
@@ -168,9 +168,9 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     host = events.slices_of(*LAUNCHES)
     names = events.name[host]
 
-    def named(pattern: re.Pattern[str]) -> Int64s:
+    def named(pattern: re.Pattern[str]) -> EventRows:
         is_named = strings_where(trace, pattern.match)
-        rows: Int64s = host[is_named[names]]
+        rows: EventRows = host[is_named[names]]
         return rows
 
     launches = named(_KERNEL)
@@ -198,7 +198,7 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
             yield _Section(operator[first:last], kernels[first:last], kind, calls, works)
 
 
-def _fitting(trace: Trace, places: Places, in_order: bool, sections: Sequence[_Section]) -> _Section | str:
+def _fitting(trace: Trace, places: WorkIndexes, in_order: bool, sections: Sequence[_Section]) -> _Section | str:
     """The capture that fits these kernels of a graph, or the reason why none does. ``in_order``: their order is that of
     the nodes.
     """
@@ -268,7 +268,7 @@ def _agreed(sections: Sequence[_Section]) -> _Section | str:
     return "several captures fit, and differ in their operators"
 
 
-def _is_likely(trace: Trace, places: Places, section: _Section) -> bool:
+def _is_likely(trace: Trace, places: WorkIndexes, section: _Section) -> bool:
     """Whether each matrix product has a kernel that may be a product by its name, and no other operator has one that
     surely is.
     """

@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bools, Int32s, Int64s, Places, combinations, distinct, where_in
+from augment.arrays import Bools, EventRows, Int32s, Int64s, StackIndexes, combinations, distinct, where_in
 from augment.core.annotations import Texts
 from augment.core.attachments import tables_of
 from augment.core.context import derived
@@ -64,13 +64,13 @@ def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
 
 
 @derived(until="summary")
-def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
+def counted(trace: Trace) -> tuple[StackIndexes, Int32s, tuple[Call, ...], tuple[Work, ...]]:
     """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
     work.
     """
     stacks = call_stacks(trace)
     if not len(arg_columns(trace).texts("Input Dims")[0]):
-        return np.empty(0, np.intp), np.empty(0, np.int32), (), ()  # no shapes: installed formulas are not looked for
+        return stacks.where(stacks.row < 0), np.empty(0, np.int32), (), ()  # installed formulas are not looked for
     formulas: dict[int, Formula] = {}
     named = places_of(trace, Category.CPU_OP)
     for code in distinct(named.name).tolist():
@@ -116,7 +116,7 @@ def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work,
     return place[counts], kind[counts], tuple(calls), tuple(works)
 
 
-def _has_inner(trace: Trace, place: Places) -> Bools:
+def _has_inner(trace: Trace, place: StackIndexes) -> Bools:
     """Whether another of ``place`` lies inside each."""
     around = directly_around(trace, place)
     has_inner = np.zeros(len(place), np.bool_)
@@ -149,7 +149,7 @@ class ListKernels(Struct, frozen=True):
     kernels added.
     """
 
-    row: Int64s
+    row: EventRows
     element_bytes: Int64s
     ns: Int64s
 
@@ -160,7 +160,7 @@ def list_kernels(trace: Trace) -> ListKernels:
     work = gpu_work(trace)
     is_list = strings_where(trace, _OPERATOR.fullmatch)
     if not is_list.any():
-        return ListKernels(*(np.empty(0, np.int64) for _ in range(3)))
+        return ListKernels(work.row[:0], np.empty(0, np.int64), np.empty(0, np.int64))
     operator = work_operators(trace)
     places = np.flatnonzero((operator >= 0) & (work.type == KernelType.COMPUTATION))
     places = places[is_list[trace.events.name[operator[places]]]]

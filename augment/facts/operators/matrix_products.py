@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bools, Bytes, Int64s, Places
+from augment.arrays import Bools, Bytes, Int64s, WorkIndexes
 from augment.core.context import derived
 from augment.core.text import Words, percent
 from augment.core.trace import Trace
@@ -50,7 +50,7 @@ def is_unfit(call: Call) -> bool:
     return bool(sizes) and min(sizes) >= SMALLEST and any(each % MULTIPLE for each in sizes)
 
 
-def in_narrow_groups(trace: Trace, places: Places) -> Bools:
+def in_narrow_groups(trace: Trace, places: WorkIndexes) -> Bools:
     """Whether each of the GPU work at ``places`` is of a convolution whose groups have fewer than :data:`MULTIPLE`
     channels, as depthwise ones; not where no shapes were recorded."""
     work = operator_work(trace)
@@ -90,7 +90,7 @@ class TileFit(Struct, frozen=True):
         return of if self.all_fit else f"{of}; pad the others"
 
 
-def fit_of(trace: Trace, places: Places, ns: Int64s) -> TileFit:
+def fit_of(trace: Trace, places: WorkIndexes, ns: Int64s) -> TileFit:
     """How the sizes of products, at ``places`` of the GPU work, fit; ``ns`` is the time of each."""
     work = operator_work(trace)
     owner = work.owner[places]
@@ -141,7 +141,7 @@ def matrix_use(trace: Trace) -> Bytes:
     """The :class:`MatrixUse` of each piece of ``gpu_work``, uint8."""
     work, units = gpu_work(trace), work_families(trace).matrix_units
     use: Bytes = units.copy()
-    asked = np.flatnonzero(units == MatrixUnits.NOT_USED)
+    asked = work.where(units == MatrixUnits.NOT_USED)
     if not len(asked):
         return use  # skips reading the operators' args, which are not needed here
     operators = operator_work(trace)

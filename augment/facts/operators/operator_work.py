@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import EventRows, Int32s, Int64s
+from augment.arrays import EventRow, EventRows, Int32s
 from augment.core.compiler_records import CompileLogs, GraphNode, GraphOrigins
 from augment.core.context import derived
 from augment.core.trace import Trace
@@ -86,7 +86,7 @@ def operator_work(trace: Trace) -> OperatorWork:
 
 
 def _with_batches(
-    trace: Trace, row: Int64s, kind: Int32s, calls: tuple[Call, ...], works: tuple[Work, ...]
+    trace: Trace, row: EventRows, kind: Int32s, calls: tuple[Call, ...], works: tuple[Work, ...]
 ) -> tuple[Int32s, tuple[Call, ...], tuple[Work, ...]]:
     """The kinds, calls and works where attention over an engine's cache has the work of its step's batch."""
     of_step = batches(trace)
@@ -169,7 +169,7 @@ def compiled_work(trace: Trace) -> CompiledWork:
     work = gpu_work(trace)
     owner = np.full(len(work), -1, np.int32)
     if not known:
-        return CompiledWork(np.empty(0, np.int64), np.empty(0, np.int32), (), (), owner, (), ())
+        return CompiledWork(np.empty(0, EventRow), np.empty(0, np.int32), (), (), owner, (), ())
     operators = work_operators(trace)
     rows: list[int] = []
     kinds: list[int] = []
@@ -191,7 +191,7 @@ def compiled_work(trace: Trace) -> CompiledWork:
         owner[place] = len(rows)
         rows.append(int(operators[place] if operators[place] >= 0 else work.launch[place]))
         kinds.append(numbers[called])
-    columns = np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner
+    columns = np.array(rows, EventRow), np.array(kinds, np.int32), tuple(calls), tuple(works), owner
     return CompiledWork(*columns, (), tuple(products))
 
 

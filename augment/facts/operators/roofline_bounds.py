@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import Bools, Bytes, Int64s, Places, WorkIndexes, numbered, order_of
+from augment.arrays import Bools, Bytes, Int64s, Places, WorkIndex, WorkIndexes, numbered, order_of
 from augment.core.context import derived
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
@@ -59,7 +59,7 @@ def roofs(trace: Trace) -> Roofs:
     kernel_ns = np.zeros(len(operators), np.int64)
     np.add.at(kernel_ns, operators.owner[owned], dur[owned])
     longest = owned[order_of(dur[owned])]
-    kernel = np.zeros(len(operators), np.intp)
+    kernel = np.zeros(len(operators), WorkIndex)
     kernel[operators.owner[longest]] = longest  # of several assignments, the last one stays
     del owned, dur, longest  # frees memory for what follows
     device = work.device_of(kernel)
@@ -119,7 +119,7 @@ def union_ns(group: npt.NDArray[np.int32], ts: Int64s, end: Int64s, count: int) 
 
 
 def _numbers(
-    trace: Trace, operators: OperatorWork, kernel: Places, device: Places
+    trace: Trace, operators: OperatorWork, kernel: WorkIndexes, device: Places
 ) -> tuple[npt.NDArray[np.int8], tuple[str, ...]]:
     """The type of number whose rate applies. For fp32 and fp64 it is the rate of matrix units if the kernel used
     them.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import Bools, Bytes, Int32s, Int64s, narrowed, order_of
+from augment.arrays import Bools, Bytes, EventRow, EventRows, Int32s, Int64s, narrowed, order_of
 from augment.core.annotations import Texts
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
 from augment.core.context import derived
@@ -112,7 +112,7 @@ def arg_columns(trace: Trace) -> ArgColumns:
     return ArgColumns({arg.name: values(arg) for arg in WANTED})
 
 
-def _may_have(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
+def _may_have(trace: Trace, arg: Arg, rows: EventRows) -> Bools:
     """Which of ``rows`` are not kernels, or are communication kernels; all for an arg of all kernels."""
     if arg.categories == KERNELS:
         return np.ones(len(rows), np.bool_)
@@ -136,10 +136,10 @@ def args_of_frames(trace: Trace) -> ArgColumns:
     return ArgColumns(args_of_rows(trace, _rows(trace, OF_FRAMES), OF_FRAMES))
 
 
-def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:
+def _rows(trace: Trace, wanted: Sequence[Arg]) -> EventRows:
     mask = np.zeros(256, np.bool_)
     mask[[category for arg in wanted for category in arg.categories]] = True
-    return np.flatnonzero(mask.take(trace.events.category))
+    return trace.events.where(mask.take(trace.events.category))
 
 
 # The text of many events, read in one pass over the source.
@@ -321,7 +321,7 @@ class ScanTask(NamedTuple):
     offsets: Int64s
     lengths: Int32s
     categories: Bytes
-    rows: Int64s
+    rows: EventRows
     columns: Sequence[ArgEntries]
 
     def room_for(self, more: int) -> Int64s:
@@ -334,7 +334,7 @@ class ScanTask(NamedTuple):
 Scan = Callable[[ScanTask, Block], None]  #: takes the rows of a block
 
 
-def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, ArgValues]:
+def args_of_rows(trace: Trace, rows: EventRows, wanted: Sequence[Arg]) -> dict[str, ArgValues]:
     """The values of ``wanted`` in ``rows``, by name, in one pass over the text.
 
     For a source that is not JSON, its ``decode`` may have a method ``arg_scan``, which makes a faster :data:`Scan`.
@@ -352,7 +352,7 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str,
     return {column.arg.name: column.values() for column in columns}
 
 
-def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
+def has_category(trace: Trace, arg: Arg, rows: EventRows) -> Bools:
     """Which of ``rows`` have a category that ``arg`` is wanted from."""
     of_category = np.zeros(256, np.bool_)
     of_category[list(arg.categories)] = True
@@ -360,10 +360,13 @@ def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
     return has
 
 
-def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> ArgValues:
+def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[EventRows], Bools]) -> ArgValues:
     """The values of ``arg`` in the rows that ``may_have`` it."""
 
-    numbers, others = (_chosen(column, may_have(column.rows[:])) for column in (taken.numbers, taken.others))
+    numbers, others = (
+        _chosen(column, may_have(column.rows[:].astype(EventRow, copy=False)))
+        for column in (taken.numbers, taken.others)
+    )
     column = ArgEntries(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
     codes = others.values[:]

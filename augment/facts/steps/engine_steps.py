@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import EventRows
+from augment.arrays import EventRow, EventRows
 from augment.core.attachments import tables_of
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
@@ -250,7 +250,7 @@ def engine_steps(trace: Trace) -> EngineSteps:
         if len(engines) > 1:  # the annotation within another's form is the engine's own
             engine = next((name for name in ("SGLang", "ATOM") if name in engines), min(engines))
             batches = {code: replace(batch, engine=engine) for code, batch in batches.items()}
-    rows = np.empty(0, np.int64)
+    rows = np.empty(0, EventRow)
     for categories in ((Category.USER_ANNOTATION, Category.CPU_OP), (Category.GPU_USER_ANNOTATION,)):
         if batches and not len(rows):
             rows = trace.events.slices_of(*categories)

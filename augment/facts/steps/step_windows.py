@@ -359,13 +359,13 @@ def step_numbers(trace: Trace) -> list[int]:
     return sorted({number_of[code] for code in distinct(trace.events.name[rows]).tolist()})
 
 
-def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
+def _told(trace: Trace) -> tuple[EventRows, dict[int, int]]:
     """The rows of the annotations, ascending, and the step's number for the code of each name."""
     return (engine_steps(trace).row, {}) if is_served(trace) else _profiler_steps(trace)
 
 
 @derived
-def _profiler_steps(trace: Trace) -> tuple[Int64s, dict[int, int]]:
+def _profiler_steps(trace: Trace) -> tuple[EventRows, dict[int, int]]:
     number_of = {code: int(match[1]) for code, name in enumerate(trace.strings) if (match := _STEP.fullmatch(name))}
     rows = trace.events.slices_of(*_ON_HOST)
     return rows[np.isin(trace.events.name[rows], list(number_of))], number_of

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, Bools, Int64s, combinations, distinct, each
+from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, combinations, distinct, each
 from augment.core.trace import COMPLETE, ON_DEVICE, Category, Identity, SparseColumn, Trace, moved_args
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work, launches
@@ -21,7 +21,7 @@ NO_STEPS = "no annotation of a step (ProfilerStep#n, or an engine's)"
 class _RowsInWhole(Struct, frozen=True):
     """Attached to a part of a trace: the ``rows`` in the whole of its rows."""
 
-    rows: Int64s
+    rows: EventRows
 
 
 def within(trace: Trace, first: int, last: int) -> Trace:
@@ -80,7 +80,7 @@ def choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_
 
 def only(trace: Trace, keep: Bools) -> Trace:
     """The trace of the rows to ``keep``."""
-    rows = np.flatnonzero(keep)
+    rows = trace.events.where(keep)
     events = trace.events
     columns = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
     new_row = np.where(keep, np.cumsum(keep) - 1, -1)
@@ -98,7 +98,7 @@ def only(trace: Trace, keep: Bools) -> Trace:
     return trace.changed(_RowsInWhole(rows_in_whole(trace, rows)), events=table)
 
 
-def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
+def rows_in_whole(part: Trace, rows: EventRows) -> EventRows:
     """The rows in the whole trace of these ``rows`` of ``part``."""
     whole = part.context.attached(_RowsInWhole)
     return whole.rows[rows] if whole else rows
@@ -171,7 +171,7 @@ def whole(trace: Trace, keep: Bools) -> Bools:
     events = trace.events
     keep = keep.copy()
     keep[events.ends.values[:]] = keep[events.ends.rows[:]]
-    rows = np.flatnonzero(np.isin(events.phase, _ARROWS))
+    rows = events.where(np.isin(events.phase, _ARROWS))
     if len(rows):
         ids = events.flow_id.at(rows, -1)
         _, arrow = combinations(events.category_name[rows], events.name[rows], ids)
@@ -183,7 +183,7 @@ def whole(trace: Trace, keep: Bools) -> Bools:
     return keep
 
 
-def _on_slices(trace: Trace, rows: Int64s, chosen: Bools) -> Bools:
+def _on_slices(trace: Trace, rows: EventRows, chosen: Bools) -> Bools:
     """Whether each of ``rows`` lies on one of the ``chosen`` slices of its thread or stream, ends included.
 
     Arrows have no device, so their place is known by pid and tid alone.

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places, where_in
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndex, WorkIndexes, where_in
 from augment.core.context import derived
 from augment.core.trace import Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work, launch_moments
@@ -45,14 +45,14 @@ class Dependencies(Struct, frozen=True):
     would join, ``from_row`` and ``to_row`` (int64, into the event table; -1 unknown)."""
 
     kind: Bytes
-    from_work: Places
+    from_work: WorkIndexes
     from_track: Int32s
     from_ts: Int64s
-    to_work: Places
+    to_work: WorkIndexes
     to_track: Int32s
     to_ts: Int64s
-    from_row: Int64s
-    to_row: Int64s
+    from_row: EventRows
+    to_row: EventRows
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -78,12 +78,12 @@ class CallWaits(Struct, frozen=True):
 
 def dependencies_of(
     kind: DependencyKind,
-    from_row: Int64s,
-    to_row: Int64s,
+    from_row: EventRows,
+    to_row: EventRows,
     *,
-    from_work: Places | None = None,
+    from_work: WorkIndexes | None = None,
     from_at: tuple[Int32s, Int64s] | None = None,
-    to_work: Places | None = None,
+    to_work: WorkIndexes | None = None,
     to_at: tuple[Int32s, Int64s] | None = None,
 ) -> Dependencies:
     """Dependencies of one kind. Each side is given as work or as a moment of a thread."""
@@ -146,7 +146,7 @@ def launched_by(trace: Trace) -> Int64s:
 def launches_of_work(trace: Trace) -> CallWaits:
     """Work waits for its launch, except if it began, by the clocks, before the first event of the launching thread."""
     work, events, segments = gpu_work(trace), trace.events, host_segments(trace)
-    places = np.flatnonzero(work.launch != NO_INDEX)
+    places = work.where(work.launch != NO_INDEX)
     call = work.launch[places]
     at = launched_at(trace)[places]
     early = int((events.ts[call] > at).sum())
@@ -172,20 +172,21 @@ def order_on_streams(trace: Trace) -> CallWaits:
     work = gpu_work(trace)
     later = np.ones(len(work), np.bool_)
     later[[stream.start for stream in work.streams]] = False
-    places = np.flatnonzero(later)
+    places = work.where(later)
     last = last_to_end(trace)[places - 1]
     other = last != places - 1
-    before, places = np.concatenate((places - 1, last[other])), np.concatenate((places, places[other]))
+    before = np.concatenate((places - 1, last[other])).astype(WorkIndex, copy=False)
+    places = np.concatenate((places, places[other]))
     return no_waits(
         dependencies_of(DependencyKind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places)
     )
 
 
 @derived(until="critical path")
-def last_to_end(trace: Trace) -> Places:
+def last_to_end(trace: Trace) -> WorkIndexes:
     """For each piece of GPU work: of it and all work before it on its stream, the place of the last to end."""
     work = gpu_work(trace)
-    last = np.arange(len(work))
+    last = np.arange(len(work), dtype=WorkIndex)
     for stream in work.streams:
         end = work.end[stream.places]
         held = np.where(end == np.maximum.accumulate(end), last[stream.places], 0)
@@ -200,16 +201,16 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> CallWaits:
     of half the length is full where a call lasts long and returns as soon as work starts.
     """
     work, events = gpu_work(trace), trace.events
-    parts: list[tuple[Places, Places]] = []
+    parts: list[tuple[WorkIndexes, WorkIndexes]] = []
     for stream in work.streams:
         if stream.stop - stream.start <= full_queue // 2:
             continue
-        places = np.arange(stream.start, stream.stop)
+        places = np.arange(stream.start, stream.stop, dtype=WorkIndex)
         places = places[work.launch[places] != NO_INDEX]
         call = work.launch[places]
         begun, returned = events.ts[call], events.ts[call] + events.dur[call]
         waiting = places - stream.start - where_in(work.ts[stream.places], begun, side="right")
-        started = stream.start + where_in(work.ts[stream.places], returned, side="right") - 1
+        started = (stream.start + where_in(work.ts[stream.places], returned, side="right") - 1).astype(WorkIndex)
         at_once = (returned - begun >= UNEXPLAINED_NS) & (returned - work.ts[started] <= ROOM_NS)
         blocked = (waiting >= full_queue - 1) | ((waiting >= full_queue // 2) & at_once)
         blocked &= (started >= stream.start) & (started < places) & (work.ts[started] > begun)
@@ -240,10 +241,10 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
         known: int64 ns: when the last known prerequisite of each piece of work was fulfilled.
     """
     work = gpu_work(trace)
-    parts: list[tuple[Places, Places]] = []
+    parts: list[tuple[WorkIndexes, WorkIndexes]] = []
     stream = np.repeat(np.arange(len(work.streams)), [each.stop - each.start for each in work.streams])
     for device in work.devices:
-        places = np.arange(device.start, device.stop)
+        places = np.arange(device.start, device.stop, dtype=WorkIndex)
         late = places[work.ts[places] - known[places] > UNEXPLAINED_NS]
         by_end = places[np.argsort(work.end[places], kind="stable")]
         ending = np.searchsorted(work.end[by_end], work.ts[late] + FUZZ_NS, side="right") - 1

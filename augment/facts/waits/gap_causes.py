@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, Int64s, Places, WorkIndexes
+from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, EventRow, EventRows, Int64s, Places, WorkIndex, WorkIndexes
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Category, Trace
@@ -51,7 +51,7 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The gaps on each stream, in the order of ``gpu_work(trace).streams``."""
     work = gpu_work(trace)
     return tuple(
-        _gaps(work.ts[stream.places], work.end[stream.places], np.arange(stream.start, stream.stop))
+        _gaps(work.ts[stream.places], work.end[stream.places], np.arange(stream.start, stream.stop, dtype=WorkIndex))
         for stream in work.streams
     )
 
@@ -64,7 +64,7 @@ def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
 
 
-def _gaps(ts: Int64s, end: Int64s, places: Places) -> IdleGaps:
+def _gaps(ts: Int64s, end: Int64s, places: WorkIndexes) -> IdleGaps:
     """The gaps between pieces of work in ascending ``ts``. Work without duration ends a gap, too."""
     end = np.maximum(end, ts)  # a negative duration counts as 0
     reach = np.maximum.accumulate(end)
@@ -91,7 +91,7 @@ class IdlePieces(Struct, frozen=True):
     end: Int64s
     cause: Bytes
     evidence: Mapping[str, ArgColumn]
-    row: Int64s
+    row: EventRows
 
     def __len__(self) -> int:
         """The number of pieces."""
@@ -156,13 +156,13 @@ def causes_of_gaps(trace: Trace) -> tuple[Bytes, ...]:
     return tuple(device_categories(trace, gaps) for gaps in device_gaps(trace))
 
 
-def launch_end(trace: Trace, places: Places) -> Int64s:
+def launch_end(trace: Trace, places: WorkIndexes) -> Int64s:
     """When the call returned that launched each piece of GPU work, int64 ns; any time if the launch is unknown."""
     launch = gpu_work(trace).launch[places]
     return trace.events.ts[launch] + trace.events.dur[launch]
 
 
-def names_of_work(trace: Trace, places: Places, known: Bools) -> Texts:
+def names_of_work(trace: Trace, places: WorkIndexes, known: Bools) -> Texts:
     """The names of the GPU work at ``places``; none where not ``known``."""
     return Texts(np.where(known, trace.events.name[gpu_work(trace).row[places]], np.int32(-1)), trace.strings)
 
@@ -183,12 +183,12 @@ def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:
 
 def _host_evidence(
     trace: Trace, gaps: Sequence[IdleGaps], causes: Sequence[Bytes]
-) -> list[tuple[dict[str, ArgColumn], Int64s]]:
+) -> list[tuple[dict[str, ArgColumn], EventRows]]:
     """For each device: the evidence from what the launching thread did until it had launched, and the row of the slice
     that took longest, else of the launch. Each thread is examined once for all devices."""
     late = [cause == GapCategory.HOST_WAIT for cause in causes]
     if not any(which.any() for which in late):
-        return [({}, np.full(len(which), NO_INDEX, np.int64)) for which in late]
+        return [({}, np.full(len(which), NO_INDEX, EventRow)) for which in late]
     start = np.concatenate([of_device.start[which] for of_device, which in zip(gaps, late, strict=True)])
     end = np.concatenate([of_device.end[which] for of_device, which in zip(gaps, late, strict=True)])
     following = np.concatenate([of_device.next[which] for of_device, which in zip(gaps, late, strict=True)])
@@ -196,7 +196,7 @@ def _host_evidence(
     end = np.minimum(end, launch_end(trace, following))  # what the host did later delayed nothing
     thread = trace.events.track[launch]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
-    busy, longest = np.full(len(launch), NO_INDEX, np.int64), np.zeros(len(launch), np.int64)
+    busy, longest = np.full(len(launch), NO_INDEX, EventRow), np.zeros(len(launch), np.int64)
     bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
     for arg, owning in OWNERS:
         name, ns, row, _ = occupants(trace, owning, start, end, thread)

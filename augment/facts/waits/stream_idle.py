@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, expand, touched
 from augment.arrays.ordering import each, ordered, where_in
-from augment.arrays.types import NO_INDEX, NO_VALUE, Bytes, Int32s, Int64s, Places
+from augment.arrays.types import NO_INDEX, NO_VALUE, Bytes, EventRows, Int32s, Int64s, Places
 from augment.core.annotations import ArgColumn, Texts
 from augment.core.context import derived
 from augment.core.trace import Trace
@@ -142,7 +142,7 @@ def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
 
 def _busy_evidence(
     trace: Trace, gaps: IdleGaps, busy: Intervals, gap: Places, device: _IdleDevice
-) -> tuple[dict[str, ArgColumn], Int64s]:
+) -> tuple[dict[str, ArgColumn], EventRows]:
     """For the pieces in which another stream works: the evidence, and the row of the work waited for."""
     work, waits = gpu_work(trace), device_waits(trace)
     cause, count = waits.cause[gaps.next], len(gap)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, EventRows, Int64s, Places, distinct, each, is_among, is_any
+from augment.arrays import NO_INDEX, EventRow, EventRows, Places, WorkIndex, distinct, each, is_among, is_any
 from augment.core.context import derived
 from augment.core.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, launches
@@ -53,7 +53,7 @@ def sync_calls(trace: Trace) -> SyncCalls:
 
 
 @derived
-def freeing_calls(trace: Trace) -> Int64s:
+def freeing_calls(trace: Trace) -> EventRows:
     """The rows of calls that give memory back to the driver. They wait for the device, and then do work of their own:
     whoever asks must look whether a call mostly waited."""
     calls = trace.events.slices_of(*LAUNCHES)
@@ -87,7 +87,7 @@ def synchronizations(trace: Trace) -> CallWaits:
     waits = [_waiting_calls(trace, calls, scopes), _waiting_calls(trace, frees, scopes_of_frees, mostly=True)]
     # The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it
     work, events = gpu_work(trace), trace.events
-    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
+    copies = work.where((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
     call = work.launch[copies]
     is_copy = strings_where(trace, lambda name: "emcpy" in name)
     waits_always = is_copy & ~strings_where(trace, lambda name: "Async" in name)  # hipMemcpyWithStream, cudaMemcpy
@@ -104,7 +104,7 @@ def synchronizations(trace: Trace) -> CallWaits:
     return joined_waits([waiting_streams(trace), *waits, blocking_copies])
 
 
-def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bool = False) -> CallWaits:
+def _waiting_calls(trace: Trace, calls: EventRows, scopes: list[_Scope], mostly: bool = False) -> CallWaits:
     """For each call that waits, the dependency on the last work to end of what it may have waited for. Of calls that do
     other things, too, those that ``mostly`` waited: for more than half of their time."""
     if not len(calls):
@@ -115,7 +115,7 @@ def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bo
     # calls that are not known to have waited, only work counts that had ended when they returned.
     before = np.array([scope.before for scope in scopes], np.int64)
     certain = np.array([scope.certain for scope in scopes], np.bool_)
-    best = np.full(len(scopes), NO_INDEX, np.intp)
+    best = np.full(len(scopes), NO_INDEX, WorkIndex)
     where = {key: code for code, key in enumerate({(scope.device, scope.stream): None for scope in scopes})}
     code = np.array([where[scope.device, scope.stream] for scope in scopes], np.intp)
     asking = dict(zip(where, (calls for _, calls in each(code, len(where))), strict=True))
@@ -148,7 +148,7 @@ def _waiting_calls(trace: Trace, calls: Int64s, scopes: list[_Scope], mostly: bo
     )
 
 
-def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
+def _calls(trace: Trace) -> tuple[EventRows, list[_Scope]]:
     """The calls of the host that wait, ascending, and what each may have waited for.
 
     A ``cuda_sync`` slice with the call's correlation gives the scope. Without one, only the call's name is known.
@@ -174,7 +174,7 @@ def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
     for call in rows[on_host].tolist():
         scopes.setdefault(call, _Scope(None, None, int(events.ts[call]), False))
     calls = sorted(scopes)
-    return np.array(calls, np.int64), [scopes[call] for call in calls]
+    return np.array(calls, EventRow), [scopes[call] for call in calls]
 
 
 def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None, call: int) -> _Scope:
@@ -189,7 +189,7 @@ def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None,
 class _Events:
     """For ``cuda_sync`` slices: the event's ``stream`` (-1 unknown) and when it was ``recorded`` (ns; None unknown)."""
 
-    def __init__(self, trace: Trace, slices: Int64s) -> None:
+    def __init__(self, trace: Trace, slices: EventRows) -> None:
         args = arg_columns(trace)
         record = args.ints("wait_on_cuda_event_record_corr_id").at(slices, -1)
         row = np.where(record >= 0, launches(trace).of(record), NO_INDEX)

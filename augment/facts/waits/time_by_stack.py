@@ -130,10 +130,10 @@ def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
     is_outer = is_of(trace, (Category.PYTHON_FUNCTION,), known | starting(trace, PREFIX))
     is_outer |= is_of(trace, (Category.USER_ANNOTATION,), ~starting(trace, STEP))
     is_shown = is_outer | is_of(trace, (Category.CPU_OP,))
-    shown = np.flatnonzero(is_shown)
+    shown = stacks.where(is_shown)
     outer = directly_around(trace, shown)
     # what runs backward lies where its forward operator was called
-    outers = np.flatnonzero(is_outer)
+    outers = stacks.where(is_outer)
     above = np.append(outers, -1)[enclosing(trace, outers)][stacks.place_of[links.forward]]
     backward = stacks.place_of[links.backward][above >= 0]
     outer[np.searchsorted(shown, backward)] = np.searchsorted(shown, above[above >= 0])

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays import Bools, Int64s, each
+from augment.arrays import Bools, Int64s, MemberIndexes, each
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
@@ -33,12 +33,12 @@ def is_unnamed(group: Group) -> bool:
 def inferred_groups(
     rows: Int64s,
     instance: Int64s,
-    member: Int64s,
+    member: MemberIndexes,
     ts: Int64s,
     end: Int64s,
     labels: dict[int, str],
     size: int,
-    others: Sequence[Int64s] | None = (),
+    others: Sequence[MemberIndexes] | None = (),
 ) -> list[tuple[Group, Int64s]] | None:
     """The groups among collectives of one kind without a named group, each with its rows.
 
@@ -117,7 +117,9 @@ def _not_merged(cluster: Int64s, between: Int64s, starts: Int64s, ends: Int64s) 
     return parted if (first_end + NOISE_NS < last_start).any() else None
 
 
-def _has_siblings(cluster: Int64s, members: Int64s, others: Sequence[Int64s] | None, between: Int64s) -> bool:
+def _has_siblings(
+    cluster: Int64s, members: MemberIndexes, others: Sequence[MemberIndexes] | None, between: Int64s
+) -> bool:
     """Whether a cluster may have several ranks of another group beside ranks that are not in that, while the ends of
     its ranks differ by more than the resolution of times."""
     distance = np.median(np.abs(between - between[:, np.unique(cluster, return_index=True)[1][cluster]]), axis=0)

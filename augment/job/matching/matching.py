@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Places, combinations, each, run_starts
+from augment.arrays import Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, run_starts
 from augment.core.trace import Diagnostic
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group
 from augment.facts.names.kernel_types import (
@@ -52,7 +53,7 @@ class Matched(Struct, frozen=True, dict=True):
     """
 
     instance: Int64s
-    member: Int64s
+    member: MemberIndexes
     place: Int64s
     ts: Int64s
     end: Int64s
@@ -184,7 +185,7 @@ class _Table:
         self.group, self.kind = _joined(group), _joined(kind)
         self.world = max((summary.world for summary in summaries), default=UNKNOWN)
         lengths = [len(summary.column("ts")) for summary in summaries]
-        self.member = np.repeat(np.arange(len(summaries)), lengths)
+        self.member = np.repeat(np.arange(len(summaries), dtype=MemberIndex), lengths)
         self.place = _joined([np.arange(length) for length in lengths])
         names = ("ts", "end", "seq", "step", "bytes", "exposed_ns")
         self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns = (
@@ -277,7 +278,7 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
     left = np.zeros(len(unnamed), np.bool_)
     rows = np.flatnonzero(unnamed & ~table.unpaired)
     (groups, _), which = combinations(table.group[rows], table.kind[rows])
-    known: list[Int64s] | None = _members_of_groups(table, ~unnamed)
+    known: list[MemberIndexes] | None = _members_of_groups(table, ~unnamed)
     stated = np.array([group.size != UNKNOWN for group in table.groups], np.bool_)[groups]
     parts = dict(each(which, len(groups)))
     for number in sorted(parts, key=lambda number: not stated[number]):  # siblings by groups of known size come first
@@ -296,10 +297,10 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
     return left
 
 
-def _members_of_groups(table: _Table, chosen: Bools) -> list[Int64s]:
+def _members_of_groups(table: _Table, chosen: Bools) -> list[MemberIndexes]:
     """The members of each group with more than one, by the ``chosen`` rows."""
     (group, member), _ = combinations(table.group[chosen], table.member[chosen])
-    return [members for members in np.split(member, run_starts(group)[1:]) if len(members) > 1]
+    return [cast("MemberIndexes", each) for each in np.split(member, run_starts(group)[1:]) if len(each) > 1]
 
 
 def _lags(instance: Int64s, table: _Table, chosen: Bools) -> Int64s:
@@ -322,7 +323,7 @@ def _lags(instance: Int64s, table: _Table, chosen: Bools) -> Int64s:
     return lag[table.member]
 
 
-def _ordinals(key: Int64s, member: Int64s) -> Int64s:
+def _ordinals(key: Int64s, member: MemberIndexes) -> Int64s:
     """The index of each row among the rows of its member and key; rows of a member ascend in time."""
     order = np.lexsort((key, member))
     starts = np.ones(len(order), np.bool_)
@@ -333,7 +334,7 @@ def _ordinals(key: Int64s, member: Int64s) -> Int64s:
     return ordinal
 
 
-def _uneven(key: Int64s, member: Int64s) -> Bools:
+def _uneven(key: Int64s, member: MemberIndexes) -> Bools:
     """Rows of keys for which members have different numbers of rows."""
     (keys, _), which = combinations(key, member)
     count = np.bincount(which, minlength=len(keys))
@@ -394,7 +395,7 @@ _UNEQUAL = 1e18  #: the cost of a pair of different sizes
 
 
 def aligned_ordinals(
-    key: Int64s, member: Int64s, size: Int64s, end: Int64s, uneven: Bools, ordinal: Int64s, lag: Int64s
+    key: Int64s, member: MemberIndexes, size: Int64s, end: Int64s, uneven: Bools, ordinal: Int64s, lag: Int64s
 ) -> tuple[Int64s, Bools]:
     """The ordinals of the ``uneven`` rows within their keys after alignment, and the rows that remain uneven.
 

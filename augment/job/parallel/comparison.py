@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, combinations, each, group_bounds, grouped_medians, sums
+from augment.arrays import Bools, Int64s, MemberIndexes, combinations, each, group_bounds, grouped_medians, sums
 from augment.core.findings import Findings, Skipped, column
 from augment.core.trace import Diagnostic
 from augment.facts.collectives.collective_kernels import UNKNOWN
@@ -250,7 +250,7 @@ class RankSteps(Struct, frozen=True):
     ``end - start``.
     """
 
-    member: Int64s
+    member: MemberIndexes
     number: Int64s
     start: Int64s
     end: Int64s

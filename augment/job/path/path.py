@@ -21,7 +21,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, Places, combinations, each, sums
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, sums
 from augment.core.findings import Findings, column
 from augment.core.trace import Diagnostic
 from augment.facts.collectives.rank_progress import Spent
@@ -41,7 +41,7 @@ class Path(Struct, frozen=True):
     ``communication_ns``, ``memory_ns`` (see :class:`Spent`) and ``idle_ns``.
     """
 
-    member: Int64s
+    member: MemberIndexes
     start: Int64s
     end: Int64s
     own_start: Int64s
@@ -246,7 +246,7 @@ def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
     # clock drift makes the rank's time differ from the job's; the difference goes to the piece's largest component
     times[times.argmax(axis=0), np.arange(len(pieces))] += np.where(local, end - start, 0) - times.sum(axis=0)
     step = np.minimum.accumulate(step[::-1])[::-1]
-    return Path(member, start, end, own_start, own_end, step, part, late, *times)
+    return Path(member.astype(MemberIndex, copy=False), start, end, own_start, own_end, step, part, late, *times)
 
 
 # The composition of the job's critical path by step and rank, and its handovers between ranks.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, Places, combinations, intervals, run_starts
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, Places, combinations, intervals, run_starts
 from augment.facts.collectives.rank_progress import SOON_NS
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -79,7 +79,7 @@ class Stretches(Struct, frozen=True):
     all of it consists of.
     """
 
-    member: Int64s
+    member: MemberIndexes
     row: Int64s
     before: Int64s
     ts: Int64s
@@ -280,12 +280,12 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         parts.append(spent)
     if not columns:
         none = np.empty(0, np.int64)
-        return Stretches(none, none, none, none, none, Parts(*[none] * len(Parts._fields)))
+        return Stretches(matched.member[:0], none, none, none, none, Parts(*[none] * len(Parts._fields)))
     member_of, row, begins, ts, own_ns = (
         np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True)
     )
     spent_all = Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return Stretches(member_of, row, begins, ts, own_ns, spent_all)
+    return Stretches(member_of.astype(matched.member.dtype, copy=False), row, begins, ts, own_ns, spent_all)
 
 
 def _as_launched(matched: Matched, summary: RankSummary, rows: Int64s) -> Places:

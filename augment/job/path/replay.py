@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from augment.arrays import NO_INDEX, Bools, Int64s
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes
 from augment.job.path.progress import Stretches, WorkProgress
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import RankSummary
@@ -29,7 +29,7 @@ class Replay(Struct, frozen=True):
     order: Int64s
     moving: Int64s
     lag: Int64s
-    members: Int64s
+    members: MemberIndexes
 
     def time_ns(
         self,

@@ -19,7 +19,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, Places, run_starts
+from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, Places, run_starts
 from augment.core.findings import Window
 from augment.core.trace import Category, Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
@@ -38,7 +38,7 @@ _LIMITER = "FullyShardedDataParallel.rate_limiter"
 _UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 
-def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tables, dict[str, list[str]]]:
+def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) -> tuple[Tables, dict[str, list[str]]]:
     """The tables of a rank in the ``window``, of its ``chosen`` collectives; and the texts that columns index."""
     records, units = collectives(trace), list[str]()
     if len(records):
@@ -97,7 +97,7 @@ def unit_names(trace: Trace) -> dict[int, str]:
     return {code: match[1] or match[2] or "" for code, match in matches if match}
 
 
-def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
+def _units(trace: Trace, launch: EventRows) -> tuple[Int64s, list[str]]:
     """The module of the innermost FSDP range around each launch, such as ``layers.3``; the root has no name."""
     names = unit_names(trace)
     if not names:
@@ -110,7 +110,7 @@ def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
     return np.where(row == NO_INDEX, UNKNOWN, table[trace.events.name[row]]), texts
 
 
-def _ready(trace: Trace, launch: Int64s) -> Int64s:
+def _ready(trace: Trace, launch: EventRows) -> Int64s:
     """When the work was done that was on the main stream when each collective was launched: DDP and FSDP let the
     stream of communication wait for it."""
     known = launch != NO_INDEX
@@ -143,7 +143,7 @@ MOST_GRADIENTS = 20_000  #: limit for a summary: the first are kept
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
-def gradient_rows(trace: Trace) -> Int64s:
+def gradient_rows(trace: Trace) -> EventRows:
     """The rows of the operators that accumulate a parameter's gradient in steps, at most :data:`MOST_GRADIENTS`."""
     events = trace.events
     rows = np.sort(events.slices_of(Category.CPU_OP))
@@ -152,7 +152,7 @@ def gradient_rows(trace: Trace) -> Int64s:
     return rows[step_at(trace, events.ts[rows]) >= 0][:MOST_GRADIENTS]
 
 
-def gradient_bytes(trace: Trace, rows: Int64s, step: Int64s) -> Int64s:
+def gradient_bytes(trace: Trace, rows: EventRows, step: Int64s) -> Int64s:
     """The size of each gradient, from the shape that ``record_shapes`` records; -1 without.
 
     The shapes are those of the first step; a step with another number of gradients has none.
@@ -262,19 +262,19 @@ def pipeline_actions(trace: Trace) -> Actions:
     return _of_phases(trace, sends) if len(sends) else _none()
 
 
-def _slices(trace: Trace, codes: Int64s, *categories: Category) -> Int64s:
+def _slices(trace: Trace, codes: Int64s, *categories: Category) -> EventRows:
     """The rows of the outermost slices with these names, ascending. A slice that begins just before another ends, as
     times are rounded, is beside it."""
     events = trace.events
     rows = np.sort(events.slices_of(*categories))
     rows = rows[np.isin(events.name[rows], codes)]
-    end = np.maximum.accumulate(events.end[rows]) if len(rows) else rows
+    end = np.maximum.accumulate(events.end[rows]) if len(rows) else events.ts[rows]
     outer = np.ones(len(rows), np.bool_)
     outer[1:] = (events.ts[rows] + events.dur[rows] // 2)[1:] >= end[:-1]
     return rows[outer]
 
 
-def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]) -> Actions:
+def _of_work(trace: Trace, rows: EventRows, labels: dict[int, tuple[int, int, int]]) -> Actions:
     """Passes by ranges of the host: from the start of the first computation launched in them to the end of the last.
 
     The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work, the ranges of actions
@@ -294,7 +294,7 @@ def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]
     return Actions(**columns).take(kept)
 
 
-def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]], source: ActionSource) -> Actions:
+def _of_ranges(trace: Trace, rows: EventRows, labels: dict[int, tuple[int, int, int]], source: ActionSource) -> Actions:
     events = trace.events
     triples = np.array([labels[int(code)] for code in events.name[rows]], np.int64).reshape(-1, 3)
     ts, end = events.ts[rows], events.end[rows]
@@ -371,7 +371,7 @@ class Phase(IntEnum):
     OPTIMIZER = 2
 
 
-def phases(trace: Trace, launch: Int64s, step: Int64s) -> Int64s:
+def phases(trace: Trace, launch: EventRows, step: Int64s) -> Int64s:
     """The :class:`Phase` of work by the rows of its launches (in steps of these numbers), -1 where unknown, int64."""
     events = trace.events
     engine = starting(trace, _ENGINE)

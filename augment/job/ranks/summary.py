@@ -6,13 +6,13 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays import NO_INDEX, Bools, Int64s, Places
+from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
 from augment.core.annotations import Texts
 from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
 from augment.core.trace import Trace
@@ -201,7 +201,8 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
     records = host_collectives(trace) if not len(gpu_work(trace)) else collectives(trace)
-    chosen = np.arange(len(records)) if window is None else np.flatnonzero(_within(records.step, window))
+    inside = np.ones(len(records), np.bool_) if window is None else _within(records.step, window)
+    chosen = cast("CollectiveIndexes", np.flatnonzero(inside))
     left_out = 0 if most is None else max(len(chosen) - most, 0)
     chosen = chosen[:most]
     steps = _steps(trace, window)
@@ -273,7 +274,7 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(own))
 
 
-def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
+def _columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
     """The columns of the ``chosen`` collectives, but for their streams."""
     records, work = collectives(trace), gpu_work(trace)
     columns: dict[str, Int64s] = {name: getattr(records, name)[chosen] for name in _UNCHANGED}
@@ -291,7 +292,7 @@ def _columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
     return columns | _spent(trace, ts=columns["ts"], end=columns["end"])
 
 
-def _host_columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
+def _host_columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
     """The columns of the ``chosen`` collectives of a host. The rank waits for those at whose end it runs no operator;
     all are on one stream, as ranks do them in one order, whatever threads the backend takes."""
     every = host_collectives(trace)
@@ -305,7 +306,7 @@ def _host_columns(trace: Trace, chosen: Places) -> dict[str, Int64s]:
     return columns | _spent(trace, ts=ts, end=end)
 
 
-def _threads(trace: Trace, row: Int64s) -> list[RankStream]:
+def _threads(trace: Trace, row: EventRows) -> list[RankStream]:
     """The thread of the backend under which the job's tracks are drawn; none without collectives."""
     return [RankStream("", int(track), int(track)) for track in trace.events.track[row[:1]]]
 
@@ -342,7 +343,7 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
     return sorted(tracks | of_diagnosis | ({main} - {NO_INDEX})) if tracks else []
 
 
-def _streams(trace: Trace, place: Places) -> tuple[list[RankStream], Int64s]:
+def _streams(trace: Trace, place: WorkIndexes) -> tuple[list[RankStream], Int64s]:
     """The streams of the given GPU work, and the index of each piece's stream."""
     work = gpu_work(trace)
     number = work.stream_of(place)
@@ -437,7 +438,7 @@ def ranks_text(ranks: Iterable[int | None]) -> str:
     return " and ".join(parts) or "no rank"
 
 
-def rank_texts(members: Int64s, summaries: Sequence[RankSummary]) -> Texts:
+def rank_texts(members: MemberIndexes, summaries: Sequence[RankSummary]) -> Texts:
     """The names of ``members`` (-1: none) as a column that holds only names which occur: of thousands of ranks, the
     track of each names few."""
     occurring, which = np.unique(members, return_inverse=True)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, combinations, each, grouped_medians, sums
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, combinations, each, grouped_medians, sums
 from augment.core.attachments import Cause
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Floats, Matched
@@ -87,7 +87,7 @@ def excess_of(progress: WorkProgress, stretches: Stretches, members: int) -> Exc
     return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
-def _worst_step(member: Int64s, step: Int64s, excess: Int64s, count: int) -> tuple[Int64s, Int64s]:
+def _worst_step(member: MemberIndexes, step: Int64s, excess: Int64s, count: int) -> tuple[Int64s, Int64s]:
     """Of each of ``count`` members, the part of its sum in the step with the most, and the number of its steps."""
     (members, _), which = combinations(member, step)
     most = np.zeros(count, np.int64)
@@ -95,7 +95,7 @@ def _worst_step(member: Int64s, step: Int64s, excess: Int64s, count: int) -> tup
     return most, np.bincount(members, minlength=count)
 
 
-def _usual(member: Int64s, excess: Int64s, members: int) -> Floats:
+def _usual(member: MemberIndexes, excess: Int64s, members: int) -> Floats:
     """The noise by a member's usual stretches, so that a single long one does not hide itself; infinite for few."""
     noise = np.full(members, np.inf)
     for place, rows in each(member, members):
@@ -105,7 +105,7 @@ def _usual(member: Int64s, excess: Int64s, members: int) -> Floats:
     return noise
 
 
-def _noise(member: Int64s, step: Int64s, excess: Int64s, members: int) -> Floats:
+def _noise(member: MemberIndexes, step: Int64s, excess: Int64s, members: int) -> Floats:
     """What each member's sum would be by chance, ns."""
     squares: Floats = np.sqrt(np.bincount(member, excess.astype(np.float64) ** 2, members))
     noise: Floats = squares.copy()
@@ -120,7 +120,7 @@ def _noise(member: Int64s, step: Int64s, excess: Int64s, members: int) -> Floats
     return noise
 
 
-def _usual_at_place(member: Int64s, step: Int64s, excess: Int64s) -> Floats:
+def _usual_at_place(member: MemberIndexes, step: Int64s, excess: Int64s) -> Floats:
     """For each stretch the median over the steps of its rank's stretches at the same place in the step."""
     if not len(member):
         return np.empty(0)
@@ -299,7 +299,7 @@ def _rows_in(matched: Matched, excess: Excess, summaries: Sequence[RankSummary])
     return rows
 
 
-def _windows(member: Int64s, group: Int64s, is_late: Bools) -> tuple[Int64s, Int64s]:
+def _windows(member: MemberIndexes, group: Int64s, is_late: Bools) -> tuple[Int64s, Int64s]:
     """For each stretch the first one after its rank's last collective of the same process group; and after the last
     one of these in which the rank was in time: a delay lasts until others wait for it."""
     count = np.arange(len(member))

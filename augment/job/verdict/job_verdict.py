@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Intervals, combinations, intervals, sums
+from augment.arrays import Bools, Int64s, Intervals, MemberIndex, MemberIndexes, combinations, intervals, sums
 from augment.core.attachments import Cause, Reason, SharedWait, Where
 from augment.core.findings import Findings, Skipped, Verdict
 from augment.core.text import counted
@@ -253,14 +253,14 @@ class Judgement:
             return f"the replay of the job misses its time by {100 * self._error:.0f} %"
         return ""
 
-    def _gain(self, members: Int64s) -> int:
+    def _gain(self, members: MemberIndexes) -> int:
         excess = self._excess
         by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
         shift = Shift(excess.stretches, by, excess.by_parts, self._summaries)
         return self._unchanged - self._replay.time_ns(shift=shift)
 
     @cached_property
-    def _candidates(self) -> Int64s:
+    def _candidates(self) -> MemberIndexes:
         """The members whose excess is beyond chance and large, the largest first."""
         total, noise = self._excess.total_ns, self._excess.noise_ns
         rest = total - self._excess.worst_ns  # without the step with most of it
@@ -269,7 +269,7 @@ class Judgement:
         limit = CLEARLY + 0.5 * math.log2(max(len(self._members) / 2, 1))
         clear = (total > limit * noise) & (total >= least * self._time)
         lasting = self._excess.lasting_ns
-        chosen = np.flatnonzero(clear | (lasting >= LEAST_LASTING * self._time))
+        chosen = np.flatnonzero(clear | (lasting >= LEAST_LASTING * self._time)).astype(MemberIndex, copy=False)
         return chosen[np.argsort(-np.maximum(total, lasting)[chosen], kind="stable")]
 
     @cached_property
