@@ -306,7 +306,7 @@ def compare_ranks(
     from augment.job import sidecar
     from augment.job.answer import answer_of, split
     from augment.job.parallel.dimensions import CONTRADICTED
-    from augment.job.rank_answers import drawn
+    from augment.job.rank_answers import cures, drawn
 
     count = len(summaries)
     ranks = [(path, member.input.path) for member, path in summaries]
@@ -318,7 +318,8 @@ def compare_ranks(
     digest = job_digest(result.hashes, request)
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
-    return Conclusion(files, tracks, result.verdict.text, digest, result.verdict.joined, notes, result)
+    said = [*result.verdict.text, *(f"→ {cure}" for cure in cures(result))]
+    return Conclusion(files, tracks, said, digest, result.verdict.joined, notes, result)
 
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:

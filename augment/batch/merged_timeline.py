@@ -203,6 +203,7 @@ def merge(
     Raises:
         AugmentError: no rank can be read; no rank has the steps; ``out`` is an input or cannot be written.
     """
+    from augment.job.rank_answers import cures
     from augment.job.roles import together
 
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
@@ -227,7 +228,8 @@ def merge(
         apart = not plan.scheduler or path.parent == Path(locations.parent(out))  # else others do not see the folder
         timeline = _Timeline(ranks, plan, chosen, roles)
         diagnostics = timeline.write(path, report, executor if apart else alone)
-        verdict = tuple((roles or ranks[0].answer).verdict.text)
+        cured = [] if roles else cures(ranks[0].answer)
+        verdict = (*(roles or ranks[0].answer).verdict.text, *(f"→ {cure}" for cure in cured))
         return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
@@ -352,8 +354,10 @@ class _Timeline:
 
     def _of_job(self) -> list[SliceTrack | CounterTrack]:
         """The tracks of the job's own group; none if no ranks are joined."""
+        from augment.job.rank_answers import cures
+
         answers = self._ranks[0].answer
-        return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps))
+        return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps), cures(answers))
 
     def _several(self, file: BinaryIO, tracks: Sequence[SliceTrack | CounterTrack]) -> Several:
         """The file, begun with the job's own group if there is one."""

@@ -57,7 +57,8 @@ class TableColumn(Struct, frozen=True):
 def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     """Print every table of ``sidecar`` to stdout, at most ``limit`` rows each (0: all)."""
     emit(source_line(sidecar["source"]))
-    for sentence in sidecar.get("verdict", {}).get("text", ()):
+    verdict = sidecar.get("verdict", {})
+    for sentence in (*verdict.get("text", ()), *(f"→ {cure}" for cure in verdict.get("cures", ()))):
         emit(f"  {sentence}")
     is_job = "traces" in sidecar["source"]  # what is in doubt comes before its tables
     if is_job and sidecar["diagnostics"]:
@@ -92,7 +93,8 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
 def print_markdown(sidecar: dict[str, Any], limit: int) -> None:
     """Print the same as :func:`print_sidecar` as Markdown; numbers are those of the sidecar."""
     emit(f"# {source_line(sidecar['source']).splitlines()[0]}")
-    for sentence in sidecar.get("verdict", {}).get("text", ()):
+    verdict = sidecar.get("verdict", {})
+    for sentence in (*verdict.get("text", ()), *(f"→ {cure}" for cure in verdict.get("cures", ()))):
         emit(f"\n{sentence}")
     for name, analysis in sidecar["analyses"].items():
         if rows := analysis["rows"]:

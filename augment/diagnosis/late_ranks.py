@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.core.attachments import LateRank
+from augment.core.attachments import LateRank, Reason
 
 MOST_OF_IT = 0.5  #: share of the waits for one rank, to name it
 _TURNS = (
@@ -27,6 +27,16 @@ def fix_rank(late: LateRank, waited_ns: float) -> str:
     remains = late.gain_ns is not None and late.gain_ns < waited_ns / 2
     rather = " (most of the wait would remain)" if remains else " rather than communication on this rank"
     return f"Fix {late.name}{rather}: {way_to_fix(late)}"
+
+
+def slow_host(reason: Reason) -> str:
+    """What to look at where a host takes longer over many operators than its peers'; empty for other reasons."""
+    if reason.where != "many_operators":
+        return ""
+    return (
+        "Compare its CPU with its peers': other processes on its cores, its NUMA node, its clock (top, numactl); "
+        "then what it runs besides (py-spy)"
+    )
 
 
 def way_to_fix(late: LateRank) -> str:

@@ -9,6 +9,7 @@ traces.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -18,12 +19,12 @@ from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Intervals, sums
 from augment.core.annotations import Flows, SliceTrack, Texts
-from augment.core.attachments import LateRank, RankInJob
+from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace
 from augment.core.text import Words, counted, time, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
-from augment.diagnosis.late_ranks import MOST_OF_IT
+from augment.diagnosis.late_ranks import MOST_OF_IT, slow_host
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import straggling_rank
@@ -42,6 +43,7 @@ from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer_of
 from augment.job.path.step_parts import exposed_parts
 from augment.job.ranks.summary import RankSummary, rank_names, summary_of
+from augment.job.verdict.verdict_text import MOST_PEERS
 from augment.writers.files import TOLD
 from augment.writers.metrics import ReportedTrack
 from augment.writers.seams import Addable
@@ -215,6 +217,63 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         "figures": answer.seen.figures if isinstance(answer, Found | Fine) and isinstance(answer.seen, Seen) else {},
         "advice": advice(words, finding) if finding else None,
     }
+
+
+def cures(answer: Answer) -> list[str]:
+    """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
+
+    Of a late rank it is the finding that would save, beyond what it would save on its peers (their median), most nearly
+    what the rank is late by, if that is most of it. Where all wait for their hosts alike, it is that of the rule whose
+    cures would save most of all ranks, on the rank where that is most. Findings about other ranks, and about the
+    recording, are none. Of many ranks some are asked.
+    """
+    row = next(iter(answer.verdict.rows), None)
+    if row is None or (row.rank is None and row.cause != "shared"):
+        return []
+    late = [member for member, summary in enumerate(answer.summaries) if summary.rank == row.rank][:1]
+    count = len(answer.summaries)
+    asked = {member: _problems(answer, member) for member in {*range(0, count, -(-count // MOST_PEERS)), *late}}
+    if not late:
+        saved = Counter[str]()
+        for problems in asked.values():
+            saved.update({rule: each["saved_ns"] or 0 for rule, each in problems.items() if _is_grave(each)})
+        for rule, _ in saved.most_common(1):
+            ranks = [member for member, problems in asked.items() if rule in problems and _is_grave(problems[rule])]
+            most = max(ranks, key=lambda member: (asked[member][rule]["saved_ns"] or 0, -member))
+            problem = asked[most][rule]
+            share = f"{len(ranks)} of {len(asked)} ranks have this, {rank_names([answer.summaries[most]])[0]} most"
+            return [f"{share}: {problem['title']}", problem["advice"]]
+        return []
+    own = asked.pop(late[0])
+    usual = {
+        rule: np.median([problems.get(rule, {}).get("saved_ns") or 0 for problems in asked.values()] or [0])
+        for rule in own
+    }
+    beyond = {rule: (each["saved_ns"] or 0) - usual[rule] for rule, each in own.items() if _is_grave(each)}
+    name = rank_names([answer.summaries[late[0]]])[0].capitalize()
+    reason = Reason("host", row.figures.get("where", "")) if row.cause == "host" else Reason(row.cause)
+    way = [f"{name}: {slow_host(reason)}"] if slow_host(reason) else []
+    late_ns = row.charged_ns / (answer.judgement.step_count or 1)
+    for rule in sorted(beyond, key=lambda rule: abs(beyond[rule] - late_ns)):
+        if beyond[rule] > usual[rule]:
+            return [*way, f"{name}: {own[rule]['title']}", own[rule]["advice"]]
+    return way
+
+
+def _problems(answer: Answer, member: int) -> dict[str, dict[str, Any]]:
+    """What rules found on a rank, as its job tells it, by rule."""
+    alone = answer.summaries[member].own_diagnosis
+    if alone is None:
+        return {}
+    rows = {row["rule"]: row for row in (*alone.others, *alone.rows, *rank_answer(answer, member).rows)}
+    return {rule: row for rule, row in rows.items() if row.get("status", "found") == "found" and rule not in _OF_OTHERS}
+
+
+def _is_grave(row: dict[str, Any]) -> bool:
+    return row["severity"] in ("high", "warning") and row["confidence"] != "low"
+
+
+_OF_OTHERS = ("straggling_rank", "exposed_communication", "partial_recording")
 
 
 def drawn_alone(summary: RankSummary) -> list[SliceTrack | Flows]:

@@ -8,6 +8,7 @@ from augment.core.findings import Findings
 from augment.core.jsontext import storable
 from augment.job import answer, roles
 from augment.job.answer import Answer
+from augment.job.rank_answers import cures
 from augment.job.roles import Together
 from augment.job.verdict.verdict_text import Row as VerdictRow
 from augment.writers.metrics import SCHEMA_VERSION, SUFFIX, Schema, analysis_of, encode, schema, tool, verdict_schema
@@ -43,6 +44,7 @@ def document(result: Answer | Together, name: str, window: str = "", world_size:
             "text": list(result.verdict.text),
             "rows": list(result.verdict.rows),
             "joined": result.verdict.joined,
+            "cures": cures(result) if isinstance(result, Answer) else [],
         },
         "analyses": {question: analysis_of(outcome) for question, outcome in result.outcomes.items()},
         "diagnostics": [*result.diagnostics, *more],
@@ -60,6 +62,12 @@ def job_schema(*, closed: bool = False) -> Schema:
     verdict["properties"]["joined"] = {
         "type": "boolean",
         "description": "whether anything shows that the traces are ranks of one job; missing from older files",
+    }
+    verdict["properties"]["cures"] = {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "what to do about what the verdict names first, from the findings of a rank that has it; empty "
+        "if none says so, missing from older files",
     }
     more = {"verdict": verdict}
     whole = schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment job"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,11 +34,11 @@ from augment.job.answer import Answer, Portion, answer, answer_of
 from augment.job.output.timeline import handovers
 from augment.job.path.path import Path as Path_
 from augment.job.path.path import is_handover
-from augment.job.rank_answers import RankAnswer, rank_answer, rank_in_job, track
-from augment.job.ranks.summary import read_summary, summarize
+from augment.job.rank_answers import RankAnswer, cures, rank_answer, rank_in_job, track
+from augment.job.ranks.summary import OwnDiagnosis, read_summary, summarize
 from augment.pipeline import augment
 from augment.readers import read
-from augment.results.report.health import _cures, lines_of, of_jobs, report_on
+from augment.results.report.health import lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
 from augment.results.sidecars import in_job
 from augment.writers import perfetto as native
@@ -442,37 +443,38 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
 
 
+def of_found(job: Answer, *saved: dict[str, int]) -> Answer:
+    """The job if rules of each rank had found this much to save, ns."""
+    summaries = []
+    for summary, of_rank in zip(job.summaries, saved, strict=True):
+        grave = {"severity": "high", "confidence": "high", "status": "found", "at_most": False, "figures": {}}
+        rows = [{"rule": rule, "saved_ns": ns, "title": rule, "advice": "", **grave} for rule, ns in of_rank.items()]
+        own = OwnDiagnosis("nvidia", [], [], others=rows)
+        packed = zlib.compress(msgspec.msgpack.encode(own))
+        summaries.append(msgspec.structs.replace(summary, diagnosis=packed))
+    return answer_of([Portion(summaries, Aggregation(), [])])
+
+
 def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
     """The gravest finding of the late rank is one of its peers, too: what it alone has explains its delay."""
-
-    def rank(**saved: int) -> dict[str, Any]:
-        grave = {"severity": "high", "confidence": "high"}
-        rows = [{"rule": rule, "saved_ns": ns, "title": rule, "advice": "", **grave} for rule, ns in saved.items()]
-        return {"rows": rows}
-
     job = simulated(replace(JOB, **FAULTS["host"]))
-    ranks = [rank(matrix_units=90, host_gaps=10) for _ in job.summaries]
-    ranks[LATE] = rank(matrix_units=95, host_gaps=40)
-    assert _cures(job, ranks)[0] == f"Rank {LATE}: host_gaps"
-    ranks[LATE] = rank(matrix_units=95, host_gaps=15)
-    assert _cures(job, ranks) == []
+    ranks = [{"matrix_units": 90, "host_gaps": 10} for _ in job.summaries]
+    ranks[LATE] = {"matrix_units": 95, "host_gaps": 40}
+    assert cures(of_found(job, *ranks)) == [f"Rank {LATE}: host_gaps", ""]
+    ranks[LATE] = {"matrix_units": 95, "host_gaps": 15}
+    assert cures(of_found(job, *ranks)) == []
 
 
-def test_of_ranks_that_wait_alike_the_first_with_a_grave_finding_says_what_to_do() -> None:
-    row = {
-        "rule": "host_gaps",
-        "saved_ns": 9,
-        "title": "stalls",
-        "advice": "",
-        "severity": "high",
-        "confidence": "high",
-    }
-    job = SimpleNamespace(
-        verdict=SimpleNamespace(rows=[SimpleNamespace(rank=None)]),
-        summaries=[SimpleNamespace(rank=each) for each in range(3)],
-    )
-    ranks: list[dict[str, Any]] = [{"rows": []}, {"rows": [row]}, {"rows": [row]}]
-    assert _cures(cast("Answer", job), ranks) == ["Rank 1: stalls", ""]
+def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do() -> None:
+    """Not the gravest finding of the first rank: what the most time of all ranks goes to is what the job waits for."""
+    row = SimpleNamespace(rank=None, cause="shared", figures={})
+    job = simulated(JOB)
+    ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
+    told = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
+    vars(told)["verdict"] = SimpleNamespace(rows=[row])
+    assert cures(told) == [f"2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps", ""]
+    row.cause = "uneven"
+    assert cures(told) == []
 
 
 def test_times_of_jobs_have_three_digits() -> None:

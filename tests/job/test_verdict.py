@@ -80,7 +80,8 @@ def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) ->
     verdict = answered(job_at(shared_traces / "hta_sampled_2_of_128")).verdict
     assert not verdict.rows
     assert verdict.text[0] == (
-        "Cannot tell which rank delays the job: these are 2 of 128 ranks, and the late one may be among the others."
+        "Cannot tell which rank delays the job: most collectives have traces of at most half of their ranks (record "
+        "all ranks of a process group)."
     )
 
 

@@ -38,9 +38,9 @@ _DRAWN = ("compute", "communication", "copy", "idle")  #: their names where they
 
 
 def verdict_track(
-    path: Path, sentences: Sequence[str], severity: tuple[str, str], window: tuple[int, int]
+    path: Path, sentences: Sequence[str], cures: Sequence[str], severity: tuple[str, str], window: tuple[int, int]
 ) -> SliceTrack:
-    """The verdict, around the part of the critical path within ``window``, in the colour of its severity."""
+    """The verdict and its cures, around the part of the critical path within ``window``, in the colour of severity."""
     start = int(np.clip(path.start.min(initial=window[1]), *window))
     end = int(np.clip(path.end.max(initial=window[0]), *window))
     count = int(bool(sentences) and start < end)
@@ -50,7 +50,8 @@ def verdict_track(
         under=0,
         ts=np.full(count, start, np.int64),
         dur=np.full(count, end - start, np.int64),
-        names=Texts(np.zeros(count, np.int32), [" ".join(sentences)]),
+        names=Texts(np.zeros(count, np.int32), [" → ".join((" ".join(sentences), *cures))]),
+        args={"advice": Texts(np.zeros(count, np.int32), [" → ".join(cures)])} if cures else {},
         description="the verdict: who holds the job up, and what would be gained",
         colour=np.full(count, colour(*severity), np.int64),
     )

@@ -59,6 +59,7 @@ RULES_OF_JOB = (
     "synchronizing_calls",
 )
 _OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
+_FOUND = ("rule", "title", "advice", "severity", "confidence", "saved_ns")
 _COLUMNS = (
     "row",
     "ts",
@@ -105,15 +106,17 @@ class RankStream(msgspec.Struct, frozen=True):
 
 class OwnDiagnosis(msgspec.Struct, frozen=True):
     """What a rank says without its job: the ``vendor`` of its devices, the sentences of its verdict, each with its
-    rules, the ``rows`` of :data:`RULES_OF_JOB`, and the rules whose findings are ``grave``; and what is ``drawn`` of it
-    (None: nothing). ``busy``: which of the sentences says what its ``device_count`` devices did, ``nothing``: which one
-    that no rule found anything; -1 for none."""
+    rules, the ``rows`` of :data:`RULES_OF_JOB`, and the rules whose findings are ``grave``; what is ``drawn`` of it
+    (None: nothing), and of what ``others`` found the columns :data:`_FOUND`. ``busy``: which of the sentences says what
+    its ``device_count`` devices did, ``nothing``: which one that no rule found anything; -1 for none.
+    """
 
     vendor: str
     sentences: list[tuple[str, list[str]]]
     rows: list[dict[str, Any]]
     grave: list[str] = []
     drawn: DrawnDiagnosis | None = None
+    others: list[dict[str, Any]] = []
     busy: int = -1
     nothing: int = -1
     device_count: int = 0
@@ -264,13 +267,15 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
 def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     said = findings.verdict or Verdict()
     rows = [msgspec.to_builtins(row) for row in findings.rows if row.rule in RULES_OF_JOB]
+    found_by_others = [row for row in findings.rows if row.status == "found" and row.rule not in RULES_OF_JOB]
+    others = [{name: getattr(row, name) for name in _FOUND} for row in found_by_others]
     sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
     grave = [row.rule for row in findings.rows if row.severity not in (None, "info") and row.confidence != "low"]
     drawn, devices = DrawnDiagnosis.of(findings.annotations, trace), len(gpu_work(trace).devices)
     busy, nothing = -1, -1
     for place, each in enumerate(verdict.sentences(trace)):
         busy, nothing = place if each.is_state and devices else busy, place if each.is_nothing else nothing
-    own = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, busy, nothing, devices)
+    own = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, others, busy, nothing, devices)
     return zlib.compress(msgspec.msgpack.encode(own))
 
 

@@ -238,13 +238,8 @@ class Judgement:
         """Why there is no verdict; empty if there is one."""
         if not len(self._matched):
             return "no collective was found on two ranks"
-        seen, world = self._seen
         if is_sparse(self._matched).mean() > ONCE:
-            return (
-                f"these are {seen} of {world} ranks, and the late one may be among the others"
-                if world > seen
-                else ("most collectives have traces of at most half of their ranks")
-            )
+            return "most collectives have traces of at most half of their ranks (record all ranks of a process group)"
         if self._found_replay is None:
             return next((clock.refused for clock in self._clocks if clock.refused and not clock.comparable), "") or (
                 "no collective joins two ranks with comparable clocks"

@@ -63,6 +63,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         after = f"a step would take {three_digits(length - gain / count)}{less} instead of {three_digits(length)}"
     else:
         after = f"the job would take {three_digits(time_ns - gain)}{less} instead of {three_digits(time_ns)}"
+    after += f" (\u2212{100 * gain / time_ns:.0f} %)"
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
@@ -73,11 +74,9 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         text = f"{who} the job{where}: {row.evidence}."
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}."
     if row.cause == "uneven":
-        share = 100 * gain / time_ns
-        return f"{row.evidence}. If work were balanced, {after} (\u2212{share:.0f} %)."
+        return f"{row.evidence}. If work were balanced, {after}."
     if row.cause == "shared":
-        share = 100 * gain / time_ns
-        return f"{row.evidence}. Without that, {after} (\u2212{share:.0f} %)."
+        return f"{row.evidence}. Without that, {after}."
     share, of_all = 100 * row.charged_ns / time_ns, f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{' per step' if count else of_all} ({share:.0f} %)"
     if row.ranks:

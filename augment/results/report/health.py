@@ -165,8 +165,9 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 }
                 known = in_job(alone)
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
-        cures = _cures(result, ranks)
-        yield {"input": name, "verdict": job["verdict"]["text"], "rows": job_findings(result), "cures": cures}
+            rank["rank"] = result.summaries[member].rank
+        said, cures = job["verdict"]["text"], job["verdict"]["cures"]
+        yield {"input": name, "verdict": said, "rows": job_findings(result), "cures": cures}
     for home, of_role in pipelines.items():
         roles_of_home = together(of_role)
         for (_, role, at), ranks in folders.items():
@@ -176,36 +177,6 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         names = ", ".join(role.name for role in roles_of_home.roles)
         name = f"roles of {os.path.basename(os.path.abspath(home))}: {names}"
         yield {"input": name, "verdict": list(roles_of_home.verdict.text), "rows": []}
-
-
-def _cures(answer: Answer, ranks: Sequence[Report]) -> list[str]:
-    """What to do about what the job's verdict names first: of ranks that wait alike the gravest finding of the first;
-    of a late rank the one that would save most beyond what it would save on its peers (their median), if that is most
-    of it. Findings about other ranks, and about the recording, are none."""
-    from statistics import median
-
-    row = next(iter(answer.verdict.rows), None)
-    for at, (summary, rank) in enumerate(zip(answer.summaries, ranks, strict=True)):
-        if row is None or row.rank not in (None, summary.rank):
-            continue
-        grave = [each for each in rank["rows"] if each["rule"] not in _OTHERS and is_grave(each, "warning")]
-        if row.rank is not None:
-            peers = [_savings(peer) for peer in (*ranks[:at], *ranks[at + 1 :])]
-            usual = {each["rule"]: median(of_rank.get(each["rule"], 0) for of_rank in peers) for each in grave}
-            beyond = {rule: ns - usual[rule] for rule, ns in _savings(rank).items() if rule in usual}
-            grave = [each for each in grave if beyond[each["rule"]] > usual[each["rule"]]]
-            grave.sort(key=lambda each: -beyond[each["rule"]])
-        if grave:
-            return [f"Rank {summary.rank}: {grave[0]['title']}", grave[0]["advice"]]
-    return []
-
-
-def _savings(rank: Report) -> dict[str, int]:
-    """What each finding on a rank would save per step, ns."""
-    return {row["rule"]: row["saved_ns"] or 0 for row in rank["rows"]}
-
-
-_OTHERS = ("straggling_rank", "exposed_communication", "partial_recording")
 
 
 def job_findings(answer: Answer) -> list[Report]:
@@ -304,7 +275,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
 
 
 def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
-    yield plain(f"## {report['input']}") if markdown else f"{report['input']}:"
+    title = report["input"] if report.get("rank") is None else f"rank {report['rank']}, {report['input']}"
+    yield plain(f"## {title}") if markdown else f"{title}:"
     yield ""
     yield (
         plain(" ".join(report["verdict"])) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])

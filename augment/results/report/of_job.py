@@ -62,6 +62,7 @@ def document(sidecar: Sidecar) -> Document:
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "aggregates"})) if section],
         findings=sidecar.get("verdict", {}).get("rows", ()),
+        cures=sidecar.get("verdict", {}).get("cures", ()),
         diagnostics=sidecar["diagnostics"],
     )
 
@@ -131,6 +132,9 @@ def heat(sidecar: Sidecar) -> Section:
             waited += f", of which {time(row['exposed_wait_ns'])} without computing"
             break
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
+    late = next((row["rank"] for row in sidecar.get("verdict", {}).get("rows", ()) if row["rank"] is not None), None)
+    if late is not None:
+        lead += f" The pale row is rank {late}, which waits least: the others wait for it."
     tables = [
         *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=True),
         *table(sidecar, "load_imbalance", "Balance of computation"),

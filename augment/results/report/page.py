@@ -99,8 +99,9 @@ def markdown(document: Document) -> str:
     """Verdict, findings and what each section says first, as Markdown."""
     lines = [f"### {plain(document.title)}", "", *map(plain, said(document))]
     rows = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
-    if rows:
+    if rows or document.cures:
         lines.append("")
+    lines += [plain(f"- **What to do**: {cure}.") for cure in document.cures]
     for row in rows:
         advice = f" {row['advice']}." if row.get("advice") else ""
         lines.append(plain(f"- **{severity_of(row)}**: {heading(row)}.{advice}"))
@@ -195,6 +196,9 @@ def _section(section: Section) -> str:
 def _findings(document: Document) -> Iterator[str]:
     """Cards of what was found, then lists of what is fine and of what was not recorded."""
     shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
+    if document.cures:
+        items = "".join(f"<li>{_text(cure)}.</li>" for cure in document.cures)
+        yield f'<article class="finding info"><h3>What to do</h3><ul>{items}</ul></article>'
     for row in shown:
         severity = severity_of(row)
         title = f'<h3><span class="badge">{html.escape(severity)}</span> {html.escape(short_heading(row))}</h3>'
