@@ -35,7 +35,9 @@ class Weed:
         self.port = ports[0]
         identity = {"name": "tests", "credentials": [{"accessKey": "key", "secretKey": "secret"}], "actions": ["Admin"]}
         (self.folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        self._command = [str(Path(sys.executable).with_name("weed")), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+        self.program = str(Path(sys.executable).with_name("weed"))
+        self.filer = f"127.0.0.1:{ports[3]}.{ports[7]}"
+        self._command = [self.program, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
         self._command += [f"-dir={self.folder}", "-s3", f"-s3.config={self.folder}/s3.json", "-volume.max=50"]
         self._command += [
             "-master.volumeSizeLimitMB=64",

@@ -52,7 +52,7 @@ _NETWORK = {
         "fuse.juicefs",
         "fuse.rclone",
     ),
-    *("fuse.s3fs", "fuse.sshfs"),
+    *("fuse.s3fs", "fuse.seaweedfs", "fuse.sshfs"),
 }
 
 
