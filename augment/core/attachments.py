@@ -131,14 +131,15 @@ def tables_of(trace: Trace) -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 
 Cause = Literal["host", "compute", "communication", "queued", "before_recording", "unknown"]
-Where = Literal["", "operator", "annotation", "no_operator", "many_operators"]
+Where = Literal["", "operator", "annotation", "call", "memory", "no_operator", "many_operators"]
 
 
 class Reason(Struct, frozen=True):
-    """Why a rank is late: the ``cause``; where its host was meanwhile, and the name of that operator or annotation; the
-    kernels that take longer than on its peers, each with how much (1: twice as long). ``more_work``: by how much the
-    operations of its products exceed its peers' (1: twice as many), where that is why its device computes longer.
-    ``hot_experts``: only its kernels of experts take longer."""
+    """Why a rank is late: the ``cause``; where its host was meanwhile, and the name of that operator, annotation or
+    call (``memory``: those that ask the driver for memory, and give it back); the kernels that take longer than on its
+    peers, each with how much (1: twice as long). ``more_work``: by how much the operations of its products exceed its
+    peers' (1: twice as many), where that is why its device computes longer. ``hot_experts``: only its kernels of
+    experts take longer."""
 
     cause: Cause
     where: Where = ""
@@ -148,9 +149,9 @@ class Reason(Struct, frozen=True):
     hot_experts: bool = False
 
     @property
-    def doing(self) -> tuple[str, bool] | None:
-        """What its host did: a name (empty: nothing recorded), and whether it is an operator; None: many things."""
-        return None if self.where in ("", "many_operators") else (self.name, self.where == "operator")
+    def doing(self) -> tuple[str, Where] | None:
+        """What its host did: a name (empty: nothing recorded), and where it stands; None: many things."""
+        return None if self.where in ("", "many_operators") else (self.name, self.where)
 
     @property
     def place(self) -> str:
@@ -159,6 +160,8 @@ class Reason(Struct, frozen=True):
             "": "",
             "operator": f", in `{short(self.name)}`",
             "annotation": f", outside operators in `{short(self.name)}`",
+            "call": f", in single calls of `{short(self.name)}`",
+            "memory": f", in calls of {self.name}",
             "no_operator": ", outside all operators and annotations",
             "many_operators": ", spread over many operators",
         }[self.where]

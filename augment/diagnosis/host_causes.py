@@ -41,19 +41,21 @@ from augment.facts.critical.what_if import Cut, joined, without_waits
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import outermost
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names.name_masks import matching, starting, strings_where
+from augment.facts.names.name_masks import (
+    CALLS_FOR_MEMORY,
+    LONG_CALL_NS,
+    OTHER_CALLS,
+    matching,
+    starting,
+    strings_where,
+)
 from augment.facts.waits.dependencies import DependencyKind
 
 RETURN_NS = 100_000  #: so soon after the work that it waits for a call returns
-LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
 TAKING = 64  #: launches of a kernel, which taking a batch that is there costs a host at most: recorded ones 7 to 12
 MEMORY_NS = 100_000_000  #: a request for memory that takes longer, with idle devices, is something else: a context
 IDLE_RATIO = 0.5  #: least share of a call in which the devices idle, unless they idle for :data:`LONG_CALL_NS`
-MEMORY = re.compile(
-    r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
-)
-_OTHER_RULES = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
 _COLLECTING = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
@@ -96,7 +98,7 @@ def is_paced_by_workers(trace: Trace) -> bool:
 def allocating(trace: Trace) -> Cause | None:
     """Calls that ask the driver for memory, and wait while they do."""
     calls = trace.events.slices_of(*LAUNCHES)
-    rows = rows_in_steps(trace, calls[matching(trace, MEMORY)[trace.events.name[calls]]])
+    rows = rows_in_steps(trace, calls[matching(trace, CALLS_FOR_MEMORY)[trace.events.name[calls]]])
     rows = _of_no_cold_start(trace, rows[~is_among(rows, single_calls(trace))])  # those create the context
     if not len(rows):
         return None
@@ -225,9 +227,9 @@ def single_calls(trace: Trace) -> EventRows:
     rows = rows_in_steps(trace, events.slices_of(*LAUNCHES))
     rows = rows[events.dur[rows] >= LONG_CALL_NS]
     names = events.name[rows]
-    rows = rows[~matching(trace, _OTHER_RULES)[names]]
+    rows = rows[~matching(trace, OTHER_CALLS)[names]]
     rows = rows[~is_among(rows, waiting_calls(trace)) & ~is_among(rows, standstills(trace).row)]
-    memory = matching(trace, MEMORY)[events.name[rows]]
+    memory = matching(trace, CALLS_FOR_MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[outermost(trace, rows, LAUNCHES) == rows]
     rows = _of_no_cold_start(trace, rows)

@@ -28,6 +28,7 @@ from augment.diagnosis.late_ranks import MOST_OF_IT, slow_host
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import straggling_rank
+from augment.diagnosis.rules.allocator_calls import AllocatorCalls
 from augment.diagnosis.rules.data_loading import Fetches
 from augment.diagnosis.rules.exposed_communication import ExposedCommunication
 from augment.diagnosis.rules.late_gathers import LateGathers
@@ -55,6 +56,7 @@ _SEEN: dict[str, type[Seen]] = {
     "late_gathers": LateGathers,
     "pipeline_bubble": PipelineBubble,
     "data_loading": Fetches,
+    "allocator_calls": AllocatorCalls,
     "launch_bound": LaunchBound,
     "synchronizing_calls": SynchronizingCalls,
 }

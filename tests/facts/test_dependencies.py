@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from augment.analyses import critical_path, critical_path_operators
 from augment.core.trace import LAUNCHES, Trace
-from augment.diagnosis.host_causes import LONG_CALL_NS
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.longest_path import BoundBy
 from augment.facts.critical.longest_path import critical_path as path_of
 from augment.facts.critical.what_if import saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.names.name_masks import LONG_CALL_NS
 from augment.facts.waits import dependencies as module
 from augment.facts.waits.dependencies import LONGEST_NS, launch_latencies, unexplained_starts
 from augment.facts.waits.gap_causes import GapCategory, device_categories, device_gaps

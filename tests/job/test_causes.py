@@ -314,8 +314,8 @@ def test_what_the_host_did(small: Trace) -> None:
     table = state_table(device_states(small), host_gaps(small, NO_INDEX), [])
     begin = device_states(small).ts[0]
     whole = table.doing(np.array([begin]), np.array([begin + 80_000]))
-    assert whole == [("load", False, 26_000), ("aten::mm", True, 8_000)]
-    assert table.doing(np.array([begin + 2000]), np.array([begin + 3000])) == [("aten::mm", True, 1000)]
+    assert whole == [("load", "annotation", 26_000), ("aten::mm", "operator", 8_000)]
+    assert table.doing(np.array([begin + 2000]), np.array([begin + 3000])) == [("aten::mm", "operator", 1000)]
 
 
 def test_parts_add_up_with_more_stays_than_the_table_holds(tmp_path: Path) -> None:

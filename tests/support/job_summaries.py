@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from augment.arrays import intervals
-from augment.core.annotations import Texts
 from augment.facts.collectives.rank_progress import HostWaits, RankStates
 from augment.job.ranks.states import state_table
 from augment.job.ranks.summary import SPENT, VERSION, RankStream, RankSummary
@@ -45,7 +44,7 @@ def summary_of(
     busy_ts, busy = intervals.coverage((computes, communicates))
     state = np.select((busy & 1 != 0, busy & 2 != 0), (0, 1), 5).astype(np.uint8)
     none = np.empty(0, np.int64)
-    no_gaps = HostWaits(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
+    no_gaps = HostWaits(none, none, none.astype(np.int32), [])
     states = state_table(RankStates(busy_ts, state[:-1]), no_gaps, [busy_ts])
     if steps is None:
         steps = [-1], [min(spans[:, 0], default=0)], [max(spans[:, 1], default=0)], [0]

@@ -29,6 +29,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import text
+from augment.core.attachments import RankInJob
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls
@@ -71,6 +72,10 @@ class AllocatorCalls(rule.Seen, frozen=True):
         calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)} {words.per_step}"
         take = "takes" if calls.startswith("1 ") else "take"
         return f"{calls} {take} the host {text.time(self.host_ns)}, most in {text.listed(self.callers)}"
+
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        shared = job.shared
+        return (self, shared.gain_ns) if shared is not None and shared.reason.where == "memory" else (self, saved_ns)
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"

@@ -12,8 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int64s, Intervals, Masks, WorkIndexes, distinct, intervals
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    Bytes,
+    EventRows,
+    Int32s,
+    Int64s,
+    Intervals,
+    Masks,
+    WorkIndexes,
+    combinations,
+    distinct,
+    intervals,
+    sums,
+)
 from augment.core.annotations import Texts
+from augment.core.attachments import Where
 from augment.core.context import derived
 from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
@@ -21,7 +36,7 @@ from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import occupants
 from augment.facts.names.kernel_types import OTHER, KernelType, element_bytes, kind_of
-from augment.facts.names.name_masks import starting
+from augment.facts.names.name_masks import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting
 from augment.facts.steps.step_windows import steps
 from augment.facts.waits.gap_causes import launch_end
 from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls
@@ -233,6 +248,8 @@ def _bytes(args: dict[str, Any]) -> int:
 
 
 MOST_GAPS = 1000  #: the longest waits for the host whose cause is determined
+_WHERE: tuple[Where, ...] = ("no_operator", "annotation", "operator", "call", "memory")
+_NOTHING, _ANNOTATION, _OPERATOR, _CALL, _MEMORY = range(len(_WHERE))
 _RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, *LAUNCHES, *GPU_WORK)
 
 
@@ -264,14 +281,14 @@ class RankStates(Struct, frozen=True):
 class HostWaits(Struct, frozen=True):
     """The longest waits for the host, disjoint, ascending: ``start`` and ``end``, int64 ns, on the devices' timeline.
 
-    ``doing``: what the launching thread did most of that time, its innermost operator or annotation; ``inside``
-    (bool): whether that is an operator. No name where the thread was in none for most of the time.
+    ``doing`` (int32): what the launching thread did most of that time, an index into ``doings``, each a name and where
+    it stands; -1 where the thread was in nothing recorded for most of the time.
     """
 
     start: Int64s
     end: Int64s
-    doing: Texts
-    inside: Bools
+    doing: Int32s
+    doings: list[tuple[str, Where]]
 
 
 @derived(until="summary")
@@ -299,10 +316,12 @@ def device_states(trace: Trace) -> RankStates:
 
 
 def host_gaps(trace: Trace, main_track: int) -> HostWaits:
-    """At most :data:`MOST_GAPS` waits for the host, the longest. Without devices it is that of ``main_track``."""
+    """At most :data:`MOST_GAPS` waits for the host, the longest. Without devices it is that of ``main_track``. Of a
+    thread that is in several things at once, calls for memory count first, then a long call, then what is innermost of
+    operators and annotations."""
     if not len(running_types(trace)[0]):
         none = np.empty(0, np.int64)
-        return HostWaits(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
+        return HostWaits(none, none, none.astype(np.int32), [])
     gaps, launched, known = _gaps(trace)
     end = np.minimum(launched, gaps.end)
     waiting = np.flatnonzero(known & (end > gaps.start))
@@ -313,9 +332,31 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     if len(gpu_work(trace)):
         thread = trace.events.track[gpu_work(trace).launch[_ending(trace, gaps.end[chosen])]]
     name, _, row, inside_ns = occupants(trace, (Category.CPU_OP, Category.USER_ANNOTATION), start, end, thread)
-    name = np.where(2 * inside_ns >= end - start, name, -1).astype(np.int32)
-    is_operator = (row >= 0) & (trace.events.category[row] == Category.CPU_OP)
-    return HostWaits(start, end, Texts(name, trace.strings), is_operator)
+    where = np.where(2 * inside_ns < end - start, _NOTHING, _ANNOTATION)
+    where[(where == _ANNOTATION) & (trace.events.category[row] == Category.CPU_OP)] = _OPERATOR
+    call, call_ns, row, _ = occupants(trace, LAUNCHES, start, end, thread)
+    single = (2 * call_ns >= end - start) & (trace.events.dur[row] >= LONG_CALL_NS)
+    single &= ~matching(trace, OTHER_CALLS)[call]
+    where, name = np.where(single, _CALL, where), np.where(single, call, name)
+    for_memory = matching(trace, CALLS_FOR_MEMORY)
+    calls = trace.events.slices_of(*LAUNCHES)
+    calls = calls[for_memory[trace.events.name[calls]]]
+    for lane in distinct(thread).tolist():
+        of_lane, asked = calls[trace.events.track[calls] == lane], np.flatnonzero(thread == lane)
+        spans = intervals.union(trace.events.ts[of_lane], trace.events.end[of_lane])
+        which, _, parts = intervals.clip(Intervals(start[asked], end[asked]), spans)
+        asks = 2 * sums(which, parts.end - parts.start, len(asked)) >= (end - start)[asked]
+        where[asked[asks]] = _MEMORY
+    name = np.where((where == _NOTHING) | (where == _MEMORY), NO_INDEX, name)
+    (kinds, names), doing = combinations(where, name)
+    asking = next((trace.strings[code] for code in np.flatnonzero(for_memory).tolist()), "")
+    driver = "hip" if asking.startswith("hip") else "cuda"
+    doings = [
+        (f"{driver}Malloc, {driver}Free and the like" if kind == _MEMORY else trace.strings[code], _WHERE[kind])
+        for kind, code in zip(kinds.tolist(), names.tolist(), strict=True)
+        if kind != _NOTHING
+    ]
+    return HostWaits(start, end, (doing - (len(kinds) - len(doings))).astype(np.int32), doings)
 
 
 def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:

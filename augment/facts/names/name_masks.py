@@ -12,6 +12,13 @@ from augment.core.trace import Trace
 
 LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
 STEP = "ProfilerStep"  #: how the names of steps begin
+#: calls that ask the driver for memory, or give it back
+CALLS_FOR_MEMORY = re.compile(
+    r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
+)
+#: calls that wait, copy, or ask: one of them that takes long does not hold up the host by itself
+OTHER_CALLS = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
+LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 
 
 def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:

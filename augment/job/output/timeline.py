@@ -12,6 +12,7 @@ import numpy as np
 
 from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Places, combinations, each, intervals, run_starts
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
+from augment.core.attachments import Where
 from augment.diagnosis.drawing import colour
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits, common_times
@@ -220,7 +221,7 @@ class Late:
 def hosts_track(
     summaries: Sequence[RankSummary],
     clocks: Sequence[Clock],
-    doing: tuple[str, bool] | None,
+    doing: tuple[str, Where] | None,
     window: tuple[int, int],
 ) -> CounterTrack:
     """How many devices wait for their own host at each moment of ``window``: for it at all, or ``doing`` this, as

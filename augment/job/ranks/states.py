@@ -13,9 +13,11 @@ import msgspec
 import numpy as np
 
 from augment.arrays import Int64s, Intervals, expand, sums, touched, union
+from augment.core.attachments import Where
 from augment.facts.collectives.rank_progress import HostWaits, RankStates, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact
+NOTHING: tuple[str, Where] = ("", "no_operator")  #: a host that is in nothing recorded
 IDLE = (State.HOST, State.QUEUED, State.UNKNOWN)
 _WIDE, _NARROW = 8, 4  #: bytes of a value
 Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
@@ -53,7 +55,7 @@ class StateTable(msgspec.Struct, omit_defaults=True):
     gap_start: bytes
     gap_end: bytes
     gap_doing: bytes
-    doings: list[tuple[str, bool]]
+    doings: list[tuple[str, Where]]
     width: int = _WIDE
 
     def _moments(self) -> Int64s:
@@ -129,27 +131,27 @@ class StateTable(msgspec.Struct, omit_defaults=True):
         ts = self._moments()
         return (int(ts[0]), int(ts[-1])) if len(ts) else None
 
-    def waits(self, doing: tuple[str, bool] | None) -> Intervals:
+    def waits(self, doing: tuple[str, Where] | None) -> Intervals:
         """The waits for the host, disjoint, int64 ns; all, or those in which the launching thread was in one of
-        :attr:`doings`, or in nothing recorded (``("", False)``)."""
+        :attr:`doings`, or in nothing recorded (:data:`NOTHING`)."""
         code = np.frombuffer(self.gap_doing, np.int64)
-        named = [("", False), *self.doings]
+        named = [NOTHING, *self.doings]
         known = named.index(doing) - 1 if doing in named else len(named)
         chosen = (code == known) | (doing is None)
         return Intervals(_summed(self.gap_start)[chosen], _summed(self.gap_end)[chosen])
 
-    def doing(self, start: Int64s, end: Int64s) -> list[tuple[str, bool, int]]:
+    def doing(self, start: Int64s, end: Int64s) -> list[tuple[str, Where, int]]:
         """What the launching thread did in the waits for the host within disjoint ``[start, end)``.
 
         Returns:
-            Name ("" for nothing recorded), whether it is an operator (else an annotation), time in ns; longest first.
+            Name ("" for nothing recorded), where it stands, time in ns; longest first.
         """
         gaps = Intervals(_summed(self.gap_start), _summed(self.gap_end))
         which, gap = expand(*touched(start, end, gaps))
         overlap = np.minimum(end[which], gaps.end[gap]) - np.maximum(start[which], gaps.start[gap])
         code = np.frombuffer(self.gap_doing, np.int64)[gap]
         total = sums(code + 1, overlap, len(self.doings) + 1)
-        named = [("", False), *self.doings]
+        named = [NOTHING, *self.doings]
         order = np.argsort(-total, kind="stable")
         return [(*named[place], int(total[place])) for place in order.tolist() if total[place] > 0]
 
@@ -167,16 +169,13 @@ def state_table(states: RankStates, gaps: HostWaits, moments: Sequence[Int64s]) 
         chosen = np.unique(np.concatenate((ts[longest], ts[longest + 1], given, ts[[0, -1]])))
         until = [np.append(0, np.cumsum(np.where(states.state == state, dur, 0))) for state in State]
         ts, until = chosen, [_interpolated(ts, column, chosen) for column in until]
-    used = np.unique(gaps.doing.codes[gaps.doing.codes >= 0])
-    inside = {int(code): bool(flag) for code, flag in zip(gaps.doing.codes, gaps.inside, strict=True)}
-    place = np.append(np.searchsorted(used, gaps.doing.codes), -1)[: len(gaps.start)]
     return StateTable(
         ts=_differences(ts),
         times=[_differences(column) for column in until],
         gap_start=_differences(gaps.start),
         gap_end=_differences(gaps.end),
-        gap_doing=np.where(gaps.doing.codes >= 0, place, -1).astype(np.int64).tobytes(),
-        doings=[(gaps.doing.values[code], inside[code]) for code in used.tolist()],
+        gap_doing=gaps.doing.astype(np.int64).tobytes(),
+        doings=gaps.doings,
     )
 
 

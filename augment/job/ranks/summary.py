@@ -43,12 +43,13 @@ from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 
-VERSION = 13
+VERSION = 14
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
 #: rules whose answers the traces of other ranks change
 RULES_OF_JOB = (
+    "allocator_calls",
     "straggling_rank",
     "exposed_communication",
     "small_collectives",

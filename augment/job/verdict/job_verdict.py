@@ -300,15 +300,15 @@ class Judgement:
         members = self._members.tolist()
         if self._gain_unknown or not any(self._summaries[member].states.gap_doing for member in members):
             return None
-        spent: dict[tuple[str, bool], Int64s] = {}
+        spent: dict[tuple[str, Where], Int64s] = {}
         for member in members:
             edges = self._replay.progress.begin[[member]], self._replay.progress.finish[[member]]
-            for name, is_operator, ns in self._summaries[member].states.doing(*edges):
-                spent.setdefault((name, is_operator), np.zeros(len(self._summaries), np.int64))[member] = ns
+            for name, where, ns in self._summaries[member].states.doing(*edges):
+                spent.setdefault((name, where), np.zeros(len(self._summaries), np.int64))[member] = ns
         if not spent:
             return None
         every = sum(spent.values(), np.zeros(len(self._summaries), np.int64))
-        name, is_operator = most = max(spent, key=lambda each: int(spent[each].sum()))
+        most = max(spent, key=lambda each: int(spent[each].sum()))
         doing = most if 2 * spent[most].sum() >= every.sum() else None
         ns, least = (every, LEAST_SHARED_BY_ALL) if doing is None else (spent[most], LEAST_SHARED)
         if np.sort(ns[members])[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
@@ -319,10 +319,9 @@ class Judgement:
         )
         if gain - of_one < least * self._time:
             return None
-        where: Where = "operator" if is_operator else "annotation" if name else "no_operator"
-        return Reason("host", "many_operators") if doing is None else Reason("host", where, name), ns, gain
+        return Reason("host", "many_operators") if doing is None else Reason("host", doing[1], doing[0]), ns, gain
 
-    def _without_waits(self, doing: tuple[str, bool] | None, members: Sequence[int]) -> Shift:
+    def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
         part = self._excess.stretches
         length = part.own_ns + part.parts.communication

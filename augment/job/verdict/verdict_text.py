@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations
-from augment.core.attachments import Cause, Reason
+from augment.core.attachments import Cause, Reason, Where
 from augment.core.findings import column
 from augment.core.text import counted, spelled, three_digits
 from augment.job.matching.clocks import Clock
@@ -178,18 +178,16 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
         longer = _host_beyond_peers(member, excess, summaries)
         if not longer:
             return Reason("host")
-        (name, is_operator), ns = longer[0]
+        (name, where), ns = longer[0]
         if ns < _MAIN_SHARE * sum(time for _, time in longer):
             return Reason("host", "many_operators")
-        if not name:
-            return Reason("host", "no_operator")
-        return Reason("host", "operator" if is_operator else "annotation", name)
+        return Reason("host", where, name)
     return Reason(cause)
 
 
 def _host_beyond_peers(
     member: int, excess: Excess, summaries: Sequence[RankSummary]
-) -> list[tuple[tuple[str, bool], int]]:
+) -> list[tuple[tuple[str, Where], int]]:
     """What a member's host did while its device waited, in the stretches that are longer than those of its peers, by
     how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing."""
     stretches = excess.stretches
@@ -200,12 +198,12 @@ def _host_beyond_peers(
     length = stretches.own_ns + stretches.parts.communication
     members = np.unique(stretches.member[compared])
     members = np.append(members[members != member][:: -(-len(members) // MOST_PEERS)], member)
-    spent: dict[tuple[str, bool], Int64s] = {}
+    spent: dict[tuple[str, Where], Int64s] = {}
     for place, each in enumerate(members.tolist()):
         chosen = np.flatnonzero(compared & (stretches.member == each))
         end = stretches.ts[chosen]
-        for name, is_operator, ns in summaries[each].states.doing(end - length[chosen], end):
-            spent.setdefault((name, is_operator), np.zeros(len(members), np.int64))[place] = ns
+        for name, where, ns in summaries[each].states.doing(end - length[chosen], end):
+            spent.setdefault((name, where), np.zeros(len(members), np.int64))[place] = ns
     usual = {doing: int(np.median(ns[:-1])) if len(ns) > 1 else 0 for doing, ns in spent.items()}
     longer = [(doing, int(ns[-1]) - usual[doing]) for doing, ns in spent.items() if ns[-1] > usual[doing]]
     return sorted(longer, key=lambda each: -each[1])

@@ -1,0 +1,112 @@
+"""A job whose ranks all wait for calls of the runtime is told which: simulated, changed, and recorded by plain sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.diagnosis.judging import measure
+from augment.facts.collectives.rank_progress import HostWaits, host_gaps
+from augment.facts.critical.handovers import main_track
+from augment.job.answer import Answer, answer
+from augment.job.rank_answers import rank_answer
+from augment.job.ranks.summary import summarize
+from augment.pipeline import augment
+from augment.readers import read
+from metamorphic import GPU_WORK, Document, load, real_trace, save
+from simulator import JobOptions, simulate
+
+JOB = JobOptions(ranks=4, steps=4, layers=3, work=0.15, faults=("mallocs",))
+MEMORY = ("cudaMalloc, cudaFree and the like", "memory")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Document]:
+    """The ranks of a job whose layers ask for memory."""
+    return [load(path) for path, _ in simulate(JOB, tmp_path_factory.mktemp("job"))]
+
+
+def said_of(documents: list[Document], folder: Path) -> Answer:
+    paths = [save(each, folder / f"rank{number}.json") for number, each in enumerate(documents)]
+    return answer([summarize(augment(read(str(path)), only=["diagnosis"])) for path in paths], [p.name for p in paths])
+
+
+def renamed(document: Document, name: str) -> Document:
+    rows = [each | {"name": name} if each["name"] == "cudaMalloc" else each for each in document["traceEvents"]]
+    return document | {"traceEvents": [each for each in rows if each["name"]]}
+
+
+def test_all_ranks_wait_for_memory(recorded: list[Document], tmp_path: Path) -> None:
+    result = said_of(recorded, tmp_path)
+    (row,) = result.verdict.rows
+    shared = result.judgement.shared
+    assert shared is not None
+    assert (row.cause, shared.reason.doing) == ("shared", MEMORY)
+    assert "in calls of cudaMalloc, cudaFree and the like" in result.verdict.text[0]
+    cured = read(str(simulate(replace(JOB, faults=(), write_ranks=(0,)), tmp_path / "cured")[0][0]))
+    true = 1 - measure(cured).length_ns / measure(read(str(tmp_path / "rank0.json"))).length_ns
+    assert (row.gain_ns or 0) / result.judgement.recorded_ns == pytest.approx(true, abs=0.05)
+    (own,) = (each for each in rank_answer(result, 1).rows if each["rule"] == "allocator_calls")
+    assert own["saved_ns"] == shared.gain_ns, "a rank promises what its job gains"
+
+
+@pytest.mark.parametrize(
+    ("name", "doing"),
+    [
+        ("hipMalloc", ("hipMalloc, hipFree and the like", "memory")),
+        ("cudaLaunchKernel", ("cudaLaunchKernel", "call")),
+        ("cudaStreamSynchronize", ("aten::empty", "operator")),  # a wait is no long call
+        ("", ("aten::empty", "operator")),  # the calls were not recorded
+    ],
+)
+def test_other_calls_are_named_by_what_they_are(
+    name: str, doing: tuple[str, str], recorded: list[Document], tmp_path: Path
+) -> None:
+    """Metamorphic: the same times by another name."""
+    shared = said_of([renamed(each, name) for each in recorded], tmp_path).judgement.shared
+    assert shared is not None
+    assert shared.reason.doing == doing
+
+
+def plainly(document: Document) -> list[tuple[int, int, int]]:
+    """Each gap of the device until the launch of its next work: start, end, and how much of it is in calls for memory
+    of the thread of that launch, ns."""
+    rows = [each | {"from": int(each["ts"] * 1000), "to": int((each["ts"] + each["dur"]) * 1000)}
+            for each in document["traceEvents"] if each.get("ph") == "X"]  # fmt: skip
+    work = sorted((each for each in rows if each.get("cat") in GPU_WORK), key=lambda each: each["from"])
+    calls = [each for each in rows if each.get("cat") == "cuda_runtime"]
+    of_work: dict[Any, Document] = {each["args"].get("correlation"): each for each in calls}
+    asking = [each for each in calls if each["name"] in ("cudaMalloc", "cudaFree")]
+    gaps, free = [], work[0]["to"]
+    for each in work:
+        launch = of_work.get(each["args"].get("correlation"))
+        if launch is not None and (end := min(launch["to"], each["from"])) > free:
+            inside = [call for call in asking if call["tid"] == launch["tid"]]
+            spent = sum(max(min(call["to"], end) - max(call["from"], free), 0) for call in inside)
+            gaps.append((free, end, spent))
+        free = max(free, each["to"])
+    return gaps
+
+
+@pytest.mark.parametrize("name", ["control/pid44239.pt.trace.json.gz", "test/pid45922.pt.trace.json.gz"])
+def test_recorded_waits_for_memory(name: str) -> None:
+    path = real_trace(f"v100_4rank_pair_torchrec/{name}")
+    trace = read(str(path))
+    waits: HostWaits = host_gaps(trace, main_track(trace))
+    base = int(trace.events.ts.min()) - min(
+        int(each["ts"] * 1000) for each in load(path)["traceEvents"] if "ts" in each
+    )
+    told_memory = {
+        (start, end): code >= 0 and waits.doings[code] == MEMORY
+        for start, end, code in zip(waits.start.tolist(), waits.end.tolist(), waits.doing.tolist(), strict=True)
+    }
+    compared = 0
+    for start, end, in_memory in plainly(load(path)):
+        if end - start >= 1_000_000 and (start + base, end + base) in told_memory:
+            assert told_memory[start + base, end + base] == (2 * in_memory >= end - start)
+            compared += 1
+    assert compared >= 5
+    assert sum(told_memory.values()) >= 3
