@@ -35,6 +35,7 @@ from augment.batch.inputs import Input  # noqa: E402
 from augment.batch.job_question import compare_ranks  # noqa: E402
 from augment.batch.jobs import Job, Member  # noqa: E402
 from augment.batch.run_plan import RunPlan  # noqa: E402
+from augment.core.threads import keep_freed_memory  # noqa: E402
 from augment.job.ranks.summary import read_summary, summarize  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
 from augment.pipeline.request import Request  # noqa: E402
@@ -75,6 +76,7 @@ def more(few: Sequence[bytes], count: int) -> Iterator[bytes]:
 
 def conclude(folder: Path, count: int, jobs: int) -> None:
     """Conclude a job from its summaries' files, and print the cost as JSON."""
+    keep_freed_memory()  # as the command
     ranks = range(count)
     members = [Member(Input(f"rank{rank}.json", str(folder), named=False), rank) for rank in ranks]
     job = Job(str(folder), "job", "", tuple(members), count)

@@ -51,13 +51,17 @@ class Run:
         self._inputs, self._plan, self._progress = inputs, plan, progress or Progress()
         self._remote: RemoteJob | None = None
         self._answers: list[tuple[Job, Answer]] = []  #: of jobs that are merged, or roles of a pipeline
+        self._unwritten: set[str] = set()  #: paths of inputs whose traces are not written, or not yet
         self.results: dict[str, Result] = {}
 
     def convert(self) -> Iterator[Result]:
         """Convert the inputs and yield the results in their order. Manifests record each result at once."""
         with contextlib.closing(_Manifests(self._plan)) as manifests:
-            before = [manifests.done(item) for item in self._inputs]
+            before = [self._done(item, manifests) for item in self._inputs]
             to_do = [item for item, result in zip(self._inputs, before, strict=True) if result is None]
+            self._unwritten.update(
+                item.path for item in to_do if not (self._is_wanted(item) or manifests.has_trace(item))
+            )
             self._earlier = manifests.jobs()
             sweep(to_do)
             self._progress.begun(to_do)
@@ -74,6 +78,23 @@ class Run:
                     self.results[result.path] = result
                     yield result
 
+    def _done(self, item: Input, manifests: _Manifests) -> Result | None:
+        """The earlier result of ``item`` if nothing is missing."""
+        result = manifests.done(item)
+        if result is None or result.traces or not (result.files and self._is_wanted(item, result)):
+            return result
+        return None
+
+    def _is_wanted(self, item: Input, result: Result | None = None) -> bool:
+        """Whether the trace of ``item`` is to be written, whatever is told of its job."""
+        outputs = self._plan.outputs
+        if isinstance(outputs, str):
+            return outputs == "all"
+        from augment.batch.peek import identify
+
+        rank = result.rank if result else identify(item.path).rank
+        return rank is not None and any(rank in some for some in outputs)
+
     def conclude(self) -> Iterator[Concluded]:
         """What there is to say of each job. A share of the inputs does not have all ranks of a job."""
         if self._remote:
@@ -84,7 +105,8 @@ class Run:
             plan = self._plan
             earlier = {} if plan.force else self._earlier
             executor = executor_of(plan)
-            for job in conclude(self._plan.question, self._inputs, self.results, plan.request, executor, earlier):
+            asked = plan.request, executor, earlier, plan.outputs
+            for job in conclude(self._plan.question, self._inputs, self.results, *asked):
                 if (plan.merge or job.job.role) and job.answer is not None:
                     self._answers.append((job.job, job.answer))
                 yield job
@@ -93,11 +115,27 @@ class Run:
             )
 
     def draw(self, job: Concluded) -> list[Result]:
-        """Draw the job's tracks into the outputs of its ranks. Manifests record each result at once, then the job."""
+        """Write missing traces, draw the job's tracks into the outputs of its ranks. Manifests record each result at
+        once, then the job."""
+        if job.missing:
+            self._write(job.missing)
         drawn = self._drawn(job) if job.redraws else []
         if not self._remote and not self._plan.client:
             self._record(job)
         return drawn
+
+    def _write(self, inputs: Sequence[Input]) -> None:
+        """Convert inputs again, with their traces."""
+        self._unwritten.difference_update(item.path for item in inputs)
+        with contextlib.closing(_Manifests(self._plan)) as manifests:
+
+            def finished(item: Input, result: Result) -> None:
+                self._progress.stage(f"{item.basename}: written")
+                manifests.record(item, result)
+                self.results[item.path] = result
+
+            for _ in self._converted(inputs, finished):
+                pass
 
     def _record(self, job: Concluded) -> None:
         from augment.batch.job_question import recordable
@@ -114,11 +152,11 @@ class Run:
         from augment.batch import job_question
 
         by_path = {redraw.input.path: redraw for redraw in job.redraws}
-        inputs = [redraw.input for redraw in job.redraws]
+        inputs = [redraw.input for redraw in job.redraws if self.results[redraw.input.path].status != "failed"]
 
         def task_of(item: Input) -> Task:
             redraw = by_path[item.path]
-            return partial(job_question.draw, item, redraw.before, redraw.tracks(), redraw.drawn)
+            return partial(job_question.draw, item, self.results[item.path], redraw.tracks(), redraw.drawn)
 
         with contextlib.closing(_Manifests(self._plan)) as manifests:
 
@@ -183,13 +221,16 @@ class Run:
             from augment.batch.workers import convert_apart
 
             def task_of(item: Input) -> Task:
-                return partial(convert_apart, item, plan)
+                return partial(convert_apart, item, self._plan_of(item))
         else:
 
             def task_of(item: Input) -> Task:
-                return lambda: convert(item, plan, self._progress)
+                return lambda: convert(item, self._plan_of(item), self._progress)
 
         yield from _worked(inputs, task_of, workers, finished, limited=not plan.scheduler, bound=plan.memory)
+
+    def _plan_of(self, item: Input) -> RunPlan:
+        return replace(self._plan, metrics_only=True) if item.path in self._unwritten else self._plan
 
 
 def _folder_for_tracks(plan: RunPlan) -> TemporaryDirectory[str] | None:
@@ -221,6 +262,11 @@ class _Manifests:
         """The earlier result of ``item`` if it need not be converted again."""
         manifest = self._of(item)
         return None if manifest is None or self._plan.force else manifest.done(item)
+
+    def has_trace(self, item: Input) -> bool:
+        """Whether an augmented trace of ``item`` was written before."""
+        manifest = self._of(item)
+        return manifest is not None and manifest.has_trace(item)
 
     def jobs(self) -> dict[str, Earlier]:
         """What is recorded of whole jobs, by the paths of their files."""

@@ -25,7 +25,7 @@ from augment.batch.convert import result_of, sha256_of
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, pipelines
 from augment.batch.peek import FileIdentity
-from augment.batch.run_plan import Conclusion, Executor, File, Question, Result, T, Tracks
+from augment.batch.run_plan import Conclusion, Executor, File, Outputs, Question, Result, T, Tracks
 from augment.errors import AugmentError
 from augment.writers.files import METRICS_SUFFIX
 
@@ -62,9 +62,9 @@ class Redraw(Struct, frozen=True):
 class Concluded(Struct, frozen=True):
     """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
 
-    ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them. ``verdict``:
-    sentences about the job, which is one if its traces are ``joined``. ``notes``: what the user stated, and the traces
-    contradict.
+    ``missing`` are the inputs whose traces are to be written before that. ``seamless`` counts the ranks whose outputs
+    have no seam to draw at: an old server converted them. ``verdict``: sentences about the job, which is one if its
+    traces are ``joined``. ``notes``: what the user stated, and the traces contradict.
     """
 
     job: Job
@@ -76,6 +76,8 @@ class Concluded(Struct, frozen=True):
     notes: Sequence[str] = ()
     answer: Answer | None = None  #: None if an earlier run concluded it
     digest: str = ""  #: of the conclusion
+    telling: Sequence[int] = ()  #: the places of ranks whose timelines tell most
+    missing: Sequence[Input] = ()
 
 
 class Earlier(Struct, frozen=True):
@@ -88,6 +90,7 @@ class Earlier(Struct, frozen=True):
     verdict: Sequence[str] = ()
     joined: bool = True
     notes: Sequence[str] = ()
+    telling: Sequence[int] = ()  #: the places of ranks whose timelines tell most
 
 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result], tables: Sequence[str] = ()) -> list[Job]:
@@ -116,10 +119,12 @@ def conclude(
     request: Request,
     executor: Executor = alone,
     earlier: Mapping[str, Earlier] = MappingProxyType({}),
+    outputs: Outputs = "all",
 ) -> Iterator[Concluded]:
     """The answer for every job among ``inputs`` that has summaries of more than one rank.
 
-    A job that an earlier run has concluded from the same summaries is not concluded again: none of its files is opened.
+    A job that an earlier run has concluded from the same summaries is not concluded again: none of its files is opened,
+    unless traces are missing.
 
     Args:
         question: the question.
@@ -128,6 +133,7 @@ def conclude(
         request: what the user asks.
         executor: reads the summaries of large jobs.
         earlier: the outcomes that are known, by the path of the job's file.
+        outputs: whose traces to write.
 
     Raises:
         InputError: a summary cannot be read.
@@ -137,12 +143,21 @@ def conclude(
         paths = ((member, summary_of(results[member.input.path], question)) for member in job.members)
         summaries = [(member, path) for member, path in paths if path]
         if len(summaries) < 2:
+            if alone := [
+                item.input for item in job.members if outputs == "auto" and not results[item.input.path].traces
+            ]:
+                yield Concluded(job, [], [], 0, missing=alone)
             continue
         known = earlier.get(locations.join(job.folder, job.stem + METRICS_SUFFIX))
         of_ranks = [results[member.input.path] for member, _ in summaries]
-        if known and known == _still(known, job, of_ranks, question, request):
+
+        def missing(telling: Sequence[int], of_ranks: Sequence[Result] = of_ranks) -> list[int]:
+            return [place for place in telling if outputs == "auto" and not of_ranks[place].traces]
+
+        if known and known == _still(known, job, of_ranks, question, request) and not missing(known.telling):
             path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
-            yield Concluded(job, [path], [], 0, known.verdict, known.joined, known.notes, digest=known.digest)
+            said = known.verdict, known.joined, known.notes
+            yield Concluded(job, [path], [], 0, *said, digest=known.digest, telling=known.telling)
             continue
         conclusion = question.conclude(job, summaries, request, executor)
         written = [locations.join(job.folder, job.stem + suffix) for suffix in conclusion.files]
@@ -150,15 +165,19 @@ def conclude(
             if locations.size(path) != len(content) or locations.read(path) != content:
                 locations.write(path, content)
         redraws = []
-        for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
+        lacking = missing(conclusion.telling)
+        for place, ((member, _), tracks) in enumerate(zip(summaries, conclusion.tracks, strict=False)):
             before = results[member.input.path]
-            if before.drawn != conclusion.digest and (tracks or before.drawn):
+            if (before.drawn != conclusion.digest or place in lacking) and (tracks or before.drawn):
                 tracks = tracks or partial(drawn_at_first, before.summaries)
                 redraws.append(Redraw(member.input, before, tracks, conclusion.digest))
         possible = [redraw for redraw in redraws if redraw.size]
         seamless = len(redraws) - len(possible)
         said = conclusion.verdict, conclusion.joined, conclusion.notes
-        yield Concluded(job, written, possible, seamless, *said, conclusion.answer, conclusion.digest)
+        told = conclusion.answer, conclusion.digest, conclusion.telling
+        yield Concluded(
+            job, written, possible, seamless, *said, *told, [summaries[place][0].input for place in lacking]
+        )
 
 
 def conclude_roles(
@@ -215,7 +234,7 @@ def recordable(job: Concluded, results: Mapping[str, Result]) -> Earlier | None:
         return None
     drawn = sum(result.drawn == job.digest for result in of_ranks)
     size = locations.size(job.written[0]) or 0
-    return Earlier(job.digest, size, drawn, list(job.verdict), job.joined, list(job.notes))
+    return Earlier(job.digest, size, drawn, list(job.verdict), job.joined, list(job.notes), list(job.telling))
 
 
 def summary_of(result: Result, question: Question) -> str | None:
@@ -319,7 +338,8 @@ def compare_ranks(
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
     said = [*result.verdict.text, *(f"→ {cure}" for cure in cures(result))]
-    return Conclusion(files, tracks, said, digest, result.verdict.joined, notes, result)
+    told = said, digest, result.verdict.joined, notes
+    return Conclusion(files, tracks, *told, result, result.telling())
 
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:

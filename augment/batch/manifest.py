@@ -26,7 +26,7 @@ from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
 from augment.version import __version__
 from augment.writers import DEFAULT
-from augment.writers.files import MANIFEST, is_manifest
+from augment.writers.files import MANIFEST, METRICS_SUFFIX, is_manifest
 
 _FORM = 5  #: version of summaries and seams; inputs recorded with another are converted again
 UPLOAD_S = 5.0  #: a remote file cannot be appended to: at most this often it is uploaded anew
@@ -69,6 +69,11 @@ class Manifest:
         locations.expect_writable(root)
         name = locations.join(root, (f"-{plan.shard}" if plan.shard else "").join(MANIFEST))
         self._journal = _RemoteJournal(name) if locations.protocol(name) else _LocalJournal(name)
+
+    def has_trace(self, item: Input) -> bool:
+        """Whether an augmented trace of ``item`` was written, be it of what the file was before."""
+        record = self._known.get(item.key)
+        return record is not None and any(not file["path"].endswith(METRICS_SUFFIX) for file in record["outputs"])
 
     def done(self, item: Input) -> Result | None:
         """The earlier result of ``item`` if it is still valid, else None.

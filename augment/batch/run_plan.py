@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from augment.core.threads import MOST_THREADS, processors
 from augment.pipeline.request import Request
+from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
@@ -29,6 +30,8 @@ Report = Callable[[str], None]  #: called with one line of text for the user
 
 T = TypeVar("T")
 Tracks = Callable[[], Sequence["Addable"]]
+#: the ranks of a job whose traces are written: those that tell most ("auto"), or with these numbers
+Outputs = Literal["all", "auto", "none"] | tuple[range, ...]
 
 
 class RunPlan(Struct, frozen=True):
@@ -37,6 +40,7 @@ class RunPlan(Struct, frozen=True):
     request: Request = Request()
     question: Question | None = None  #: to whole jobs, for which each rank leaves a summary; None: no jobs
     metrics_only: bool = False  #: write no traces
+    outputs: Outputs = "all"  #: of a job, whose traces to write; metrics are written of all ranks
     merge: bool = False  #: write the timeline of each job, too
     align: bool = True  #: in it, correct clocks as far as collectives determine them
     fixed_ranks: bool = False  #: leave none of its ranks out, because the user chose them
@@ -122,6 +126,11 @@ class Result(Struct, frozen=True):
         """The paths of the files written, the sidecar last."""
         return tuple(file.path for file in self.files)
 
+    @property
+    def traces(self) -> tuple[str, ...]:
+        """The paths of augmented traces."""
+        return tuple(path for path in self.outputs if not path.endswith(METRICS_SUFFIX))
+
 
 class Executor(Protocol):
     """Does parts of a conclusion, perhaps several at once in other processes."""
@@ -136,7 +145,8 @@ class Conclusion(Struct, frozen=True):
     ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
     each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job, which is
     one if its traces are ``joined``. ``notes``: what the user stated, and the traces
-    contradict. ``digest`` identifies the tracks of all ranks: it changes with the summaries.
+    contradict. ``digest`` identifies the tracks of all ranks: it changes with the summaries. ``telling`` are the places
+    of the ranks whose timelines tell most.
     """
 
     files: Mapping[str, bytes]
@@ -146,6 +156,7 @@ class Conclusion(Struct, frozen=True):
     joined: bool = True
     notes: Sequence[str] = ()
     answer: Answer | None = None  #: from which all of it is
+    telling: Sequence[int] = ()
 
 
 class Question(Struct, frozen=True):

@@ -234,7 +234,12 @@ memory_of_one = memory_option(
 )
 
 
-def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[range, ...]:
+def ranks_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[range, ...]:
+    """The ranks that an option lists, such as ``0,8,16-23``.
+
+    Raises:
+        BadParameter: it is no such list.
+    """
     if text is None:
         return ()
     spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
@@ -245,7 +250,7 @@ def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | Non
 
 
 #: ``--ranks``
-ranks_option = click.option("--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks.")
+ranks_option = click.option("--ranks", callback=ranks_of, metavar="0,8,16-23", help="Only traces of these ranks.")
 
 #: ``--trust-clocks``
 trust_option = click.option(

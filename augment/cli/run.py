@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -17,6 +17,7 @@ from augment.cli.options import (
     client_of,
     debug,
     memory_option,
+    ranks_of,
     ranks_option,
     requesting,
     server_options,
@@ -28,7 +29,7 @@ from augment.errors import UsageError
 if TYPE_CHECKING:
     from augment.batch.inputs import ChosenInputs, Input
     from augment.batch.job_question import Concluded
-    from augment.batch.run_plan import Question, Result, RunPlan
+    from augment.batch.run_plan import Outputs, Question, Result, RunPlan
     from augment.cli.terminal import Bar
     from augment.pipeline.request import Request
 
@@ -37,6 +38,7 @@ _SEAMLESS = (
     "--force converts them again"
 )
 DONE_IN_PART = 5  #: the exit code where nothing failed, but not all was done that was asked for
+_WHOSE: tuple[Literal["all", "auto", "none"], ...] = ("all", "auto", "none")
 _SHARD = re.compile(r"(\d+)/(\d+)")
 
 
@@ -47,6 +49,16 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
     if not match or int(match[1]) >= int(match[2]):
         raise click.BadParameter(f"{text!r} is not a share, such as 0/4, 1/4, 2/4 or 3/4")
     return int(match[1]), int(match[2])
+
+
+def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> Outputs:
+    for word in _WHOSE:
+        if text == word:
+            return word
+    try:
+        return ranks_of(context, parameter, text)
+    except click.BadParameter:
+        raise click.BadParameter(f"{text!r} is none of {', '.join(_WHOSE)}, and no ranks such as 0,8,16-23") from None
 
 
 @click.command("run", cls=GroupedCommand, short_help="Augment traces: files, folders of ranks, globs, URLs.")
@@ -84,6 +96,15 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
     metavar="K/N",
     help="Convert only share K of N (K counts from 0), for N processes with one output folder.",
 )
+@click.option(
+    "--outputs",
+    callback=_outputs,
+    default="all",
+    show_default=True,
+    metavar="all|auto|none|RANKS",
+    help="Whose traces to write, of a folder; metrics are written of all. auto: the late ranks of each job, who waits "
+    "longest for them, and one rank a node; or ranks such as 0,8,16-23. What is missing is written by a later run.",
+)
 @click.option("--force", is_flag=True, help="Convert inputs again that the manifest lists as done.")
 @click.option(
     "--parallelism",
@@ -119,6 +140,7 @@ def command(
     scheduler: str | None,
     ranks: tuple[range, ...],
     shard: tuple[int, int] | None,
+    outputs: Outputs,
     force: bool,
     parallelism: dict[str, int],
     trust_clocks: bool,
@@ -173,6 +195,8 @@ def command(
     ours = {"--tables": request.tables, "--peak": request.peaks, "--region": request.region}
     if server["server"] and (option := next((name for name, value in ours.items() if value), None)):
         raise UsageError(f"{option}: not supported with a server; leave --server out")
+    if server["server"] and outputs != "all":
+        raise UsageError("--outputs: not supported with a server; leave --server out")
     if server["server"] and memory is not None:
         raise UsageError("--memory: not supported with a server, which has --max-job-memory; leave --server out")
     if scheduler:
@@ -187,6 +211,7 @@ def command(
         plan = RunPlan(
             request,
             question,
+            outputs=outputs if question or outputs == "none" else "all",
             merge=merge,
             align=not no_align,
             fixed_ranks=bool(ranks),
@@ -243,6 +268,8 @@ class _Command:
             for job in run.conclude():
                 self._show(job, shown)
                 run.draw(job)
+                for item in job.missing:
+                    self._print(run.results[item.path], run.results[item.path].traces)
             for path in run.merge():
                 self._tell(path)
             self._results = [run.results.get(result.path, result) for result in self._results]
@@ -264,14 +291,14 @@ class _Command:
         emit(_json({"status": "concluded", "outputs": [path]}) if self._as_json else path)
 
     def _take(self, result: Result) -> None:
+        self._results.append(result)
+        self._print(result, result.outputs)
+
+    def _print(self, result: Result, paths: Sequence[str]) -> None:
         from augment.cli.terminal import emit
 
-        self._results.append(result)
-        if self._as_json:
-            emit(_as_json(result))
-        else:
-            for path in result.outputs:
-                emit(path)
+        for line in [_as_json(result)] if self._as_json else paths:
+            emit(line)
 
     def _close(self) -> int:
         """Print the summary and the failures; return the exit code."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays import Bools, Int64s
+from augment.arrays import Bools, Int64s, each
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import Findings, Outcome, Skipped, Verdict
 from augment.core.trace import Diagnostic
@@ -148,6 +148,25 @@ class Answer(Struct, frozen=True, dict=True):
         sparse = int(late_ranks.is_sparse(self.matched).sum())
         nobody = f"; {sparse} have those of at most half, and nobody is charged for them" if sparse else ""
         return why + nobody
+
+    def telling(self) -> list[int]:
+        """The members whose timelines tell most: those that the verdict names, for each the one that waits for it
+        longest, and the first of each node. Without named ones, that which waits longest; all that nothing joins."""
+        if not self.verdict.joined:
+            return [*range(len(self.summaries))]
+        matched, wait_ns = self.matched, self.parted.wait_ns
+        of_rank = {summary.rank: member for member, summary in enumerate(self.summaries) if summary.rank is not None}
+        rows = self.verdict.rows
+        ends = [end for row in rows for link in row.figures.get("links", ()) for end in link[:2]]
+        late = [rank for row in rows if row.cause not in ("shared", "uneven") for rank in (row.rank, *row.ranks)]
+        named = {of_rank[rank] for rank in (*ends, *late) if rank in of_rank}
+        for_whom = matched.member[self.parted.late][matched.instance]
+        chosen = np.flatnonzero(np.isin(for_whom, [*named])) if named else np.arange(len(for_whom))
+        of_late = [places for _, places in each(for_whom[chosen], len(self.summaries))] if named else [chosen]
+        waits_of = [np.bincount(matched.member[chosen[places]], wait_ns[chosen[places]]) for places in of_late]
+        waiting = {int(ns.argmax()) for ns in waits_of if len(ns)}
+        first = {node: member for member, node in reversed([*enumerate(self.dimensions.node)])}
+        return sorted({0} | named | waiting | {member for node, member in first.items() if node})
 
     def is_drawn(self, member: int) -> bool:
         """Whether the timeline of a rank gets any tracks of the job."""

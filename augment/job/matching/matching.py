@@ -318,8 +318,9 @@ def _lags(instance: Int64s, table: _Table, chosen: Bools) -> Int64s:
     lengths = np.diff(np.append(first, len(order)))
     ahead = table.end[order] - np.repeat(table.end[order[first]], lengths)
     shared = np.repeat(lengths > 1, lengths)
-    for member, places in each(table.member[order[shared]], count):
-        lag[member] = int(np.median(ahead[shared][places]))
+    order, ahead = order[shared], ahead[shared]
+    for member, places in each(table.member[order], count):
+        lag[member] = int(np.median(ahead[places]))
     return lag[table.member]
 
 

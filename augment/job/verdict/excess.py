@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, combinations, each, grouped_medians, sums
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, Places, combinations, each, grouped_medians, sums
 from augment.core.attachments import Cause
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Floats, Matched
@@ -268,16 +268,18 @@ def of_leads(
     instance = matched.instance[row]
     is_late = (parted.late[instance] == row) & (excess.stretches.before != LAST)
     lead = np.where(is_late, parted.lead_ns[instance], 0)
-    more = np.zeros((len(DELAY_CAUSES), len(row)), np.int64)
-    for name, values in excess.by_cause.items():
-        more[tuple(DELAY_CAUSES).index(_OF_EXCESS.get(name, name))] += values
+    more = {tuple(DELAY_CAUSES).index(_OF_EXCESS.get(name, name)): ns for name, ns in excess.by_cause.items()}
     left = lead > 0
     for since in _windows(excess.stretches.member, matched.group[instance], is_late):
-        whole = _summed(excess.by_stretch[np.newaxis], since)[0]
-        chosen = np.flatnonzero(left & (whole >= LEAST_SHARE * lead))
+        late = np.flatnonzero(left)
+        whole = _summed(excess.by_stretch, since, late)
+        explained = whole >= LEAST_SHARE * lead[late]
+        chosen, whole = late[explained], whole[explained]
         left[chosen] = False
-        positive = np.maximum(_summed(more, since)[:, chosen], 0)
-        shares = positive / np.maximum(positive.sum(axis=0), whole[chosen])
+        positive = np.zeros((len(DELAY_CAUSES), len(chosen)), np.int64)
+        for cause, ns in more.items():
+            positive[cause] = np.maximum(_summed(ns, since, chosen), 0)
+        shares = positive / np.maximum(positive.sum(axis=0), whole)
         parts = np.rint(shares * lead[chosen]).astype(np.int64)
         parts[UNKNOWN] += lead[chosen] - parts.sum(axis=0)  # causes can have peers that differ: they need not add up
         table[:, instance[chosen]] = parts
@@ -316,8 +318,8 @@ def _windows(member: MemberIndexes, group: Int64s, is_late: Bools) -> tuple[Int6
     return windows[0], windows[1]
 
 
-def _summed(values: Table, since: Int64s) -> Table:
-    """The sum of each row from ``since`` to each column."""
-    until = np.concatenate((np.zeros((len(values), 1), np.int64), np.cumsum(values, axis=1)), axis=1)
-    table: Table = until[:, 1:] - until[:, since]
-    return table
+def _summed(values: Int64s, since: Int64s, places: Places) -> Int64s:
+    """The sums of values from ``since`` to each of ``places``."""
+    until = np.append(0, np.cumsum(values))
+    of_places: Int64s = until[places + 1] - until[since[places]]
+    return of_places
