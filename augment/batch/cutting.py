@@ -44,10 +44,10 @@ def cut(name: str, out: Path, choice: CutChoice) -> tuple[int, int]:
 def _cut(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
-        keep &= window.of_steps(trace, *choice.steps)
+        keep &= window.chosen(trace, *window.limits_of(trace, *choice.steps), around=True)
     limits = _limits(trace, choice)
     if limits is not None:
-        keep &= window.of_time(trace, *limits)
+        keep &= window.chosen(trace, *limits, around=True)
     if choice.dropped:
         keep &= window.without(trace, choice.dropped)
     keep = window.whole(trace, keep)

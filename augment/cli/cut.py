@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "period",
     metavar="A-B",
     callback=period,
-    help="Keep what lasts within this period, ms since the first event.",
+    help="Keep this period, ms since the first event, with the GPU work that the host launches in it.",
 )
 @click.option(
     "--drop", multiple=True, metavar="CATEGORY,…", callback=listed, help="Leave out events of these categories."

@@ -23,7 +23,7 @@ from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.execution_links import Node, attribute, execution_links
 from augment.facts.steps.step_windows import steps
-from augment.facts.steps.window import between, rows_in_whole
+from augment.facts.steps.window import chosen, only, rows_in_whole
 from augment.hta.frames import SymbolTable, events_frame, framed
 from augment.hta.parser_config import ParserConfig
 from augment.pipeline import augment
@@ -156,7 +156,7 @@ class Trace:
             if len(all_steps) > 1:
                 end = int(all_steps.end[-1]) + 1 if include_last_profiler_step else int(all_steps.ts[-1])
                 known = bool((gpu_work(trace).launch != NO_INDEX).any())
-                self.events[rank] = between(trace, int(trace.events.ts[0]), end, launched_only=known)
+                self.events[rank] = only(trace, chosen(trace, int(trace.events.ts[0]), end, launched_only=known))
         self._frames.clear()
 
     align_and_filter_trace = load_traces  #: HTA's name for the second half of this work
@@ -226,7 +226,7 @@ class Trace:
     def clipped(self, rank: int, start: int, end: int) -> Trace:
         """The same traces, ``rank`` clipped to host events that begin in ``[start, end)``, ns, and their GPU work."""
         other = copy(self)
-        other.events = {**self.events, rank: between(self.of_rank(rank), start, end)}
+        other.events = {**self.events, rank: only(self.of_rank(rank), chosen(self.of_rank(rank), start, end))}
         other._frames, other.window = {}, (start, end)
         return other
 

@@ -163,7 +163,8 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     first = (len(known) - count) // 2
     shown = known[first : first + count]
     say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {span(shown)}; --whole for all")
-    part = only(trace, window.whole(trace, window.of_steps(trace, shown[0], shown[-1])))
+    limits = window.limits_of(trace, shown[0], shown[-1])
+    part = only(trace, window.whole(trace, window.chosen(trace, *limits, around=True)))
     return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from augment.core.args import WANTED
 from augment.core.trace import Trace
 from augment.facts.source.event_args import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, args_of_rows, identifiers
-from augment.facts.steps.window import between
+from augment.facts.steps.window import chosen, only
 from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.readers import read
 from augment.readers.event_scanner import ARG_FIELDS
@@ -163,7 +163,7 @@ def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen(result)["Sequence number"] == rows
     assert [(each.code, each.count) for each in result.diagnostics(["Sequence number"])] == [("arg_converted", 1)]
     assert not np.isin(result.ints("Addr").rows, [0]).any()
-    part = between(trace, 100_000, 200_000)
+    part = only(trace, chosen(trace, 100_000, 200_000))
     assert part.events.args is not None
     assert seen(arg_columns(part)) == seen(arg_columns(part.changed(events=replace(part.events, args=None))))
 

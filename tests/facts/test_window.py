@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from augment.core.trace import Category, Track
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import steps
-from augment.facts.steps.window import within
+from augment.facts.steps.window import chosen, limits_of, within
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op, python, rows_of, sync, trace_of
 
@@ -80,6 +81,34 @@ def test_what_belongs_to_a_step() -> None:
     }  # fmt: skip
     assert names(3, 4) == names(3, 3) | names(4, 4)
     assert names(4, 5) == names(4, 4) | {"between", "ProfilerStep#5", "in 5"}
+
+
+def test_around_a_step_is_what_reaches_into_it() -> None:
+    keep = chosen(TRACE, *limits_of(TRACE, 4, 4), around=True)
+    assert set(TRACE.names_of(TRACE.events.where(keep))) - names(4, 4) == {
+        "main", "of 3", "note 3", "cudaLaunchKernel", "cudaStreamSynchronize"
+    }  # fmt: skip
+
+
+def test_each_piece_of_work_is_in_the_period_that_launched_it() -> None:
+    bounds = [0, 31, 95, 110, 200, 400]
+    times = np.sum([chosen(TRACE, *period) for period in itertools.pairwise(bounds)], axis=0)
+    assert times.tolist() == [1] * len(TRACE.events)
+
+
+def test_work_of_before_the_recording_stays_around_its_beginning() -> None:
+    trace = trace_of(
+        call("cudaLaunchKernel", 0, 5, correlation=10),
+        kernel("early", 0, 20, correlation=1),
+        kernel("early, later", 20, 30, correlation=2),
+        kernel("own", 30, 40, correlation=10),
+        call("cudaLaunchKernel", 50, 55, correlation=11),
+        kernel("next", 60, 70, correlation=11),
+    )
+    kernels = trace.events.slices_of(Category.KERNEL)
+    assert trace.names_of(kernels[chosen(trace, 0, 50)[kernels]]) == ["own"]
+    assert trace.names_of(kernels[chosen(trace, 0, 50, around=True)[kernels]]) == ["early", "early, later", "own"]
+    assert trace.names_of(kernels[chosen(trace, 50, 80, around=True)[kernels]]) == ["next"]
 
 
 def test_columns_stay_equal_and_point_to_the_same_text() -> None:

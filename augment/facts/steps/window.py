@@ -1,4 +1,4 @@
-"""Traces cut to some steps or to a period, with the GPU work that was launched in it."""
+"""Cuts a trace to some steps or to a period, with the GPU work that is launched in it, or to some categories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, combinations, distinct, each
-from augment.core.trace import COMPLETE, ON_DEVICE, Category, Identity, SparseColumn, Trace, moved_args
+from augment.core.trace import COMPLETE, Category, Identity, SparseColumn, Trace, moved_args
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording
@@ -25,57 +25,65 @@ class _RowsInWhole(Struct, frozen=True):
 
 
 def within(trace: Trace, first: int, last: int) -> Trace:
-    """The trace of the steps ``first`` to ``last``, both included.
-
-    It spans the time :func:`between` the beginning of the first and the end of the last.
+    """The trace of the steps ``first`` to ``last``, both included: :func:`chosen` says what that is.
 
     Raises:
         UsageError: the trace has no such step, or nothing happened in it.
     """
-    annotated = steps(trace)
-    chosen = np.flatnonzero((annotated.number >= first) & (annotated.number <= last))
-    if not len(chosen):
-        raise UsageError(f"{trace.source.path}: {missing(first, last, annotated.number)}")
-    part = between(trace, int(annotated.ts[chosen[0]]), int(annotated.end[chosen[-1]]))
+    part = only(trace, chosen(trace, *limits_of(trace, first, last)))
     if not len(part.events):
         raise UsageError(f"{trace.source.path}: nothing happened in the steps {first} to {last}: they took no time")
     return part
 
 
-def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) -> Trace:
-    """The trace of what the host began within ``[start, end)``, absolute ns.
+def limits_of(trace: Trace, first: int, last: int) -> tuple[int, int]:
+    """The beginning of step ``first`` and the end of step ``last``, absolute ns.
 
-    It has the events of the host that begin in that period, and what belongs to them on devices: GPU work that they
-    launched, however much later it runs; work of unknown launch that begins in the period (unless ``launched_only``);
-    ``cuda_sync`` slices likewise; and annotations of the device whose first work belongs. Events that began earlier are
-    left out, however long they last. Rows are numbered anew; tracks, strings, source and the offsets of the rows' bytes
-    stay the same.
+    Raises:
+        UsageError: the trace has no step from ``first`` to ``last``.
     """
-    keep = (trace.events.ts >= start) & (trace.events.ts < end)
-    choose_on_devices(trace, keep, start, end, launched_only)
-    return only(trace, keep)
+    annotated = steps(trace)
+    inside = np.flatnonzero((annotated.number >= first) & (annotated.number <= last))
+    if not len(inside):
+        raise UsageError(f"{trace.source.path}: {missing(first, last, annotated.number)}")
+    return int(annotated.ts[inside[0]]), int(annotated.end[inside[-1]])
 
 
-def choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool = False) -> None:
-    """Choose, in ``keep``, what lies on devices and belongs to what the host does in ``[start, end)``: :func:`between`
-    says what that is."""
-    work = gpu_work(trace)
-    begun = np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch])
-    belongs = (begun >= start) & (begun < end) & ~before_recording(trace)
+def chosen(trace: Trace, start: int, end: int, *, around: bool = False, launched_only: bool = False) -> Bools:
+    """The events of the period ``[start, end)``, absolute ns: all that cuts a trace chooses them so.
+
+    They are the events of the host that begin in it, and what belongs to them on devices: GPU work that they launched,
+    however much later it runs; work of unknown launch that begins in the period (unless ``launched_only``);
+    ``cuda_sync`` slices likewise; and annotations of the device whose first work belongs. So each event belongs to one
+    of several periods in a row.
+
+    With what goes on ``around`` its beginning, as in a recording that begins at that time: the host's slices that began
+    earlier and reach into the period, and the work that devices still have to do. Without it they would seem to wait
+    for the host.
+    """
+    events, work = trace.events, gpu_work(trace)
+    keep: Bools = (events.ts >= start) & (events.ts < end)
+    early = before_recording(trace)
+    begun = np.where(work.launch == NO_INDEX, work.ts, events.ts[work.launch])
+    belongs = (begun >= start) & (begun < end) & ~early
     if launched_only:
         belongs &= work.launch != NO_INDEX
+    if around:
+        keep |= (events.phase == COMPLETE) & (events.ts < start) & (events.end > start)
+        belongs |= ((begun < start) | early) & (work.end > start)
     keep[work.row] = belongs
-    syncs = trace.events.slices_of(Category.CUDA_SYNC)
-    calls = launches(trace).of(trace.events.correlation[syncs])
+    syncs = events.slices_of(Category.CUDA_SYNC)
+    calls = launches(trace).of(events.correlation[syncs])
     keep[syncs[calls != NO_INDEX]] = keep[calls[calls != NO_INDEX]]
-    notes = trace.events.slices_of(Category.GPU_USER_ANNOTATION)
-    pieces_of = dict(each(trace.events.track[work.row], len(trace.tracks)))
-    for track, index in each(trace.events.track[notes], len(trace.tracks)):
+    notes = events.slices_of(Category.GPU_USER_ANNOTATION)
+    pieces_of = dict(each(events.track[work.row], len(trace.tracks)))
+    for track, index in each(events.track[notes], len(trace.tracks)):
         rows, pieces = notes[index], pieces_of.get(track)
         if pieces is not None:
-            following = np.searchsorted(work.ts[pieces], trace.events.ts[rows])
+            following = np.searchsorted(work.ts[pieces], events.ts[rows])
             known = following < len(pieces)
             keep[rows[known]] = belongs[pieces[following[known]]]
+    return keep
 
 
 def only(trace: Trace, keep: Bools) -> Trace:
@@ -113,43 +121,7 @@ def missing(first: int, last: int, numbers: Int64s) -> str:
     return f"{wanted}; it has {there}"
 
 
-# Selects the events that stay when a trace is cut: whole slices, and arrows with both ends.
-
-
 _ARROWS = [ord(phase) for phase in "stf"]
-
-
-def of_steps(trace: Trace, first: int, last: int) -> Bools:
-    """The events of these steps, both included: what the host does within them, and the GPU work that it launches.
-
-    Work that the devices still do for earlier steps when the first begins stays, too. Without it the devices would seem
-    to wait for the host. Its launches are removed, as in a recording that begins at that time.
-
-    Raises:
-        UsageError: the trace has no such step.
-    """
-    known = steps(trace)
-    chosen = np.flatnonzero((known.number >= first) & (known.number <= last))
-    if not len(chosen):
-        raise UsageError(f"{trace.source.label}: {missing(first, last, known.number)}")
-    start, end = int(known.ts[chosen[0]]), int(known.end[chosen[-1]])
-    keep = of_time(trace, start, end)
-    keep &= ~np.isin(trace.events.category, ON_DEVICE)
-    on_devices = np.zeros(len(keep), np.bool_)
-    choose_on_devices(trace, on_devices, start, end)
-    work = gpu_work(trace)
-    launched = np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch])
-    on_devices[work.row[(launched < start) & (work.end > start)]] = True
-    return keep | on_devices
-
-
-def of_time(trace: Trace, start: int, end: int) -> Bools:
-    """The slices that lie within ``[start, end)``, absolute ns, and the other events in that period."""
-    events = trace.events
-    dur = events.dur[:]
-    lasting = (events.phase == COMPLETE) & (dur > 0)
-    keep: Bools = (events.ts < end) & np.where(lasting, events.ts + dur > start, events.ts >= start)
-    return keep
 
 
 def without(trace: Trace, categories: Sequence[str]) -> Bools:
