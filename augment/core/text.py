@@ -127,7 +127,8 @@ def share(part: float, whole: float) -> str:
 
 def counted(count: float, noun: str, nouns: str = "") -> str:
     """``1 call``, ``12 calls``, ``2.5 calls``. ``nouns`` is the plural if it is not formed with an s."""
-    text = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:,.1f}"
+    rounded = round(count, 1)
+    text = f"{count:,.0f}" if count >= 10 or (rounded == round(count) and (rounded or not count)) else f"{rounded:,.1f}"
     return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
 
 

@@ -19,6 +19,7 @@ from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.standstills import WHOLE
+from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
@@ -97,8 +98,8 @@ def host_sentence(trace: Trace, words: Words) -> str:
 
 
 def _operators(trace: Trace) -> str:
-    """Where the host's time goes: ``. For 86 % of a step of 1.2 s no thread runs an operator; …``, and ``. It spends
-    78 % in aten::mm of 412 ms in operators``."""
+    """Where the host's time goes: ``. For 86 % of a step of 1.2 s no thread runs an operator; …``, and ``.
+    All operators of the recording take 412 ms: 78 % in aten::mm``."""
     rows = operators_alone(trace)
     windows, events = measure(trace).windows, trace.events
     whole = union(windows.start, windows.end)
@@ -110,7 +111,7 @@ def _operators(trace: Trace) -> str:
     chosen = is_among(operators.row, rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
     shares = _shares(trace, ns, float(ns.sum()))
-    return f"{text}. It spends {listed(shares)} of {time(float(ns.sum()))} in operators" if shares else text
+    return f"{text}. All operators of the recording take {time(float(ns.sum()))}: {listed(shares)}" if shares else text
 
 
 @derived
@@ -121,10 +122,20 @@ def operators_alone(trace: Trace) -> Int64s:
 
 
 def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
-    """What the main thread is in while no thread runs an operator: frames and annotations, if they were recorded."""
+    """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
+    annotations, if they were recorded."""
     whole, lane = measure(trace), main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
     text = f". For {percent(ratio)} of {length} no thread runs an operator"
+    collectives = host_collectives(trace)
+    _, _, waits = clip(union(collectives.ts, collectives.end), outside)
+    if total(waits) >= TOLD_OUTSIDE * total(outside):
+        names = distinct(trace.events.name[collectives.row]).tolist()
+        ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
+        waiting = (
+            f"for {percent(ratio * total(waits) / total(outside))} of it {ways} waits for other ranks or the network"
+        )
+        text += f"; {waiting} (the traces of all ranks, in a folder, show which)"
     ns = np.zeros(len(trace.strings)) if lane == NO_INDEX else _spent(trace, lane, outside)
     ns[starting(trace, STEP)] = 0
     rows = trace.events.slices_of(Category.USER_ANNOTATION)

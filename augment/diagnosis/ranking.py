@@ -20,6 +20,7 @@ from augment.diagnosis.rule import (
     SEVERITIES,
     Answer,
     Finding,
+    Fine,
     Found,
     Limit,
     NoData,
@@ -58,6 +59,11 @@ def diagnose(trace: Trace) -> RankedFindings:
         asked = [partial(_of_no_step, trace, rule) for rule in rules]
     made = dict(zip(rules, trace.context.threads.all(asked), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
+    stalls, gaps = (answers[name] for name in ("host_gaps", "step_gaps"))
+    if isinstance(stalls, Found) and isinstance(gaps, Found) and stalls.cut and gaps.cut and gaps.confidence != "low":
+        # What step_gaps tells is not told twice, the second time without the engine's option
+        if NEARLY * _saved_by_both(trace, stalls.cut, gaps.cut) <= (gaps.saved_ns or 0):
+            answers["host_gaps"] = Fine("the host's long stalls are those between steps, which step_gaps tells")
     findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
     few = is_excerpt(trace)
     findings.sort(key=lambda finding: _rank(finding, few=few))

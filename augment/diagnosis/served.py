@@ -26,16 +26,12 @@ _ORDER = ("decode", "mixed", "prefill", "denoise", "step")
 
 def served_sentence(trace: Trace) -> str:
     """The sentence, of the first device; empty without an engine's steps."""
-    if not (served := served_steps(trace)):
+    if (phases := _phases(trace)) is None:
         return ""
-    steps = served[0]
-    steady = np.flatnonzero(np.isin(steps.windows.begin, measure(trace).windows.begin))
-    by_phase = {phase: steady[[steps.batches[place].phase == phase for place in steady.tolist()]] for phase in _ORDER}
-    by_phase = {phase: places for phase, places in by_phase.items() if len(places)}
-    if not by_phase or set(by_phase) == {"step"}:
-        return ""
-    engine = steps.batches[int(steady[0])].engine or "The engine"
-    parts = [_phase(steps, phase, places, len(steady)) for phase, places in by_phase.items()]
+    steps, by_phase = phases
+    steady = sum(map(len, by_phase.values()))
+    engine = steps.batches[int(min(places[0] for places in by_phase.values()))].engine or "The engine"
+    parts = [_phase(steps, phase, places, steady) for phase, places in by_phase.items()]
     main = next(iter(by_phase.values()))
     gaps, wall = steps.gap_ns[main], steps.wall_ns[main]
     gap = median(gaps[gaps >= 0]) if (gaps >= 0).any() else 0.0
@@ -43,7 +39,26 @@ def served_sentence(trace: Trace) -> str:
         parts.append(
             f"the device idles {time(gap)} ({percent(gap / max(median(wall), 1))}) before the next step's work"
         )
-    return f"{engine} {'; '.join(parts)}{_bandwidth(trace, steps, main)}."
+    bandwidth = "" if _unknown_bandwidth(trace, steps, main) else _bandwidth(trace, steps, main)
+    return f"{engine} {'; '.join(parts)}{bandwidth}."
+
+
+def unknown_bandwidth(trace: Trace) -> str:
+    """Why it is not known how much of the memory's rate the main phase uses; empty if it is, or without an engine."""
+    phases = _phases(trace)
+    why = _unknown_bandwidth(trace, phases[0], next(iter(phases[1].values()))) if phases else ""
+    return f"Its use of the memory's rate (MBU) is not known: {why}." if why else ""
+
+
+def _phases(trace: Trace) -> tuple[ServedSteps, dict[str, Places]] | None:
+    """The steps of the first device, and the steady ones of each phase, the main one first."""
+    if not (served := served_steps(trace)):
+        return None
+    steps = served[0]
+    steady = np.flatnonzero(np.isin(steps.windows.begin, measure(trace).windows.begin))
+    by_phase = {phase: steady[[steps.batches[place].phase == phase for place in steady.tolist()]] for phase in _ORDER}
+    by_phase = {phase: places for phase, places in by_phase.items() if len(places)}
+    return None if not by_phase or set(by_phase) == {"step"} else (steps, by_phase)
 
 
 def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
@@ -76,16 +91,22 @@ def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
     return text + f", {sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9:,.0f} tokens/s"
 
 
-def _bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
-    """How much of the memory's rate the phase uses, or why that is not known."""
-    mbu, covered = steps.mbu_ratio[places], steps.covered_ratio[places]
+def _unknown_bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
     if steps.lacking:
-        return f". Its use of the memory's rate (MBU) is not known: {steps.lacking}"
-    known = f"bytes are known of {percent(median(covered))} of the busy time"
-    if median(covered) < LEAST_COVERED and trace.context.attached(GraphCapture) is None:
-        hint = "--graph-capture FILE has shapes of kernels in graphs"
-        return f". Its use of the memory's rate (MBU) is not known: {known}; {hint}"
-    return f". It uses at least {percent(median(mbu))} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
+        return steps.lacking
+    covered = median(steps.covered_ratio[places])
+    if covered >= LEAST_COVERED or trace.context.attached(GraphCapture) is not None:
+        return ""
+    return (
+        f"bytes are known of {percent(covered)} of the busy time; --graph-capture FILE has shapes of kernels in graphs"
+    )
+
+
+def _bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
+    """How much of the memory's rate the phase uses."""
+    used, covered = percent(median(steps.mbu_ratio[places])), percent(median(steps.covered_ratio[places]))
+    known = f"bytes are known of {covered} of the busy time"
+    return f". It uses at least {used} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
 
 
 def _unknown(trace: Trace, steps: ServedSteps) -> str:

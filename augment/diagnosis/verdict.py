@@ -13,7 +13,7 @@ from augment.arrays.intervals import Intervals, clip, total
 from augment.arrays.types import NO_INDEX
 from augment.core.context import derived
 from augment.core.text import Words, counted, percent, short, time
-from augment.core.trace import Category, Trace
+from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence
@@ -29,7 +29,7 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
-from augment.diagnosis.served import served_sentence
+from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import title
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.what_if import Cut, joined
@@ -37,6 +37,7 @@ from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
 from augment.facts.source.cut_mark import lacks_causes
+from augment.facts.steps.step_windows import recorded_windows
 from augment.facts.waits.gap_causes import GapCategory
 
 MOST_FINDINGS = 3
@@ -111,6 +112,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         more = [each for each in _possible(result) if not each.is_grave and (each.found.saved_ns or 0) > most]
         made += [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
     made += _together(trace, result, chosen)
+    if lacking := unknown_bandwidth(trace):
+        made.append(Sentence(lacking))
     return tuple(made[:6])
 
 
@@ -315,9 +318,22 @@ def _length(trace: Trace) -> str:
 
 
 def _left_out(trace: Trace) -> str:
-    """How long a recording without steps lasts before its first GPU work and after its last; empty if that is short."""
+    """How long a recording without steps, or of an engine, lasts before its first GPU work and after its last, and what
+    the host does before; empty if that is short."""
     whole, least = measure(trace), TOLD_RATIO * measure(trace).length_ns
     before = f"{time(whole.lead_in_ns)} before its first {words(trace).gpu} work" * (whole.lead_in_ns > least)
+    windows, events, work = recorded_windows(trace), trace.events, gpu_work(trace)
+    calls = events.slices_of(*LAUNCHES)
+    if before and len(windows) and len(calls):
+        start, end = max(int(windows.begin[0]), int(events.ts[0])), int(windows.start[0])
+        ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)
+        longest, launch = int(ns.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
+        if 2 * ns[longest] > end - start:
+            before += (
+                f", {percent(ns[longest] / (end - start))} of it in {short(trace.strings[events.name[calls[longest]]])}"
+            )
+        elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
+            before += f", which was launched {time(end - int(events.end[launch]))} earlier"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)
     return " and ".join(filter(None, (before, after)))
 
@@ -337,7 +353,9 @@ def _notes(trace: Trace) -> str:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
     if whole.compilation_count:
         notes.append(f"without {counted(whole.compilation_count, 'step')} in which code is compiled")
-    if abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
+    if _left_out(trace):
+        notes.append(f"without {_left_out(trace)}")
+    elif abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
     return f" ({'; '.join(notes)})" if notes else ""
 

@@ -135,7 +135,7 @@ def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
     (sentence,) = augmented.verdict.text
     assert sentence.startswith("There is no GPU work in this recording: only the host can be judged. ")
     assert sentence.endswith(
-        "It spends 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty of 60 ns in operators."
+        "All operators of the recording take 60 ns: 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty."
     )
 
 

@@ -330,7 +330,29 @@ def test_time_outside_of_operators_counts() -> None:
     (elsewhere,) = verdict(trace_of(LONG_STEP, few, op("aten::mul", 10 * MS, 98 * MS, thread=2)))[:1]
     assert "no thread runs an operator" not in elsewhere
     (healthy,) = verdict(trace_of(LONG_STEP, op("aten::mm", 0, 95 * MS)))[:1]
-    assert healthy.endswith("It spends 100 % in aten::mm of 95 ms in operators.")
+    assert healthy.endswith("All operators of the recording take 95 ms: 100 % in aten::mm.")
+
+
+@pytest.mark.parametrize("longer", [0, 80])
+def test_collectives_of_the_host_are_waits_for_others(longer: int) -> None:
+    """Metamorphic: a collective that takes longer in a step makes that step an outlier by just that time."""
+    events, now = [], 0
+    for step in range(6):
+        waits = 70 + (longer if step == 3 else 0)
+        events.append(annotation(f"ProfilerStep#{step}", now * MS, (now + 30 + waits) * MS))
+        events.append(op("aten::mm", (now + 5) * MS, (now + 25) * MS))
+        reduce = "gloo:all_reduce"
+        events.append(
+            Event(Category.USER_ANNOTATION, reduce, (now + 25) * MS, (now + 25 + waits) * MS, Track(0, 100, 9))
+        )
+        now += 30 + waits
+    text = " ".join(verdict(trace_of(*events)))
+    assert f"{'80' if not longer else '82'} % of a step" in text
+    assert "gloo:all_reduce waits for other ranks or the network" in text
+    assert ("Step 3 takes 1.8 times the median of 100 ms, 100 % of the excess collectives of the host" in text) == bool(
+        longer
+    )
+    assert ("save 13 ms per step (12 %)" in text) == bool(longer)
 
 
 def python_of(thread: int, name: str, start: int, end: int, process: int = 100) -> Event:

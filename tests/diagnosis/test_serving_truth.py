@@ -10,8 +10,8 @@ import pytest
 from augment.analyses import inference_steps
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import eager_decodes, graph_padding, prefill_stalls, rejected_drafts, step_gaps
+from augment.diagnosis.rule import Fine, Found
+from augment.diagnosis.rules import eager_decodes, graph_padding, host_gaps, prefill_stalls, rejected_drafts, step_gaps
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from said import advice_of, evidence_of, title_of
@@ -92,6 +92,16 @@ def test_a_slower_scheduler_costs_more() -> None:
     saved = [problem(step_gaps, Serving(schedule_ns=length)).saved_ns or 0 for length in (600 * US, 1_200 * US, 2 * MS)]
     assert saved == sorted(saved)
     assert saved[0] < saved[1] - 400 * US < saved[2] - 800 * US
+
+
+def test_a_gap_between_steps_is_told_once() -> None:
+    """By the rule that knows the engine's option; the host's long stalls are the same time."""
+    trace = serve(Serving(schedule_ns=3 * MS))
+    assert isinstance(host_gaps.check(trace), Found)
+    result = diagnose(trace)
+    assert result.findings[0].rule == "step_gaps"
+    assert isinstance(result.answers["host_gaps"], Fine)
+    assert "host_gaps" not in {each.rule for each in result.findings}
 
 
 def test_a_pause_promises_nothing() -> None:

@@ -141,6 +141,7 @@ SAMPLES: list[Seen] = [
     rules.slow_start.SlowStart(90 * MS, 2.1),
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
     rules.step_outliers.StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
+    rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "exposed communication", 0.8),
     rules.clock_drop.ClockDrop(0.08),
     rules.clock_drop.ClockDrop(0.08, 1980.0, 1410.0),
     rules.clock_drop.ClockDrop(0.08, 1980.0, 1980.0),

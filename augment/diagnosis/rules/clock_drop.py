@@ -57,7 +57,8 @@ class ClockDrop(rule.Seen, frozen=True):
         return "a steady clock"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"equal kernels take {text.percent(self.growth_ratio)} longer at the end than at the start"
+        change = f"{text.percent(abs(self.growth_ratio))} {'less' if self.growth_ratio < 0 else 'longer'}"
+        return f"equal kernels take {change} at the end than at the start"
 
     def advice(self, words: text.Words) -> str:
         return f"Look at clocks, power and temperature ({words.clock_tool})"

@@ -56,6 +56,8 @@ def check(trace: Trace) -> rule.Answer:
     devices = devices_held(trace)
     if not devices and not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded")
+    if not devices and any(events.on_stream for events in facts.memory.devices(trace)):
+        return rule.NoData("what PyTorch holds of the device's memory was not recorded: this trace has no totals")
     if not devices:
         return rule.NoData("no memory of the device was recorded", "record with {memory}")
     known = [(memory, facts.operators.capacity_bytes(trace, memory.device)) for memory in devices]

@@ -30,7 +30,7 @@ class SlowStart(rule.Seen, frozen=True):
         return f"{first}, {self.times:.1f} times as long as the others: it is left out here"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"the first step takes {self.times:.1f} times as long as the others"
+        return f"the first step takes {self.times:.1f} times as long as the others: it is no warm-up"
 
     def advice(self, words: text.Words) -> str:
         return "Give the profiler's schedule a warmup step, so that only steady steps are recorded"

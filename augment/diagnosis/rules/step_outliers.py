@@ -28,6 +28,8 @@ _PARTS = {
     "host_wait_ns": "waiting for the host",
     "other_wait_ns": "other waits",
 }
+_BY_HOST = "collectives of the host"
+_WITH_OTHERS = {_PARTS["exposed_communication_ns"], _BY_HOST}
 
 
 class StepOutliers(rule.Seen, frozen=True):
@@ -50,6 +52,10 @@ class StepOutliers(rule.Seen, frozen=True):
         return f"making {'it' if len(self.steps) == 1 else 'them'} like the others"
 
     def advice(self, words: text.Words) -> str:
+        if self.part in _WITH_OTHERS:
+            return (
+                "See which rank comes late in these steps, or whether the network is slow: diagnose all ranks' folder"
+            )
         return (
             "Look at what these steps do that others do not: a checkpoint, logging, an evaluation, a batch of another "
             "size"
@@ -88,6 +94,12 @@ def check(trace: Trace) -> rule.Answer:
         for key, name in _PARTS.items()
         if key in figures.of_device
     }
+    collectives = facts.collectives.host_collectives(trace)
+    if len(collectives):
+        taken = arrays.union(collectives.ts, collectives.end)
+        which, _, parts = arrays.clip(arrays.Intervals(windows.start, windows.end), taken)
+        held = np.bincount(which, parts.end - parts.start, len(windows))
+        grown[_BY_HOST] = float(held[outlying].mean() - held[~outlying].mean())
     most = max(grown, key=lambda name: grown[name], default="")
     part, share = (most, min(grown[most] / growth, 1.0)) if most and 2 * grown[most] > growth else ("", 0.0)
     seen = StepOutliers(

@@ -57,6 +57,8 @@ def check(trace: Trace) -> rule.Answer:
     events, work = trace.events, facts.gpu.work(trace)
     rows = events.slices_of(Category.USER_ANNOTATION)
     rows = judging.rows_in_steps(trace, rows[facts.gpu.steps_of_optimizers(trace)[events.name[rows]]])
+    if not len(work):
+        return rule.NotApplicable("no {gpu} work was recorded")
     if not len(rows):
         return rule.NotApplicable("no step of an optimizer was recorded")
     places = work.where(

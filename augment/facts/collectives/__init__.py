@@ -7,6 +7,7 @@ from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
 from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
 from augment.facts.collectives.network_of_logs import DifferingRanks, NetworkOfLog, network_of_log
+from augment.facts.collectives.rank_progress import HostCollectives, host_collectives
 from augment.facts.collectives.recorded_by_library import joined_records
 
 __all__ = [
@@ -15,10 +16,12 @@ __all__ = [
     "Collectives",
     "DifferingRanks",
     "Group",
+    "HostCollectives",
     "NetworkOfLog",
     "carries_activations",
     "exposed_ns",
     "gathers_of_parameters",
+    "host_collectives",
     "joined_records",
     "kernels",
     "network",
