@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from augment.batch import job_question, locations
 from augment.batch.inputs import Input
@@ -96,22 +96,12 @@ class Manifest:
         beside = self._evidence.near(item.path, record["rank"], record["world_size"])
         if record.get("beside", "") != beside.state(record["rank"]):
             return None
-        outputs, summaries = self._files(record["outputs"]), self._files(record["summaries"])
+        outputs, summaries = _files(self._root, record["outputs"]), _files(self._root, record["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
         if not all(self._size(file) is not None and job_question.is_as_written(file, summaries) for file in changed):
             return None
-        return Result(
-            item.path,
-            "done_before",
-            outputs,
-            sha256=record["sha256"],
-            rank=record["rank"],
-            world_size=record["world_size"],
-            summaries=summaries,
-            drawn=job_question.NOT_KNOWN if changed else record["drawn"],
-            evidence_state=record.get("beside", ""),
-            partial=record.get("partial", ""),
-        )
+        result = replace(_result(self._root, record), path=item.path)
+        return replace(result, drawn=job_question.NOT_KNOWN) if changed else result
 
     def record(self, item: Input, result: Result) -> None:
         """Record the result of ``item``."""
@@ -172,14 +162,7 @@ class Manifest:
     @cached_property
     def _known(self) -> dict[str, dict[str, Any]]:
         """The last record of each input."""
-        known: dict[str, dict[str, Any]] = {}
-        names = os.listdir(self._root) if self._remote_sizes is None else self._remote_sizes
-        for name in sorted(name for name in names if "/" not in name and is_manifest(name)):
-            for line in locations.read(locations.join(self._root, name)).splitlines():
-                record = _decoded(line)
-                if record and record["finished_ns"] >= known.get(record["input"], record)["finished_ns"]:
-                    known[record["input"]] = record
-        return known
+        return _records(self._root, os.listdir(self._root) if self._remote_sizes is None else self._remote_sizes)
 
     def _size(self, file: File) -> int | None:
         """The current size of a file; None if it does not exist."""
@@ -187,13 +170,46 @@ class Manifest:
             return self._remote_sizes.get(locations.below(file.path, self._root))
         return locations.size(file.path)
 
-    def _files(self, records: list[dict[str, Any]]) -> tuple[File, ...]:
-        return tuple(File(**{**file, "path": locations.join(self._root, file["path"])}) for file in records)
-
     def _relative(self, files: Iterable[File]) -> list[dict[str, Any]]:
         """The files as records, without empty fields."""
         records = [{**asdict(file), "path": locations.below(file.path, self._root)} for file in files]
         return [{name: value for name, value in record.items() if value or name in _ALWAYS} for record in records]
+
+
+def results_in(root: str) -> list[Result]:
+    """What the manifests of a local folder tell of converted inputs, whatever has changed since."""
+    records = _records(root, os.listdir(root)).values()
+    return [_result(root, record) for record in records if record["status"] == "augmented"]
+
+
+def _records(root: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The last record of each input in the manifests among these files of a folder."""
+    known: dict[str, dict[str, Any]] = {}
+    for name in sorted(name for name in names if "/" not in name and is_manifest(name)):
+        for line in locations.read(locations.join(root, name)).splitlines():
+            record = _decoded(line)
+            if record and record["finished_ns"] >= known.get(record["input"], record)["finished_ns"]:
+                known[record["input"]] = record
+    return known
+
+
+def _result(root: str, record: dict[str, Any]) -> Result:
+    return Result(
+        record["path"],
+        "done_before",
+        _files(root, record["outputs"]),
+        sha256=record["sha256"],
+        rank=record["rank"],
+        world_size=record["world_size"],
+        summaries=_files(root, record["summaries"]),
+        drawn=record["drawn"],
+        evidence_state=record.get("beside", ""),
+        partial=record.get("partial", ""),
+    )
+
+
+def _files(root: str, records: list[dict[str, Any]]) -> tuple[File, ...]:
+    return tuple(File(**{**file, "path": locations.join(root, file["path"])}) for file in records)
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:

@@ -21,6 +21,12 @@ TIMEOUT_S = 60.0
 
 @click.command("open", short_help="Show a trace, or all ranks of a job, in the Perfetto UI.")
 @click.argument("file", metavar="FILE|FOLDER", type=TRACE)
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Of FOLDER, show this rank alone, with what its job tells where a run has written into FOLDER.",
+)
 @click.option("--offline", is_flag=True, help="Also serve the UI, for machines without internet access (extra [ui]).")
 @click.option("--whole", is_flag=True, help="Show all of a trace that is larger than most browsers hold.")
 @click.option(
@@ -48,6 +54,7 @@ TIMEOUT_S = 60.0
 @debug
 def command(
     file: str,
+    rank: int | None,
     offline: bool,
     whole: bool,
     moments: tuple[float, float] | None,
@@ -71,18 +78,20 @@ def command(
 
     if port not in (None, PORT) and not offline:
         raise UsageError(f"--port {port}: ui.perfetto.dev fetches only from port {PORT}; other ports need --offline")
+    if rank is not None and not os.path.isdir(file):
+        raise UsageError(f"--rank: needs a folder; {file} is none")
     if os.path.exists(file):
         expect_regular(file)  # before anything waits for a port
     ui = ui_folder() if offline else None
     server = TraceServer(PORT if port is None else port)
     try:
         with tempfile.TemporaryDirectory(prefix="augment-open-") as folder:
-            return _serve(server, _prepared(file, Path(folder), whole, moments), ui, not no_browser, timeout)
+            return _serve(server, _prepared(file, rank, Path(folder), whole, moments), ui, not no_browser, timeout)
     finally:
         server.close()
 
 
-def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float] | None) -> Prepared:
+def _prepared(file: str, rank: int | None, folder: Path, whole: bool, moments: tuple[float, float] | None) -> Prepared:
     from augment.cli.terminal import bar
     from augment.viewer.preparing import Prepared, prepare
 
@@ -92,7 +101,7 @@ def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float]
             shown.say(f"augment: {text}")
 
         if os.path.isdir(file):
-            file = _of_folder(file, folder, tell, shown.stage, whole)
+            file = _of_folder(file, rank, folder, tell, shown.stage, whole)
         prepared = prepare(file, folder, tell, shown.stage, whole=whole)
     if moments is None:
         return prepared
@@ -101,10 +110,10 @@ def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float]
 
 
 def _of_folder(
-    folder: str, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
+    folder: str, rank: int | None, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
 ) -> str:
-    """What to open of a folder: its only trace; or the timeline of its ranks, made in ``scratch`` unless the folder has
-    one that is not older than they are. Without traces, what augment wrote into it.
+    """What to open of a folder: the trace of ``rank``; without one, its only trace, or the timeline of its ranks, made
+    in ``scratch`` unless the folder has one that is not older than they are; what augment wrote if it has no traces.
 
     Raises:
         AugmentError: it holds no trace, or ranks of several jobs.
@@ -117,6 +126,10 @@ def _of_folder(
     from augment.writers.perfetto import SUFFIX
 
     inputs = choose_inputs([folder], None).inputs
+    if rank is not None:
+        from augment.batch.of_rank import trace_of
+
+        return trace_of(folder, inputs, rank, scratch, stage)
     if not inputs:
         written = sorted(map(str, Path(folder).glob(f"*{SUFFIX}")))
         timeline = os.path.join(folder, f"job{SUFFIX}")

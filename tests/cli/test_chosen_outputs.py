@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from running import Augment
 
+from augment.batch.inputs import choose_inputs
+from augment.batch.of_rank import trace_of
+from augment.errors import InputError
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
@@ -94,6 +97,27 @@ def test_traces_of_no_job_are_written(traces: Path, tmp_path: Path, run: Augment
     assert [Path(path).name for path in last["outputs"]] == ["rank3.augmented.pftrace", "rank3.metrics.json"]
     assert run(traces / "rank3.pt.trace.json.gz", tmp_path / "single", "auto").code == 0
     assert drawn(tmp_path / "single") == [3]
+
+
+def test_a_rank_on_demand(traces: Path, tmp_path: Path, augment: Augment) -> None:
+    source, out, scratch = tmp_path / "in", tmp_path / "out", tmp_path / "scratch"
+    source.mkdir()
+    for rank in (0, 3, LATE):
+        shutil.copy(traces / f"rank{rank}.pt.trace.json.gz", source)
+    assert trace_of(str(source), choose_inputs([str(source)], None).inputs, 3, scratch, str) == str(
+        source / "rank3.pt.trace.json.gz"
+    )
+    augment("run", source, "-o", out, "--outputs", "none")
+    made = Path(trace_of(str(out), [], LATE, scratch, str))
+    assert (made.parent, drawn(out)) == (scratch, [])
+    augment("run", source, "-o", out, "--outputs", LATE)
+    there = trace_of(str(out), [], LATE, scratch, str)
+    assert there == str(out / f"rank{LATE}.augmented.pftrace")
+    assert made.read_bytes() == Path(there).read_bytes()
+    with pytest.raises(InputError, match="holds 0 traces of rank 7"):
+        trace_of(str(out), [], 7, scratch, str)
+    ended = augment("open", made, "--rank", 3)
+    assert (ended.code, "needs a folder" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize("outputs", ["some", "3-", "5-3"])
