@@ -55,8 +55,7 @@ from augment.analyses import (
     temporal_breakdown,
     user_annotation_breakdown,
 )
-from augment.core.findings import Outcome
-from augment.core.trace import Category
+from augment.core import Category, Outcome
 
 
 class Analysis(Protocol):

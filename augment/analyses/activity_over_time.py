@@ -24,8 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.device_activity import (
     COMMUNICATION,
     COMPUTATION,

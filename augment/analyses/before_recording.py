@@ -27,9 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import total, union
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording, launch_unknown, launch_unknown_diagnostics
 

@@ -25,11 +25,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import Annotation, SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Annotation, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.library_records import FlightDumps, InspectorLogs, NcclLogs
 from augment.core.text import percent, size, time
-from augment.core.trace import Diagnostic, Trace
 from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records, traced_collectives
 
 NAME = "collective_records"

@@ -33,9 +33,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Places, combinations, each, intervals
-from augment.core.annotations import CounterTrack
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, CounterTrack, Findings, Identity, Skipped, Trace, column
 from augment.facts.collectives.collective_kernels import ARGS, Collectives, collectives
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.names.kernel_types import bus_factor

@@ -19,9 +19,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, communication_at, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 

@@ -21,10 +21,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from augment import facts
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Diagnostic, Findings, Skipped, Trace, column
 from augment.core.library_records import Communicator, NcclLogs
 from augment.core.text import listed, ranges_text
-from augment.core.trace import Diagnostic, Trace
 
 NAME = "communicators"
 NEEDS = ()

@@ -20,11 +20,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import SliceTrack, Texts
+from augment.core import Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.compiler_records import Compilation, CompileSpan
-from augment.core.findings import Findings, Skipped, column
 from augment.core.source_code import label
-from augment.core.trace import Diagnostic, Trace
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.compile_logs import logged_compilations, regions
 from augment.facts.steps.step_windows import step_windows

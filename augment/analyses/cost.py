@@ -18,8 +18,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Trace
+from augment.core import GPU_WORK, Findings, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.errors import UsageError

@@ -71,9 +71,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, is_any
-from augment.core.annotations import Ends, Flows, SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import LAUNCHES, Trace
+from augment.core import LAUNCHES, Ends, Findings, Flows, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows

@@ -25,8 +25,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import LAUNCHES, Trace
+from augment.core import LAUNCHES, Findings, Skipped, Trace, column
 from augment.facts.critical.longest_path import KINDS, windows
 from augment.facts.critical.what_if import longest_names
 from augment.facts.gpu.lines_of_work import lines_of_names

@@ -26,8 +26,7 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import Category, Trace
+from augment.core import Category, Findings, Skipped, Trace, column
 from augment.facts.gpu.counter_ranges import counter_ranges
 
 NAME = "cupti_counters"

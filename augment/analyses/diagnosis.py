@@ -29,9 +29,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from augment.core.findings import Findings, Skipped, Verdict, column
+from augment.core import Category, Findings, Skipped, Trace, Verdict, column
 from augment.core.text import listed, short
-from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import has_work, words
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged

@@ -27,8 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Intervals, union
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.watched_gpus import EnergyMeter, energy_meter, watched_gpus
 from augment.facts.host.call_stacks import call_stacks

@@ -22,8 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Category, Identity, Trace
+from augment.core import GPU_WORK, Category, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.gpu_time import annotation_diagnostics, annotations_of_work, gpu_time_by, gpu_time_of
 
 NAME = "gpu_time_by_annotation"

@@ -21,9 +21,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX
-from augment.core.findings import Findings, Skipped, column
+from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column
 from augment.core.text import recording_words
-from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
 from augment.facts.gpu.gpu_time import gpu_time_by, module_work
 from augment.facts.host.call_stacks import crossing_diagnostics
 from augment.facts.host.training_phases import modules

@@ -28,8 +28,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.gpu_time import gpu_time_by, gpu_time_of
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks

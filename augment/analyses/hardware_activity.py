@@ -23,8 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Intervals, Places, union
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.hardware_samples import hardware_samples
 from augment.facts.operators.operator_work import work_families

@@ -80,9 +80,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, combinations, distribution
-from augment.core.annotations import Ends, Flows, SliceTrack, Texts
-from augment.core.findings import Findings, column
-from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.core import GPU_WORK, Diagnostic, Ends, Findings, Flows, Identity, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import Stream, gpu_work
 from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle, is_longer
 from augment.facts.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import OUTLIER, Int64s, Places, median, robust_z
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.served_steps import ServedSteps, served_steps

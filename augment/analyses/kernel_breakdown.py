@@ -31,8 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
-from augment.core.findings import Findings, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Trace, column
 from augment.facts.gpu.filled_sms import occupancy, weighed
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.gpu.lines_of_work import longest_lines

@@ -27,8 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import each, intervals, is_any
-from augment.core.findings import Findings, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Trace, column
 from augment.facts.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES

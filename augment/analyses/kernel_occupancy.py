@@ -25,8 +25,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import combinations, sums
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.filled_sms import occupancy, small_grids, weighed
 from augment.facts.gpu.gpu_time import device_of_work
 from augment.facts.gpu.gpu_work import gpu_work, sort_key

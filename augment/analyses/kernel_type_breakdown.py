@@ -14,8 +14,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.core.findings import Findings, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Trace, column
 from augment.facts.gpu.device_activity import all_masks, mask_name, type_coverage
 
 NAME = "kernel_type_breakdown"

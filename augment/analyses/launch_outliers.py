@@ -32,9 +32,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Int32s, Int64s, distinct, each, run_starts
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.gpu.launched_work import LaunchDelays, launch_delays
 from augment.facts.host.queued_tasks import operators_around

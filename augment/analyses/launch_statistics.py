@@ -31,8 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, distinct, percentiles
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.gpu_work import Stream, gpu_work
 from augment.facts.gpu.launched_work import LaunchDelays, launch_delays, launch_diagnostics
 

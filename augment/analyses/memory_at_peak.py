@@ -24,9 +24,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, combinations, sums
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Category, Findings, Identity, Skipped, Trace, column
 from augment.core.text import recording_words
-from augment.core.trace import Category, Identity, Trace
 from augment.facts.host.call_stacks import around_moments
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 

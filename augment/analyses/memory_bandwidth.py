@@ -23,9 +23,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import intervals, time_weighted
-from augment.core.annotations import CounterTrack
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.core import GPU_WORK, CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.device_activity import copy_rates
 from augment.facts.gpu.gpu_work import gpu_work
 

@@ -29,10 +29,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core.annotations import CounterTrack, byte_unit, in_unit
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, column
+from augment.core.annotations import byte_unit, in_unit
 from augment.core.text import recording_words
-from augment.core.trace import Category, Identity, Trace
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events
 
 NAME = "memory_profile"

@@ -29,10 +29,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core.annotations import CounterTrack, byte_unit, in_unit
+from augment.core import Category, CounterTrack, Diagnostic, Findings, Skipped, Trace, column
+from augment.core.annotations import byte_unit, in_unit
 from augment.core.attachments import MemoryChanges
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import Category, Diagnostic, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.memory_events import CATEGORIES, compared_with_instants, held_by_category
 

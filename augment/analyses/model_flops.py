@@ -35,9 +35,8 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.core.findings import Findings, Skipped, column
+from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column
 from augment.core.text import recording_words
-from augment.core.trace import GPU_WORK, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown

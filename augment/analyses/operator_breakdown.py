@@ -31,8 +31,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import combinations, sums
-from augment.core.findings import Findings, column
-from augment.core.trace import Category, Trace
+from augment.core import Category, Findings, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import launched_work
 from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics, enclosing, operator_times

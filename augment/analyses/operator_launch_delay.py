@@ -39,8 +39,7 @@ from augment.arrays import (
     run_starts,
     sequence_hashes,
 )
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import launch_diagnostics, launched_work
 from augment.facts.host.call_stacks import call_stacks, innermost

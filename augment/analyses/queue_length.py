@@ -22,9 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import changing, time_weighted
-from augment.core.annotations import CounterTrack
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Identity, Trace
+from augment.core import GPU_WORK, LAUNCHES, CounterTrack, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.device_activity import queue_lengths
 from augment.facts.gpu.launched_work import launch_diagnostics
 

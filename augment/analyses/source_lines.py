@@ -25,9 +25,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import combinations, sums
-from augment.core.findings import Findings, Skipped, column
+from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.core.text import recording_words
-from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.facts.gpu.gpu_time import device_of_work
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.gpu.lines_of_work import source_lines

@@ -46,9 +46,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import GPU_WORK, Identity, Trace
+from augment.core import GPU_WORK, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks

@@ -42,10 +42,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import OUTLIER, Int64s, median, robust_z
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.text import TIMES, four_digits
-from augment.core.trace import Identity, Trace
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.step_figures import memory_peaks, step_figures

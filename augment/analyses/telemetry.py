@@ -18,10 +18,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import CounterTrack
-from augment.core.findings import Findings, Skipped, column
+from augment.core import CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
 from augment.core.gpu_samples import Samples, Telemetry
-from augment.core.trace import Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.watched_gpus import watched_gpus
 from augment.facts.steps.step_windows import step_windows

@@ -28,9 +28,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, column
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Identity, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.facts.gpu.launched_work import before_recording_diagnostics

@@ -19,8 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics
-from augment.core.findings import Findings, column
-from augment.core.trace import Category, Identity, Trace
+from augment.core import Category, Findings, Identity, Trace, column
 from augment.facts.gpu.gpu_work import sort_key
 
 NAME = "user_annotation_breakdown"

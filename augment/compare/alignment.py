@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, expand, sums
 from augment.compare.calls import Calls, Side, levels
-from augment.core.trace import Category
+from augment.core import Category
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.operators.operator_work import work_families

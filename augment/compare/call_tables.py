@@ -12,8 +12,7 @@ from augment.compare.calls import Names, Paths, Side
 from augment.compare.diff_rows import Change, LineRow, NameRow, PathRow
 from augment.compare.noise import chance_of, corrected
 from augment.compare.totals import CONTROL, TEST, Ledger, verdict_of
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import LAUNCHES, Category
+from augment.core import LAUNCHES, Category, Findings, Skipped
 from augment.facts.gpu.lines_of_work import source_lines
 from augment.facts.steps.step_windows import steps
 

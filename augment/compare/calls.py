@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, StackIndexes, compressed
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, directly_around, enclosing
 from augment.facts.operators.captured_graphs import graph_work

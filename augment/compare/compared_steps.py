@@ -11,8 +11,8 @@ from msgspec import Struct, field
 
 from augment.arrays import OUTLIER, Bools, Intervals, clip, robust_z, sums, union
 from augment.compare.totals import Samples
+from augment.core import Category, Diagnostic, Trace
 from augment.core.text import value_text
-from augment.core.trace import Category, Diagnostic, Trace
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.first_calls import cold_operators
 from augment.diagnosis.rule import Spans

@@ -36,11 +36,10 @@ from augment.compare.totals import (
     samples_of,
 )
 from augment.compare.waterfall import ByKind, Waterfall, tiles_of
-from augment.core import tabular
-from augment.core.findings import Findings, Outcome, Verdict, table_of
+from augment.core import LAUNCHES, Category, Diagnostic, Findings, Outcome, Trace, Verdict, tabular
+from augment.core.findings import table_of
 from augment.core.tabular import Table
 from augment.core.text import counted, listed, size
-from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording_diagnostics

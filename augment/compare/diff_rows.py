@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from augment.core.findings import column
+from augment.core import column
 
 Change = Literal["added", "deleted", "increased", "decreased", "unchanged"]
 PartChange = Literal["added", "deleted", "renamed", "increased", "decreased", "unchanged"]

@@ -18,10 +18,9 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, EventRows, Int32s, Int64s, Places, Values, each
 from augment.compare.alignment import main_thread
 from augment.compare.core import Pair
-from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
-from augment.core.findings import AugmentedTrace, Findings
+from augment.core import Annotation, AugmentedTrace, CounterTrack, Findings, Identity, SliceTrack, Texts
+from augment.core.annotations import ArgColumn
 from augment.core.text import first_of
-from augment.core.trace import Identity
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.writers.perfetto.flows import Points, TrackSlices, lanes_and_slices

@@ -12,7 +12,7 @@ from augment.compare.calls import Names
 from augment.compare.diff_rows import FigureRow, PartRow
 from augment.compare.totals import TEST
 from augment.compare.waterfall import TileKind, Tiles
-from augment.core.findings import Findings, Outcome, Verdict
+from augment.core import Findings, Outcome, Verdict
 from augment.core.text import rough_interval, rough_time
 
 PARTS = 3  #: of the difference, in the sentence

@@ -17,10 +17,8 @@ from augment.compare.calls import Side
 from augment.compare.core import Diff, Pair
 from augment.compare.diff_rows import ROWS
 from augment.compare.diff_timeline import VERDICT, drawn
-from augment.core.annotations import SliceTrack
+from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace
 from augment.core.bounds import bounded
-from augment.core.findings import AugmentedTrace, Findings, Outcome
-from augment.core.trace import Diagnostic, Trace
 from augment.errors import OutputError
 from augment.facts.gpu.gpu_time import busiest_stream
 from augment.facts.gpu.gpu_work import gpu_work

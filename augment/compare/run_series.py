@@ -25,9 +25,8 @@ from msgspec import Struct
 from augment.compare.compared_steps import expect_work, windows_in
 from augment.compare.noise import ALPHA, chance_of
 from augment.compare.totals import samples_of
-from augment.core.findings import column
+from augment.core import Trace, column
 from augment.core.text import counted, listed, percent, three_digits
-from augment.core.trace import Trace
 from augment.errors import UsageError
 from augment.facts.collectives import kernels
 from augment.facts.steps.step_windows import StepWindows

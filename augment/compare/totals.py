@@ -14,8 +14,7 @@ from augment.analyses import steps
 from augment.arrays import Int64s, Places
 from augment.compare.diff_rows import FigureRow, Verdict
 from augment.compare.noise import ALPHA, corrected, noise_of
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Trace
+from augment.core import Findings, Skipped, Trace
 from augment.errors import UnknownFormat
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work

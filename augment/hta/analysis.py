@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from augment import stragglers
 from augment.arrays import NO_INDEX, Int64s
-from augment.core.trace import COMPLETE, Category
+from augment.core import COMPLETE, Category
 from augment.errors import UsageError
 from augment.facts.gpu.counter_ranges import counter_ranges
 from augment.facts.gpu.gpu_time import annotations_of_work

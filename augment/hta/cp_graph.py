@@ -19,7 +19,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 import numpy as np
 
 from augment.arrays import NO_INDEX, EventRow, Int64s
-from augment.core.trace import Trace as Events
+from augment.core import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_events import EventGraph, event_graph
 from augment.facts.critical.longest_path import BoundBy

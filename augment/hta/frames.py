@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.compare.calls import short_name
+from augment.core import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.core.args import Arg
 from augment.core.jsontext import lenient_json
-from augment.core.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames, args_of_rows

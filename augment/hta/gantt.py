@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.arrays import NO_INDEX
+from augment.core import Trace as Events
 from augment.core.text import short
-from augment.core.trace import Trace as Events
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from augment.compare.calls import short_name
-from augment.core.trace import GPU_WORK
+from augment.core import GPU_WORK
 from augment.errors import UsageError
 from augment.facts.steps.step_windows import steps
 from augment.hta import frames as plots

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX
 from augment.compare.calls import short_name
-from augment.core.findings import Skipped
-from augment.core.trace import Trace as Events
+from augment.core import Skipped
+from augment.core import Trace as Events
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.execution_links import Node, attribute, execution_links

@@ -17,9 +17,7 @@ from augment.arrays.columns import looked_up
 from augment.arrays.intervals import clip, total, union
 from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, WorkIndexes
-from augment.core.annotations import Texts
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Texts, Trace, derived
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost

@@ -12,8 +12,7 @@ import re
 import numpy as np
 
 from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, combinations, is_any, sums
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, derived
 from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of

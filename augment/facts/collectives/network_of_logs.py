@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from augment.core.context import derived
+from augment.core import Trace, derived
 from augment.core.library_records import Communicator, NcclLog, NcclLogs
-from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import Group
 from augment.facts.collectives.recorded_by_library import library_records, traced_collectives
 from augment.facts.names.kernel_types import ALL_GATHER, ALL_REDUCE, POINT_TO_POINT, REDUCE_SCATTER, bus_factor

@@ -16,9 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s
-from augment.core.context import derived
+from augment.core import Trace, derived
 from augment.core.library_records import FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
-from augment.core.trace import Trace
 from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.gpu.gpu_work import gpu_work

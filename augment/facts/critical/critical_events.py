@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int64s, Places, distinct, each, is_among
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core import LAUNCHES, Category, Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds
 from augment.facts.gpu.gpu_work import gpu_work

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
 from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
-from augment.core.context import derived
+from augment.core import Diagnostic, Trace, derived
 from augment.core.threads import Threads
-from augment.core.trace import Diagnostic, Trace
 from augment.facts.critical.handovers import handovers, main_track
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments

@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRow, Int64s, Places, combinations, distinct
-from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core import LAUNCHES, Category, Trace, derived
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import queued_tasks

@@ -12,8 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, each, reserved
-from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core import LAUNCHES, Category, Trace, derived
 from augment.facts.critical.critical_graph import critical_graph, latest, walk
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording

@@ -27,8 +27,7 @@ from augment.arrays.ordering import (
     where_in,
 )
 from augment.arrays.types import Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndexes
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import Trace, derived
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import (

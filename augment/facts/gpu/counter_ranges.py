@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import EventRows, distinct
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, derived
 from augment.facts.gpu.gpu_work import launches
 from augment.facts.host.call_stacks import call_stacks, is_of, outermost
 

@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, Intervals, Masks, WorkIndexes, intervals
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
 from augment.facts.names.kernel_types import KernelType, copy_kind
 

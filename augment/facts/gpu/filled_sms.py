@@ -7,8 +7,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Places
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.source.event_args import arg_columns

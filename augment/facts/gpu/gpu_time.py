@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s, StackIndex, combinations, grouped, settled, sums
-from augment.core.context import derived
-from augment.core.trace import Category, Diagnostic, Identity, Trace
+from augment.core import Category, Diagnostic, Identity, Trace, derived
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
 from augment.facts.host.call_stacks import call_stacks, crossed, crossing_diagnostics, enclosing, innermost
 from augment.facts.host.occupancy import timelines

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import compressed, distinct, group_bounds, grouped, settled
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndex, WorkIndexes
-from augment.core.context import derived
-from augment.core.trace import GPU_WORK, NO_CORRELATION, Category, Identity, Trace
+from augment.core import GPU_WORK, NO_CORRELATION, Category, Identity, Trace, derived
 from augment.facts.names.kernel_types import types_of
 
 

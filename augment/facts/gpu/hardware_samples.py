@@ -10,9 +10,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import EventRow, Int64s
+from augment.core import Category, Trace, derived
 from augment.core.args import Arg
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
 from augment.facts.source.event_args import args_of_rows
 
 _COUNTER = "hardware_counters"  #: the category; a counter's process is named ``GPU 0 Counters``, its arg has no name

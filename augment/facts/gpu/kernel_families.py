@@ -19,10 +19,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, Int32s, Int64s, combinations
+from augment.core import Trace, derived
 from augment.core.attachments import tables_of
-from augment.core.context import derived
 from augment.core.toml import parse_toml
-from augment.core.trace import Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import is_among, settled
 from augment.arrays.types import NO_INDEX, Bools, EventRows, Int32s, Int64s, Places, StackIndexes, WorkIndexes
-from augment.core.context import derived
-from augment.core.trace import LAUNCHES, NO_CORRELATION, Diagnostic, Trace
+from augment.core import LAUNCHES, NO_CORRELATION, Diagnostic, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
 from augment.facts.host.queued_tasks import operators_around

@@ -10,9 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Int64s
-from augment.core.context import derived
+from augment.core import Trace, derived
 from augment.core.gpu_samples import ENERGY, POWER, Samples, Telemetry
-from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.source.recorded_times import apart
 

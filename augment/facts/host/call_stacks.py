@@ -16,10 +16,9 @@ from msgspec import Struct
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, compressed, each, grouped, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int32s, Int64s, Places, StackIndexes
-from augment.core.context import derived
+from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived
 from augment.core.source_code import USERS, function_line, owner
 from augment.core.text import short
-from augment.core.trace import LAUNCHES, Category, Diagnostic, Trace
 from augment.facts.names.name_masks import STEP, starting, strings_where
 from augment.kernels.native import native
 

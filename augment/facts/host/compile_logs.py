@@ -8,9 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import EventRows
+from augment.core import Category, Trace, derived
 from augment.core.compiler_records import Compilation, CompileLogs
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
 from augment.facts.names.name_masks import starting
 from augment.facts.source.recorded_times import apart
 

@@ -11,8 +11,7 @@ from msgspec import Struct
 from augment.arrays.intervals import Intervals, expand, touched, union
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled, where_in
 from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import call_stacks
 from augment.facts.names.name_masks import STEP, starting
 from augment.kernels.native import native

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, EventRow, EventRows, each, looked_up
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import innermost
 from augment.facts.names.name_masks import starting
 

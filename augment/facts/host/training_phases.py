@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from augment.arrays.ordering import distinct, each, is_any, ordered, run_starts
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import (
     around_moments,
     call_paths,

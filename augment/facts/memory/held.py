@@ -18,10 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int32s, Int64s, order_of, sums
+from augment.core import Category as Events
+from augment.core import Trace, derived
 from augment.core.attachments import ACTIONS, STATES, MemorySnapshot
-from augment.core.context import derived
-from augment.core.trace import Category as Events
-from augment.core.trace import Trace
 from augment.facts.names.name_masks import strings_where
 from augment.facts.source.recorded_times import ComparedClocks, apart, compared
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from augment.arrays import Bools
-from augment.core.trace import Trace
+from augment.core import Trace
 
 LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
 STEP = "ProfilerStep"  #: how the names of steps begin

@@ -8,9 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, Int64s, WorkIndexes
-from augment.core.context import derived
+from augment.core import Trace, derived
 from augment.core.text import Words, percent
-from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits
 from augment.facts.operators.operator_calls import Call

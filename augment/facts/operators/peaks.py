@@ -15,10 +15,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment.core import Identity, Trace, derived
 from augment.core.attachments import tables_of
-from augment.core.context import derived
 from augment.core.toml import parse_toml
-from augment.core.trace import Identity, Trace
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 

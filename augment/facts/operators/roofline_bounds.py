@@ -9,8 +9,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, Int64s, Places, WorkIndex, WorkIndexes, numbered, order_of
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits
 from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Int64s, sums
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.name_masks import matching
 from augment.facts.operators.operator_work import operator_work

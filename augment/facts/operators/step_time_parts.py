@@ -11,9 +11,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
-from augment.core.context import derived
+from augment.core import Category, Trace, derived
 from augment.core.text import listed, percent, recording_words, short
-from augment.core.trace import Category, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.gpu.launched_work import work_operators

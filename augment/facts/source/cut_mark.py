@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from augment.core.trace import Diagnostic, Trace
+from augment.core import Diagnostic, Trace
 
 MEMBER = "augmentCut"  #: a member of the outer object
 _HARMLESS = frozenset(("python_function",))  #: categories that no cause of waiting depends on

@@ -16,24 +16,10 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, EventRow, EventRows, Int32s, Int64s, narrowed, order_of
-from augment.core.annotations import Texts
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Texts, Trace, derived
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
-from augment.core.context import derived
 from augment.core.jsontext import mended_json
-from augment.core.trace import (
-    GPU_WORK,
-    LAUNCHES,
-    ArgColumn,
-    Category,
-    Decode,
-    Diagnostic,
-    SourceBytes,
-    SparseColumn,
-    Trace,
-    args_of_event,
-    json_event,
-    moved_args,
-)
+from augment.core.trace import ArgColumn, Decode, SourceBytes, args_of_event, json_event, moved_args
 from augment.facts.names.kernel_types import KernelType, types_of
 from augment.kernels import wanted_args as layout
 from augment.kernels.native import address, native

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace
 
 SINCE_2001_NS = 10**18  #: a clock that counts from 1970 says more
 _LEAST_PAIRS = 2

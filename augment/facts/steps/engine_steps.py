@@ -15,9 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import EventRow, EventRows
+from augment.core import Category, Trace, derived
 from augment.core.attachments import tables_of
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
 from augment.errors import UsageError
 from augment.facts.names.name_masks import LOOKED_AT
 

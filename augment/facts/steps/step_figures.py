@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bytes, Int64s, Intervals, Places, clip, is_any, sums
-from augment.core.trace import Identity, Trace
+from augment.core import Identity, Trace
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.memory_events import memory_rows

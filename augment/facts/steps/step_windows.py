@@ -23,8 +23,7 @@ from augment.arrays import (
     union,
     where_in,
 )
-from augment.core.context import derived
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
 from augment.facts.names.name_masks import matching, strings_where

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndex, WorkIndexes, where_in
-from augment.core.context import derived
-from augment.core.trace import Diagnostic, Trace
+from augment.core import Diagnostic, Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work, launch_moments
 from augment.facts.host.occupancy import host_segments
 

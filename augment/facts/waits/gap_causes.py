@@ -11,9 +11,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, EventRow, EventRows, Int64s, Places, WorkIndex, WorkIndexes
-from augment.core.annotations import ArgColumn, Texts
-from augment.core.context import derived
-from augment.core.trace import Category, Trace
+from augment.core import Category, Texts, Trace, derived
+from augment.core.annotations import ArgColumn
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.gpu.launched_work import before_recording

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from augment.arrays.intervals import Intervals, expand, touched
 from augment.arrays.ordering import each, ordered, where_in
 from augment.arrays.types import NO_INDEX, NO_VALUE, Bytes, EventRows, Int32s, Int64s, Places
-from augment.core.annotations import ArgColumn, Texts
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import Texts, Trace, derived
+from augment.core.annotations import ArgColumn
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.waits.dependencies import UNEXPLAINED_NS
 from augment.facts.waits.gap_causes import (

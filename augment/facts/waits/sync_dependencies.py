@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRow, EventRows, Places, WorkIndex, distinct, each, is_among, is_any
-from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Diagnostic, Identity, Trace
+from augment.core import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks

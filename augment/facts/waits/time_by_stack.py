@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s, combinations
+from augment.core import Category, Trace
 from augment.core.source_code import NOT_USERS, function_line, labels, owner
-from augment.core.trace import Category, Trace
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, communication_at, type_coverage
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.gpu.launched_work import work_operators
