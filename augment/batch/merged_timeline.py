@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from augment.core.attachments import RankInJob
     from augment.job.answer import Answer
     from augment.job.matching.clocks import Clock
+    from augment.job.rank_answers import Problems
     from augment.job.ranks.summary import RankSummary
     from augment.job.roles import Together
     from augment.pipeline.request import Request
-    from augment.writers.perfetto.several import Several, TraceGroup
+    from augment.writers.perfetto.several import FirstView, Several, TraceGroup
     from augment.writers.seams import Addable
 
 
@@ -203,7 +204,6 @@ def merge(
     Raises:
         AugmentError: no rank can be read; no rank has the steps; ``out`` is an input or cannot be written.
     """
-    from augment.job.rank_answers import cures
     from augment.job.roles import together
 
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
@@ -228,8 +228,7 @@ def merge(
         apart = not plan.scheduler or path.parent == Path(locations.parent(out))  # else others do not see the folder
         timeline = _Timeline(ranks, plan, chosen, roles)
         diagnostics = timeline.write(path, report, executor if apart else alone)
-        cured = [] if roles else cures(ranks[0].answer)
-        verdict = (*(roles or ranks[0].answer).verdict.text, *(f"→ {cure}" for cure in cured))
+        verdict = (*(roles or ranks[0].answer).verdict.text, *(f"→ {cure}" for cure in timeline.cures))
         return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
@@ -312,6 +311,7 @@ class _Timeline:
             first_rank += len(answers.summaries)
         self._instance, self._member, self._row = map(np.concatenate, (instance, member, row))
         self._unused: list[str] = []
+        self.cures: list[str] = []  #: what to do, once the ranks are written
         first = [
             int(self._clock(at, 0)(np.array([first_ns]))[0])
             for at in chosen.ranks
@@ -321,14 +321,18 @@ class _Timeline:
 
     def write(self, path: Path, report: Report, executor: Executor) -> tuple[Diagnostic, ...]:
         """Write the chosen ranks; diagnostics of what was changed or left out."""
+        from augment.job.output.timeline import with_cures
+        from augment.job.rank_answers import cures
         from augment.writers.files import replacing
-        from augment.writers.perfetto.several import SUFFIX, Archive
+        from augment.writers.perfetto.several import SUFFIX, Archive, Several, TraceGroup
 
         counts: Counter[tuple[str, str]] = Counter()
+        problems: dict[int, Problems] = {}
         with replacing(path) as file, TemporaryDirectory(prefix=".augment-", dir=path.parent) as folder:
             archived = path.name.lower().endswith(SUFFIX)
             target: Archive | Several
             parents: dict[str, int] = {}
+            tracks: list[SliceTrack | CounterTrack] = []
             if archived:
                 target, groups = Archive(file), 0
             elif self._roles is not None:
@@ -336,12 +340,14 @@ class _Timeline:
                 groups = len(parents) + 1
             else:
                 tracks = self._of_job() if self._plan.align else []
-                target, groups = self._several(file, tracks), int(bool(tracks))
+                target, groups = Several(file, self._first_view(tracks)), int(bool(tracks))
             parts = list(self._parts(folder, parents, groups, archived=archived))
             with contextlib.closing(executor([partial(write_rank, part) for part in parts])) as written:
                 for number, part in enumerate(parts, 1):
                     report(f"{part.group.short} ({number} of {len(parts)})")
-                    diagnostics, unused = next(written)
+                    diagnostics, unused, seen = next(written)
+                    if seen is not None:
+                        problems[self._chosen.ranks[part.number]] = seen
                     size = os.path.getsize(part.path)
                     with open(part.path, "rb") as source:
                         target.copy(part.group.name, source, 0, size)
@@ -349,28 +355,25 @@ class _Timeline:
                     self._unused += unused
                     for diagnostic in diagnostics:
                         counts[diagnostic.code, diagnostic.message] += diagnostic.count
+            if self._roles is None:
+                answers = self._ranks[0].answer
+                self.cures = cures(answers, problems)
+                if isinstance(target, Several) and tracks:  # last, when the findings on ranks are known; shown first
+                    said = TraceGroup(JOB, " ".join(answers.verdict.text))
+                    target.add_tracks(said, with_cures(tracks, self.cures), self._shift_ns)
             target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
 
     def _of_job(self) -> list[SliceTrack | CounterTrack]:
         """The tracks of the job's own group; none if no ranks are joined."""
-        from augment.job.rank_answers import cures
-
         answers = self._ranks[0].answer
-        return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps), cures(answers))
+        return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps))
 
-    def _several(self, file: BinaryIO, tracks: Sequence[SliceTrack | CounterTrack]) -> Several:
-        """The file, begun with the job's own group if there is one."""
-        from augment.writers.perfetto.several import Several, TraceGroup
-
-        if not tracks:
-            return Several(file)
+    def _first_view(self, tracks: Sequence[SliceTrack | CounterTrack]) -> FirstView | None:
+        """What to show first of the job, if there is a group of it."""
         labels = {at: self._ranks[at].label for at in self._chosen.ranks}
         names = [track.name for track in tracks]
-        answers = self._ranks[0].answer
-        target = Several(file, first_view(answers, labels, names, self._chosen.steps, self._shift_ns))
-        target.add_tracks(TraceGroup(JOB, " ".join(answers.verdict.text)), tracks, self._shift_ns)
-        return target
+        return first_view(self._ranks[0].answer, labels, names, self._chosen.steps, self._shift_ns) if names else None
 
     def _of_roles(self, file: BinaryIO, roles: Together) -> tuple[Several, dict[str, int]]:
         """The file, begun with a group for all roles and one for each, with the numbers of those by role."""
@@ -476,14 +479,14 @@ class RankPart(Struct, frozen=True):
     archived: bool  #: in a file of its own
 
 
-def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
-    """Write the part of a rank; its memory is free on return. Diagnostics of what was changed or left out, and what is
-    to be said of unused files."""
+def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str], Problems | None]:
+    """Write the part of a rank; its memory is free on return. Diagnostics of what was changed or left out, what is to
+    be said of unused files, and what rules found, if they were asked."""
     from augment.core.findings import AugmentedTrace, Findings, Outcome
     from augment.facts.source.several_ranks import on_clock
     from augment.facts.steps.window import within
     from augment.job.output.timeline import handovers
-    from augment.job.rank_answers import with_its_ranks
+    from augment.job.rank_answers import problems_of, with_its_ranks
     from augment.pipeline import augment
     from augment.readers.assembly import distributed
     from augment.writers.perfetto import write_part
@@ -509,6 +512,7 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
             known = trace if part.figures is None else trace.changed(part.figures)
             outcomes = augment(known, request, steps=None, later="writing").outcomes
             unused = list(evidence.unused(AugmentedTrace(trace, outcomes)))
+        problems = problems_of(outcomes["diagnosis"]) if "diagnosis" in outcomes else None
         if diagnosis and part.steps is None:  # else it is made of the steps that are shown
             stay, _ = at_seam(AugmentedTrace(trace, outcomes).annotations)
             outcomes = {"": Findings([], [*stay, *diagnosis])}
@@ -516,12 +520,12 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str]]:
         augmented = on_clock(AugmentedTrace(trace, {**outcomes, "across ranks": Findings([], across)}), part.clock)
         with open(part.path, "wb") as file:
             if part.archived:
-                return write_part(augmented, file, Tracks(augmented.trace), Part()), unused
+                return write_part(augmented, file, Tracks(augmented.trace), Part()), unused, problems
             rows = _rows_in(trace, whole, part.rows)
             links = [Links(rows[rows >= 0], part.instances[rows >= 0])]
             for track, at, numbers in handovers(augmented.annotations):
                 links.append(Links(at, part.matched + numbers, track))
-            return write_trace(augmented, file, part.group, part.number, part.place, *links), unused
+            return write_trace(augmented, file, part.group, part.number, part.place, *links), unused, problems
 
 
 def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:

@@ -170,7 +170,7 @@ def first_view(
     """
     members = list(labels)
     # The ranks that the verdict names, else the one that others wait for longest; then the one that waits longest.
-    # Where the hosts of all ranks are slow alike, none comes before others
+    # Where the hosts of all ranks are slow alike, those of which the device waits longest for its host
     of_rank = {answer.summaries[member].rank: member for member in members}
     late = [of_rank[row.rank] for row in answer.verdict.rows if row.rank is not None and row.rank in of_rank]
     alike = not late and any(row.cause == "shared" for row in answer.verdict.rows)
@@ -180,6 +180,10 @@ def first_view(
         late = [members[int(charged.argmax())]] if len(members) else []
     waited = np.bincount(answer.matched.member, answer.parted.wait_ns, len(answer.summaries))[list(members)]
     waiting = [members[int(waited.argmax())]] if len(members) and not alike else []
+    if alike:
+        hosts = [answer.summaries[member].states.waits(None) for member in members]
+        by_host = {member: int((gaps.end - gaps.start).sum()) for member, gaps in zip(members, hosts, strict=True)}
+        members.sort(key=lambda member: -by_host[member])
     shown = list(dict.fromkeys([*late[: _RANKS - 1], *waiting, *members]))[:_RANKS]
     pins = [*tracks, *(pin for member in shown for pin in _pins(answer, member, labels[member]))]
     # The time of a step in the middle, of usual length, on the job's clock; None without steps

@@ -120,12 +120,13 @@ def _of_folder(
     """
     from augment.batch.inputs import choose_inputs
     from augment.batch.merged_timeline import default_output, merge, only_job
+    from augment.batch.peek import has_events
     from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
     from augment.cli.merge import say_merged
     from augment.errors import InputError
     from augment.writers.perfetto import SUFFIX
 
-    inputs = choose_inputs([folder], None).inputs
+    inputs = [item for item in choose_inputs([folder], None).inputs if has_events(item.path)]
     if rank is not None:
         from augment.batch.of_rank import trace_of
 

@@ -13,6 +13,7 @@ _OF_CAUSE = {
     "host": "see its own findings for what its host does before collectives",
     "compute": "give it less work, or compare its device's clock and kernels with those of its peers",
 }
+_BALANCE = "balance the work of the ranks (loads of experts, lengths of sequences, layers of stages)"
 _OF_OTHER = "see its own findings"
 
 
@@ -29,18 +30,22 @@ def fix_rank(late: LateRank, waited_ns: float) -> str:
     return f"Fix {late.name}{rather}: {way_to_fix(late)}"
 
 
-def slow_host(reason: Reason) -> str:
-    """What to look at where a host takes longer over many operators than its peers'; empty for other reasons."""
-    if reason.where != "many_operators":
-        return ""
-    return (
-        "Compare its CPU with its peers': other processes on its cores, its NUMA node, its clock (top, numactl); "
-        "then what it runs besides (py-spy)"
-    )
+def compared(reason: Reason) -> str:
+    """What to compare with peers where a rank's own findings may not say why it is late; empty for other reasons."""
+    if reason.more_work:
+        return f"{_BALANCE[:1].upper()}{_BALANCE[1:]}"
+    if reason.cause == "compute":
+        return "Compare its device's clock and kernels with those of its peers"
+    if reason.where == "many_operators":
+        return (
+            "Compare its CPU with its peers': other processes on its cores, its NUMA node, its clock (top, numactl); "
+            "then what it runs besides (py-spy)"
+        )
+    return ""
 
 
 def way_to_fix(late: LateRank) -> str:
     """What to do about a late rank, to end an advice with."""
     if late.reason.more_work:
-        return "balance the work of the ranks (loads of experts, lengths of sequences, layers of stages)"
+        return _BALANCE
     return _OF_CAUSE.get(late.reason.cause, _OF_OTHER)

@@ -179,16 +179,15 @@ class Answer(Struct, frozen=True, dict=True):
         path = [] if isinstance(self.path, Skipped) else timeline.path_tracks(self.path, *job, member)
         return [*path, *timeline.tracks(*job, member)]
 
-    def of_job(self, window: tuple[int, int], cures: Sequence[str] = ()) -> list[SliceTrack | CounterTrack]:
-        """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined. The
-        ``cures`` are written on the verdict."""
+    def of_job(self, window: tuple[int, int]) -> list[SliceTrack | CounterTrack]:
+        """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
         if isinstance(self.path, Skipped):
             return []
         late = timeline.Late(
             self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
         )
         tracks: list[SliceTrack | CounterTrack] = [
-            timeline.verdict_track(self.path, self.verdict.text, cures, self.judgement.severity, window),
+            timeline.verdict_track(self.path, self.verdict.text, self.judgement.severity, window),
             timeline.path_track(self.path, self.matched, self.summaries, window),
         ]
         shared = self.judgement.shared

@@ -10,6 +10,8 @@ traces.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,11 +22,11 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Intervals, sums
 from augment.core.annotations import Flows, SliceTrack, Texts
 from augment.core.attachments import LateRank, RankInJob, Reason
-from augment.core.findings import AugmentedTrace
+from augment.core.findings import AugmentedTrace, Findings, Outcome
 from augment.core.text import Words, counted, time, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
-from augment.diagnosis.late_ranks import MOST_OF_IT, slow_host
+from augment.diagnosis.late_ranks import MOST_OF_IT, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import straggling_rank
@@ -221,26 +223,30 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     }
 
 
-def cures(answer: Answer) -> list[str]:
+Problems = dict[str, dict[str, Any]]  #: what rules found on a rank, as rows of its diagnosis, by rule
+
+
+def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({})) -> list[str]:
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
 
     Of a late rank it is the finding that would save, beyond what it would save on its peers (their median), most nearly
     what the rank is late by, if that is most of it. Where all wait for their hosts alike, it is that of the rule whose
     cures would save most of all ranks, on the rank where that is most. Findings about other ranks, and about the
-    recording, are none. Of many ranks some are asked.
+    recording, are none. Of many ranks some are asked: for their ``problems``, by member, or else their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
     if row is None or (row.rank is None and row.cause != "shared"):
         return []
     late = [member for member, summary in enumerate(answer.summaries) if summary.rank == row.rank][:1]
     count = len(answer.summaries)
-    asked = {member: _problems(answer, member) for member in {*range(0, count, -(-count // MOST_PEERS)), *late}}
+    members = {*range(0, count, -(-count // MOST_PEERS)), *late}
+    asked = {member: problems.get(member) or _problems(answer, member) for member in sorted(members)}
     if not late:
         saved = Counter[str]()
-        for problems in asked.values():
-            saved.update({rule: each["saved_ns"] or 0 for rule, each in problems.items() if _is_grave(each)})
+        for of_rank in asked.values():
+            saved.update({rule: each["saved_ns"] or 0 for rule, each in of_rank.items() if _is_grave(each)})
         for rule, _ in saved.most_common(1):
-            ranks = [member for member, problems in asked.items() if rule in problems and _is_grave(problems[rule])]
+            ranks = [member for member, of_rank in asked.items() if rule in of_rank and _is_grave(of_rank[rule])]
             most = max(ranks, key=lambda member: (asked[member][rule]["saved_ns"] or 0, -member))
             problem = asked[most][rule]
             share = f"{len(ranks)} of {len(asked)} ranks have this, {rank_names([answer.summaries[most]])[0]} most"
@@ -253,8 +259,8 @@ def cures(answer: Answer) -> list[str]:
     }
     beyond = {rule: (each["saved_ns"] or 0) - usual[rule] for rule, each in own.items() if _is_grave(each)}
     name = rank_names([answer.summaries[late[0]]])[0].capitalize()
-    reason = Reason("host", row.figures.get("where", "")) if row.cause == "host" else Reason(row.cause)
-    way = [f"{name}: {slow_host(reason)}"] if slow_host(reason) else []
+    look = compared(Reason(row.cause, row.figures.get("where", ""), more_work=row.figures.get("more_work", 0.0)))
+    way = [f"{name}: {look}"] if look else []
     late_ns = row.charged_ns / (answer.judgement.step_count or 1)
     for rule in sorted(beyond, key=lambda rule: abs(beyond[rule] - late_ns)):
         if beyond[rule] > usual[rule]:
@@ -262,7 +268,17 @@ def cures(answer: Answer) -> list[str]:
     return way
 
 
-def _problems(answer: Answer, member: int) -> dict[str, dict[str, Any]]:
+def problems_of(outcome: Outcome) -> Problems:
+    """What rules found on a trace of a rank, of its outcome of the analysis ``diagnosis``."""
+    rows = outcome.rows if isinstance(outcome, Findings) else ()
+    return {
+        row.rule: {name: getattr(row, name) for name in _JUDGED}
+        for row in rows
+        if row.status == "found" and row.rule not in _OF_OTHERS
+    }
+
+
+def _problems(answer: Answer, member: int) -> Problems:
     """What rules found on a rank, as its job tells it, by rule."""
     alone = answer.summaries[member].own_diagnosis
     if alone is None:
@@ -275,6 +291,7 @@ def _is_grave(row: dict[str, Any]) -> bool:
     return row["severity"] in ("high", "warning") and row["confidence"] != "low"
 
 
+_JUDGED = ("title", "advice", "severity", "confidence", "saved_ns")
 _OF_OTHERS = ("straggling_rank", "exposed_communication", "partial_recording")
 
 

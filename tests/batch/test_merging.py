@@ -138,6 +138,9 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
         "select slice.name from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
     )
     assert str(said[0][0]).startswith("Rank 1 delays the other two")
+    assert " → Rank 1: Compare its device's clock and kernels" in str(said[0][0])
+    advice = drawn.replace("count(*)", "extract_arg(arg_set_id, 'debug.advice')")
+    assert str(said[0][0]).endswith(f" → {perfetto.rows(advice)[0][0]}")
     colour = drawn.replace("count(*)", "extract_arg(arg_set_id, 'correlation_id')")
     assert perfetto.rows(colour) == [(f"tp:#{COLOURS['high']}",)]
     last = "(select max(ts + dur) from slice where category <> 'augment.job_timeline')"
@@ -364,3 +367,18 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
     instance, members, _ = answer(summaries, [str(rank) for rank in range(len(summaries))]).links()
     assert len(perfetto.rows(ACROSS)) == len(instance) - len(np.unique(instance)) > 0
     assert set(members.tolist()) == set(range(JOBS[job]))
+
+
+def test_the_path_waits_where_its_rank_waits_for_its_host(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """Its slices are exactly as long as the stays of the rank's device, and together as long as the path."""
+    options = {"layers": 2, "steps": 3, "host_stall_rank": 1, "host_stall_us": 30_000, "run_ahead": 2}
+    simulated(tmp_path / "job", 2, **options)
+    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    perfetto.load_clean(tmp_path / "job.pftrace")
+    path = "from slice join track on track.id = track_id where track.name = 'Job critical path'"
+    doing = "select slice.name, sum(dur), sum(extract_arg(arg_set_id, 'debug.idle_ns'))"
+    seen = {name: (dur, idle) for name, dur, idle in perfetto.rows(f"{doing} {path} and depth = 1 group by 1")}
+    assert seen["host_wait"][0] == seen["host_wait"][1] > 3 * 20 * 10**6
+    assert seen["compute"][1] < 0.1 * seen["compute"][0]
+    ((whole,),) = perfetto.rows(f"select sum(dur) {path} and depth = 0")
+    assert sum(dur for dur, _ in seen.values()) == whole

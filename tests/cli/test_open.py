@@ -509,6 +509,16 @@ def test_a_folder_opens_as_one_timeline(tmp_path: Path, augment: Augment, quick:
     assert augment("open", tmp_path / "out", "--no-browser", "--timeout", 0.1).lines
 
 
+def test_a_folder_with_one_trace_opens_as_that_trace(tmp_path: Path, augment: Augment, quick: None) -> None:
+    """Whatever else lies there: JSON that is no trace, as the simulator's truth, or what augment wrote."""
+    simulate(JobOptions(ranks=1, steps=2, layers=1, collectives="none"), tmp_path / "job")
+    (tmp_path / "job" / "rank0.truth.json").write_text('{"steps": [1, 2]}')
+    assert augment("run", tmp_path / "job" / "rank0.pt.trace.json.gz", "--quiet").code == 0
+    ended = augment("open", tmp_path / "job", "--no-browser", "--timeout", 0.1)
+    assert "rank0.augmented.pftrace" in ended.out
+    assert "rank" not in ended.err.replace("rank0", "")
+
+
 def test_ports_and_packages(trace: Path, augment: Augment, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = augment("open", trace, "--port", 8000)
     assert ended.code == 2

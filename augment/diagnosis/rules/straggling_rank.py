@@ -43,7 +43,7 @@ class StragglingRank(rule.Seen, frozen=True):
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
         title = f"The {words.gpu} does no work and only waits for other ranks for {whole}{mostly}"
         if late is None:
-            return title
+            return f"{title}; the hosts of all ranks are slow alike" if self.hosts_alike else title
         named = late.name == self.waits_for
         return f"{title} ({late.reason.text})" if named else f"{title}; {late.name} delays the job ({late.reason.text})"
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Places, combinations, each, intervals, run_starts
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.core.attachments import Where
 from augment.diagnosis.drawing import colour
+from augment.facts.collectives.rank_progress import State
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits, common_times
 from augment.job.matching.clocks import Clock
@@ -34,14 +37,17 @@ _CAUSES = {
     "before_recording": "before its recording",
     "unknown": "no single cause known",
 }
+_IDLE = ("host", "queued", "unknown", "before")  #: of :class:`Parts`
+_IDLE_RATIO = 0.05  #: of a piece of the path: shorter idle stays are not drawn apart
 _WORK = ("compute", "communication", "copies", "idle")
-_DRAWN = ("compute", "communication", "copy", "idle")  #: their names where they are drawn: those of a rank's own rows
+#: their names where they are drawn: those of a rank's own rows
+_DRAWN = ("compute", "communication", "copy", "idle", "host_wait")
 
 
 def verdict_track(
-    path: Path, sentences: Sequence[str], cures: Sequence[str], severity: tuple[str, str], window: tuple[int, int]
+    path: Path, sentences: Sequence[str], severity: tuple[str, str], window: tuple[int, int]
 ) -> SliceTrack:
-    """The verdict and its cures, around the part of the critical path within ``window``, in the colour of severity."""
+    """The verdict, around the part of the critical path within ``window``, in the colour of its severity."""
     start = int(np.clip(path.start.min(initial=window[1]), *window))
     end = int(np.clip(path.end.max(initial=window[0]), *window))
     count = int(bool(sentences) and start < end)
@@ -51,22 +57,34 @@ def verdict_track(
         under=0,
         ts=np.full(count, start, np.int64),
         dur=np.full(count, end - start, np.int64),
-        names=Texts(np.zeros(count, np.int32), [" → ".join((" ".join(sentences), *cures))]),
-        args={"advice": Texts(np.zeros(count, np.int32), [" → ".join(cures)])} if cures else {},
+        names=Texts(np.zeros(count, np.int32), [" ".join(sentences)]),
         description="the verdict: who holds the job up, and what would be gained",
         colour=np.full(count, colour(*severity), np.int64),
     )
 
 
+def with_cures(tracks: Iterable[SliceTrack | CounterTrack], cures: Sequence[str]) -> list[SliceTrack | CounterTrack]:
+    """The tracks, the verdict with what to do: at the end of its name, as in that of a rank, and in its args."""
+    cured = list(tracks)
+    for place, track in enumerate(cured):
+        if isinstance(track, SliceTrack) and track.name == VERDICT and cures:
+            names = [" → ".join((name, *cures)) for name in track.names.values]
+            advice = Texts(track.names.codes, [" → ".join(cures)] * len(names))
+            cured[place] = replace(track, names=replace(track.names, values=names), args={"advice": advice})
+    return cured
+
+
 def path_track(path: Path, matched: Matched, summaries: Sequence[RankSummary], window: tuple[int, int]) -> SliceTrack:
     """The critical path within ``window``: the rank that it is on, and below what that rank does."""
-    pieces = np.flatnonzero((path.end > window[0]) & (path.start < window[1]) & (path.end > path.start))
+    chosen = np.flatnonzero((path.end > window[0]) & (path.start < window[1]) & (path.end > path.start))
+    pieces, start, end, times = _split(path, chosen, summaries)
     member, moves = path.member[pieces], path.is_transfer()[pieces]
-    times = np.vstack((path.compute_ns, path.communication_ns, path.memory_ns, path.idle_ns))[:, pieces]
-    doing = np.where(moves, len(_WORK) + matched.kind[matched.instance[path.part[pieces]]], times.argmax(axis=0))
+    work, host = times[: len(_WORK)], times[len(_WORK)]
+    most = np.vstack((work[:-1], work[-1] - host, host)).argmax(axis=0)
+    doing = np.where(moves, len(_DRAWN) + matched.kind[matched.instance[path.part[pieces]]], most)
     first = run_starts(member)
     last = np.append(first[1:], len(pieces)) - 1
-    start, end = np.clip(path.start[pieces], *window), np.clip(path.end[pieces], *window)
+    start, end = np.clip(start, *window), np.clip(end, *window)
     names = rank_names(summaries)
     waited_for = np.where(moves, matched.member[path.late[pieces]], -1)
     # each stay on a rank comes before its pieces
@@ -91,9 +109,37 @@ def path_track(path: Path, matched: Matched, summaries: Sequence[RankSummary], w
                 for place, name in enumerate(_WORK)
             },
         },
-        description="what decided when the job was done: the rank, and below what it does most",
+        description="what decided when the job was done: the rank, and below what it does most, or waits for",
         colour=np.where(is_stay, member[rows], -1),
     )
+
+
+def _split(
+    path: Path, chosen: Places, summaries: Sequence[RankSummary]
+) -> tuple[Places, Int64s, Int64s, npt.NDArray[np.int64]]:
+    """The chosen pieces, those of local work cut where the device is idle for a good part of them, which is what the
+    path waits for there: of each its piece, start and end on the job's clock, and what it consists of, ns: a row for
+    each of :data:`_WORK`, and one for the part of idle time in which it waits for its host."""
+    of, cuts = [chosen, chosen], [path.own_start[chosen], path.own_end[chosen]]
+    local = chosen[~path.is_transfer()[chosen]]
+    for member, places in each(path.member[local], len(summaries)):
+        rows = local[places]
+        idle = summaries[member].states.stays(State.HOST, State.QUEUED, State.UNKNOWN)
+        which, _, parts = intervals.clip(Intervals(path.own_start[rows], path.own_end[rows]), idle)
+        long = parts.end - parts.start >= _IDLE_RATIO * (path.own_end[rows] - path.own_start[rows])[which]
+        of += [rows[which[long]]] * 2
+        cuts += [parts.start[long], parts.end[long]]
+    piece, cut = np.concatenate(of), np.concatenate(cuts)
+    order = np.lexsort((cut, piece))
+    piece, cut = piece[order], cut[order]
+    inside = np.flatnonzero((piece[1:] == piece[:-1]) & (cut[1:] > cut[:-1]))
+    piece, begin, finish = piece[inside], cut[inside], cut[inside + 1]
+    times = np.zeros((len(_WORK) + 1, len(piece)), np.int64)
+    for member, places in each(path.member[piece], len(summaries)):
+        done = summaries[member].states.parts(begin[places], finish[places])
+        times[:, places] = (done.compute, done.communication, done.memory, done.of(_IDLE), done.host)
+    start, end = path.start[piece] + begin - path.own_start[piece], path.end[piece] + finish - path.own_end[piece]
+    return piece, start, end, times
 
 
 class Late:

@@ -44,6 +44,8 @@ UNEVEN = {"compute": "computing", "host": "on its host"}
 
 def unrelated(count: int) -> str:
     """The sentence on traces that nothing joins."""
+    if count == 1:
+        return "One trace: nothing shows of which job it is a rank."
     return f"These {spelled(count)} traces share no collectives: nothing shows that they are ranks of one job."
 
 

@@ -41,6 +41,13 @@ LEADS = {
     "before_ns": ("before the recording", charts.SKY),
     "unknown_ns": ("unknown", charts.GREY),
 }
+ON_PATH = {
+    "compute_ns": ("computing", charts.BLUE),
+    "communication_ns": ("communicating", charts.VERMILION),
+    "transfer_ns": ("moving data of collectives", charts.SKY),
+    "memory_ns": ("copying", charts.PURPLE),
+    "idle_ns": ("idle", charts.ORANGE),
+}
 BUBBLE = {
     "theory_ns": ("bubble of the schedule", charts.SKY),
     "imbalance_ns": ("stages differ", charts.BLUE),
@@ -101,7 +108,7 @@ def stragglers(sidecar: Sidecar) -> Section:
         if row.get(name)
     ]
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
-    x_title = "time that others waited for it (ms)"
+    x_title = "others waited (ms)"
     chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
     return Section(
         "Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="after_the_others_ns")]
@@ -152,10 +159,14 @@ def path(sidecar: Sidecar) -> Section:
     if not whole:
         return Section("Critical path of the job")
     order = sorted(sums, key=lambda rank: -sums[rank][0])[:_MOST_BARS]
+    spent = totals(whole_job or rows, lambda row: _rank(row), *ON_PATH)
     bars = [
-        charts.bar(rank, 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
-        for rank, ns in ((rank, sums[rank][0]) for rank in order)
+        charts.part(rank, label, ns)
+        for rank in order
+        for (label, _), ns in zip(ON_PATH.values(), spent[rank], strict=True)
+        if ns
     ]
+    used = {label: colour for label, colour in ON_PATH.values() if any(bar["part"] == label for bar in bars)}
     lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when the job was done is on {order[0]}."
     tables = [
         *table(sidecar, "cross_rank_critical_path", "The path by step and rank", by="path_ns"),
@@ -164,7 +175,7 @@ def path(sidecar: Sidecar) -> Section:
     return Section(
         "Critical path of the job",
         lead,
-        [charts.waterfall("job_path", lead, bars, x_title="time on the path (ms)")],
+        [charts.stacked("job_path", lead, bars, y="rank", x_title="time on the path (ms)", parts=used)],
         tables,
     )
 
@@ -226,7 +237,9 @@ def dimensions(sidecar: Sidecar) -> Section:
     bars = [charts.part(row["dimension"], part, row[f"{part}_ns"] or 0) for row in rows for part in parts]
     largest = max(rows, key=lambda row: row["exposed_ns"] or 0)
     exposed = time(largest["exposed_ns"] or 0)
-    lead = f"{largest['dimension']} has the most exposed communication: {exposed}, all ranks together."
+    unknown = largest["dimension"] == "unknown"
+    which = "Collectives whose dimension no trace tells have" if unknown else f"{largest['dimension']} has"
+    lead = f"{which} the most exposed communication: {exposed}, all ranks together."
     names = {
         "parallel_dimensions": "Dimensions, and how they are known",
         "communication_by_dimension": "Communication of each",
