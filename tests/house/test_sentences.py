@@ -53,6 +53,7 @@ SAMPLES: list[Seen] = [
     rules.cold_start.ColdStart(9 * MS, 10 * MS, [("aten::conv2d", 9 * MS)], ("cudaFree", 1_000 * MS)),
     rules.cold_start.ColdStart(0, 10 * MS, [], ("cudaFree", 1_000 * MS)),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_once=True),
+    rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, []),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
         rules.data_loading.Fetches(5 * MS, alone, why)
@@ -84,6 +85,7 @@ SAMPLES: list[Seen] = [
         for launcher in get_args(rules.launch_bound.Launcher)
         for stacks in (False, True)
     ),
+    replace(COMMUNICATION, slow_gbps=2.6),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
     rules.host_gaps.HostGaps(2 * MS, ["read"], "unknown", ["read (80 %)"]),
     *(

@@ -30,9 +30,14 @@ from augment.diagnosis import judging, rule, served
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
+SLOW_GBPS = 5.0  #: GB/s, less than half of a network of 100 Gb/s: such transfers wait, or the network is slow
 
 
 _CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
+_SLOW = (
+    "First see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks) or the network is slow "
+    "(NCCL_DEBUG=INFO)"
+)
 _SERVING = (
     "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or "
     "use kernels made for small messages ({})"
@@ -67,6 +72,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
     engine: str = ""  #: of inference
     decode_ratio: float | None = None  #: of the time of its decodes that only communicates; None without any
     decode_requests: int | None = None  #: sequences of a decode, the median
+    slow_gbps: float | None = None  #: bus bandwidth of the large ones, GB/s, if no link of a cluster is as slow
 
     def _exposed(self, words: text.Words) -> str:
         return f"{text.time(self.exposed_ns)} of communication {words.per_step} is exposed"
@@ -90,6 +96,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
         return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
+        if self.slow_gbps is not None:
+            return f"{_SLOW}; then: {self._way}"
         return self._way + (_CHECK if self.wait_ns is None else "")
 
     @property
@@ -104,7 +112,9 @@ class ExposedCommunication(rule.Seen, frozen=True):
         if self.median_bytes is not None:
             often = text.counted(self.collective_count, "collective")
             causes.append(f"{often} {words.per_step}, median {text.size(self.median_bytes)}")
-        if self.beyond_fastest_ratio is not None:
+        if self.slow_gbps is not None:
+            causes.append(f"large ones move {self.slow_gbps:.2g} GB/s: waiting for a late rank, or a slow network")
+        elif self.beyond_fastest_ratio is not None:
             beyond = f"{text.percent(self.beyond_fastest_ratio)} of their time exceeds the fastest of equal size"
             causes.append(f"{beyond}: waiting for other ranks, or contention")
         if self.decode_ratio is not None:
@@ -116,7 +126,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         exposed = job.wait_ns + job.transfer_ns
-        known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None)
+        known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None, slow_gbps=None)
         if job.transfer_gain_ns is None or job.is_paced_by_workers:
             return known, min(saved_ns, job.most_saved_ns)
         return known, min(saved_ns, job.transfer_gain_ns)
@@ -137,6 +147,8 @@ def check(trace: Trace) -> rule.Answer:
     sized = sizes != facts.collectives.UNKNOWN
     small = sized & (sizes < facts.collectives.SMALL_BYTES)
     engine, decode_ratio, requests = _in_decodes(trace, every, inside)
+    large = sized & ~small
+    moved = float((sizes * every.bus_factor[worst])[large].sum()) / max(int(dur[large].sum()), 1)  # bytes a ns
     name = group.description if group.description not in ("", "undefined") else group.name
     seen = ExposedCommunication(
         exposed_ns=facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps,
@@ -153,6 +165,7 @@ def check(trace: Trace) -> rule.Answer:
         engine=engine,
         decode_ratio=decode_ratio,
         decode_requests=requests,
+        slow_gbps=moved if 0 < moved < SLOW_GBPS and 2 * dur[large].sum() > dur.sum() else None,
     )
     spans = rule.Spans(every.ts[worst], every.end[worst], facts.gpu.work(trace).row[every.place[worst]])
     saved = judging.saved_ahead(trace, cut)

@@ -36,7 +36,8 @@ _WAITING = re.compile(
     r"\b(?:\w*sleep|p?select\d*|p?poll|epoll\w*|recv\w*|accept\d?|acquire|wait\w*|\w+_\w*wait|futex|kqueue|get_nowait"
     r"|zmq_\w+)\b|queue\.py.*\bget\b"
 )
-Why = Literal["waits", "first_calls", "operators", "unknown"]
+LONG_NS = 20_000_000  #: no Python between launches takes so long
+Why = Literal["waits", "first_calls", "operators", "long", "unknown"]
 _ADVICE: dict[Why, str] = {
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
@@ -45,6 +46,8 @@ _ADVICE: dict[Why, str] = {
     "schedule)",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
+    "long": "Launching alone takes no such time: {stacks} shows which line waits or computes here. Move that out of "
+    "the step or to another thread; what happens once (compiling, capturing graphs) belongs into a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",
 }
@@ -98,14 +101,15 @@ def check(trace: Trace) -> rule.Answer:
         names = [name for name, _ in spent.most_common()]
         waits = _WAITING.search(names[0]) is not None
     unknown = judging.measure(trace).unit == "recording"  # a server without requests waits, too
-    why: Why = "operators" if inside else "unknown"
+    longest = int((whole.end - whole.start).max())
+    why: Why = "unknown" if not inside else "long" if longest >= LONG_NS else "operators"
     if waits:
         why = "waits"
     elif unknown and _at_first(trace, spans):
         why = "first_calls"
     return judging.judged(
         trace,
-        HostGaps(longest_ns=int((whole.end - whole.start).max()), slices=names, why=why, calls=calls),
+        HostGaps(longest_ns=longest, slices=names, why=why, calls=calls),
         cause.saved_ns,
         spans=pieces,
         confidence="high" if inside and not (waits or cause.inferred) else "low" if waits and unknown else "medium",

@@ -25,6 +25,7 @@ from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import loading_launches
 
 NAME = "long_calls"
+MANY = 10  #: in a step: they are no first use of anything
 _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not do that"
@@ -44,7 +45,8 @@ class LongCalls(rule.Seen, frozen=True):
     is_once: bool = False  #: a single call, in a recording of a single step
 
     def title(self, words: text.Words) -> str:
-        return f"Single runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
+        which = "Single" if self.call_count <= MANY else "Long"
+        return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 
     @property
     def _calls(self) -> str:
@@ -67,7 +69,10 @@ class LongCalls(rule.Seen, frozen=True):
             return (
                 f"Record several steps: one cannot tell whether the call takes long again{text.called_from(self.lines)}"
             )
-        return f"Find out what calls it in every step{text.called_from(self.lines)}" if self.in_every_step else _ONCE
+        often = "in every step" if self.in_every_step else f"{text.counted(self.call_count, 'time')} {words.per_step}"
+        if self.in_every_step or self.call_count > MANY:
+            return f"Find out what calls it {often}{text.called_from(self.lines)}"
+        return _ONCE
 
 
 def check(trace: Trace) -> rule.Answer:
