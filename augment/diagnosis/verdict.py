@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, total
+from augment.arrays.intervals import Intervals, clip, total, union
 from augment.arrays.types import NO_INDEX
 from augment.core.context import derived
 from augment.core.text import Words, counted, percent, short, time
@@ -36,6 +36,7 @@ from augment.facts.critical.what_if import Cut, joined
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
+from augment.facts.names.name_masks import STEP, starting
 from augment.facts.source.cut_mark import lacks_causes
 from augment.facts.steps.step_windows import recorded_windows
 from augment.facts.waits.gap_causes import GapCategory
@@ -43,6 +44,7 @@ from augment.facts.waits.gap_causes import GapCategory
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
 MOST = 0.8  #: share of unexplained time that is alike, to say so
+MOST_ANNOTATIONS, LEAST_SHARE = 50, 0.6  #: looked at, of most time; of idle time in one that is named
 TOLD_RATIO = 0.02  #: parts of the time below this are not mentioned
 LEAST_PART = 0.005  #: the same of the work, whose parts are to add up
 
@@ -265,9 +267,25 @@ def unknown_reason(trace: Trace) -> str:
             spent = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings))
             most, whole = int(spent.argmax()), max(total(gaps), 1)
             name, share = (short(trace.strings[most]), float(spent[most] / whole)) if spent[most] else ("", 0.0)
+    text += _annotated(trace, gaps)
     if not name or share < 1 - MOST:
         return text
     return f"{text}, while the host spends {percent(share)} of the time in {name}"
+
+
+def _annotated(trace: Trace, gaps: Intervals) -> str:
+    """The shortest annotation that holds most of the ``gaps``, but for steps; empty if none does."""
+    events, best, shortest = trace.events, "", np.inf
+    rows = events.slices_of(Category.USER_ANNOTATION)
+    rows = rows[(events.track[rows] == main_track(trace)) & ~starting(trace, STEP)[events.name[rows]]]
+    longest = np.bincount(events.name[rows], events.dur[rows], len(trace.strings))
+    for name in np.argsort(-longest, kind="stable")[: min(MOST_ANNOTATIONS, np.count_nonzero(longest))].tolist():
+        chosen = rows[events.name[rows] == name]
+        spans = union(events.ts[chosen], events.end[chosen])
+        share = total(clip(gaps, spans)[2]) / max(total(gaps), 1)
+        if share >= LEAST_SHARE and total(spans) < shortest:
+            best, shortest = f", {percent(share)} of it in {short(trace.strings[name])}", total(spans)
+    return best
 
 
 _UNEXPLAINED = {

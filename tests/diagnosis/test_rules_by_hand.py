@@ -157,6 +157,12 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     assert "Idle: 48 % for other reasons" in text[0]
     assert "for other reasons" in text[0]
     assert text[1].startswith("No rule explains most of the 48 % in which the GPU idles for other reasons (its next ")
+    held = [
+        annotation("train", 0, 8_200_000),
+        annotation("update", 2_000_000, 8_200_000),
+    ]  # the shorter of those that do
+    held.append(annotation("metrics", 4_000_000, 8_200_000))  # not most of it
+    assert ", 75 % of it in update" in verdict(trace_of(*events, *held))[1]
     later = [replace(each, ts=each.ts + 1_500_000, end=each.end + 1_500_000) for each in events[1:]]
     fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000, 1_490_000)
     both = verdict(trace_of(annotation("ProfilerStep#1", 0, 9_700_000), fetch, *later))
