@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,14 +17,17 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from postgres_cluster import cluster
 from serving_process import PATIENCE_S, environment, serving
 
 from augment.core.toml import parse_toml
 from augment.v1 import resources_pb2, service_pb2
-from augment_server.ops.main import serve as command
+from augment_server.ops.main import serve, work
+from augment_server.storage.storage import Storage
 
 ROOT = Path(__file__).parents[2]
-MANIFEST = ROOT / "deploy" / "kubernetes" / "augment.yaml"
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+MANIFEST = KUBERNETES / "base" / "augment.yaml"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 
 
@@ -45,8 +50,7 @@ def container(pod: Any) -> Any:
 
 def parsed(args: list[str]) -> dict[str, Any]:
     """What the flags say, as the command reads them."""
-    assert args[0] == "serve"
-    return command.make_context("serve", args[1:]).params
+    return {"serve": serve, "work": work}[args[0]].make_context(args[0], args[1:]).params
 
 
 def instructions(name: str) -> list[str]:
@@ -131,6 +135,112 @@ def test_probes_and_selectors_lead_somewhere(manifests: dict[str, Any], containe
     assert manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     for port in manifests["Service"]["spec"]["ports"]:
         assert port["targetPort"] in names
+
+
+@pytest.fixture(scope="module")
+def several() -> list[dict[str, Any]]:
+    """The objects for several fronts and workers, as kustomize makes them."""
+    return rendered("several")
+
+
+def rendered(name: str) -> list[dict[str, Any]]:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    ended = run("kubectl", "kustomize", KUBERNETES / name)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return list(yaml.safe_load_all(ended.stdout))
+
+
+@pytest.mark.parametrize("name", ["base", "several"])
+def test_objects_are_valid(name: str) -> None:
+    """Those of Kubernetes itself, strictly; of KEDA and the Prometheus operator it has no schemas."""
+    judge = pytest.importorskip("kubernetes_validate")
+    others = []
+    for each in rendered(name):
+        try:
+            judge.validate(each, "1.37", strict=True)
+        except judge.utils.SchemaNotFoundError:
+            others.append(each["kind"])
+    assert others == (["ScaledObject", "TriggerAuthentication", "ServiceMonitor"] if name == "several" else [])
+
+
+def test_fronts_and_workers_are_started_with_flags_that_they_have(several: list[dict[str, Any]]) -> None:
+    pods = {each["metadata"]["name"]: each["spec"] for each in several if each["kind"] == "Deployment"}
+    front, worker = (pods[name]["template"]["spec"] for name in ("augment", "augment-work"))
+    said, of_worker = (parsed(pod["containers"][0]["args"]) for pod in (front, worker))
+    assert pods["augment"]["replicas"] == 2
+    assert "replicas" not in pods["augment-work"]  # KEDA says how many
+    assert (said["role"], said["catalog"], said["store"]) == ("front", of_worker["catalog"], of_worker["store"])
+    for pod, flags in ((front, said), (worker, of_worker)):
+        assert flags["grace_s"] + 10 < pod["terminationGracePeriodSeconds"]
+        assert all("@sha256:" in each["image"] for each in pod["containers"])
+        assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in pod["containers"])
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])
+    memory = gib(worker["containers"][0]["resources"]["limits"]["memory"])
+    assert of_worker["max_running_jobs"] * of_worker["max_job_memory_bytes"] < memory
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in several}
+    (scaling,) = (each["spec"]["triggers"][0]["metadata"] for each in several if each["kind"] == "ScaledObject")
+    assert int(scaling["targetQueryValue"]) == of_worker["max_running_jobs"]
+
+
+def test_policies_and_selectors_of_several_lead_somewhere(several: list[dict[str, Any]]) -> None:
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in several if each["kind"] == "Deployment"]
+    services = {each["metadata"]["name"]: each for each in several if each["kind"] == "Service"}
+    (monitor,) = (each["spec"]["selector"]["matchLabels"] for each in several if each["kind"] == "ServiceMonitor")
+    assert monitor == services["augment-metrics"]["metadata"]["labels"]
+    for service in services.values():
+        assert service["spec"]["selector"] in labels
+    policies = {each["metadata"]["name"]: each["spec"] for each in several if each["kind"] == "NetworkPolicy"}
+    (chosen,) = policies["augment-egress"]["podSelector"]["matchExpressions"]
+    assert [{chosen["key"]: value} for value in chosen["values"]] == labels
+    assert policies["augment-work"] == {"podSelector": {"matchLabels": labels[1]}, "policyTypes": ["Ingress"]}
+
+
+def test_workers_are_counted_by_the_catalog(several: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Waiting and running jobs, and the traces of whole jobs, in a real one."""
+    (metadata,) = (each["spec"]["triggers"][0]["metadata"] for each in several if each["kind"] == "ScaledObject")
+    with cluster() as database:
+        storage = Storage(tmp_path, catalog=database.url("scaling"))
+        try:
+            with storage.writing() as db:
+                columns = "id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns"
+                insert = f"INSERT INTO jobs ({columns}) VALUES (?, '', '', '', ?, '', '', ?, 0, 0)"
+                db.executemany(insert, [(str(at), b"", state) for at, state in enumerate((1, 1, 2, 3, 4, 2))])
+                db.execute("INSERT INTO wholes VALUES ('5', 6, 2)")
+            row = storage.row(metadata["query"])
+            assert row
+            assert row[0] == 3 + 6 + 2
+        finally:
+            storage.close()
+
+
+def test_the_compose_file_is_valid() -> None:
+    """By the specification's schema, and its flags by the commands. No container engine runs it here."""
+    spec = pytest.importorskip("compose_spec")
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+    spec.PyCompose.from_json(json.dumps(compose)).validate()
+    services = compose["services"]
+    for name in ("front", "work"):
+        said = parsed(services[name]["command"])
+        assert services[name]["stop_grace_period"].endswith("s")
+        assert int(services[name]["stop_grace_period"][:-1]) > said["grace_s"] + 10
+        assert said["store"] == "s3://augment/state"
+    needed = {other for each in services.values() for other in each.get("depends_on", ())}
+    assert needed <= set(services)
+    outside = [port for each in services.values() for port in each.get("ports", ())]
+    assert outside == ["127.0.0.1:50051:50051"]
+
+
+def test_recipes_start_workers_with_flags_that_they_have() -> None:
+    """Those for Slurm and Dask."""
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    (slurm,) = re.findall(r"exec (augment work .*?)```", page.replace("\\\n", ""), re.DOTALL)
+    (dask,) = re.findall(r"command = (\[.*?\])", page, re.DOTALL)
+    for args in (shlex.split(slurm.replace("$SLURM_CPUS_PER_TASK", "4")), ast.literal_eval(dask)):
+        said = parsed(args[1:])
+        assert (said["store"], said["catalog"][:13]) == ("s3://augment/state", "postgresql://")
+        assert 0 < said["idle_exit_s"] <= 300
 
 
 def test_the_container_asks_how_its_server_is(tmp_path: Path) -> None:
