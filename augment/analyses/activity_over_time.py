@@ -23,6 +23,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.device_activity import (
@@ -33,8 +34,6 @@ from augment.facts.gpu.device_activity import (
     queue_lengths,
     type_coverage,
 )
-from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.memory.memory_events import memory_events
 
 NAME = "activity_over_time"
 NEEDS = (GPU_WORK,)
@@ -58,7 +57,7 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     """Measure each part on each device."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     launched = work.launch[work.launch != NO_INDEX]
     start = min(int(work.ts.min()), int(trace.events.ts[launched].min()) if len(launched) else int(work.ts.min()))
     span = int(work.end.max()) - start
@@ -74,7 +73,7 @@ def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
     where = device.rank, device.device
     queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
     queued = np.max([_greatest(each.ts, each.length, edges, 0) for each in queues], axis=0) if queues else None
-    launch = gpu_work(trace).launch[device.places]
+    launch = facts.gpu.work(trace).launch[device.places]
     ts = trace.events.ts[distinct(launch[launch != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
     columns = (
         edges[:-1] - trace.events.ts[0],
@@ -90,8 +89,8 @@ def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
         yield Row(device.rank, device.device, part, begin, dur, busy, launches, *known)
 
 
-def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:
-    devices = memory_events(trace)
+def _memory(trace: Trace, device: facts.gpu.Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:
+    devices = facts.memory.devices(trace)
     where = device.rank, device.device
     memory = next((memory for memory in devices if memory.on_stream and (memory.rank, memory.device) == where), None)
     if memory is None:

@@ -32,12 +32,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import Places, combinations, each, intervals
 from augment.core import GPU_WORK, CounterTrack, Findings, Identity, Skipped, Trace, column
 from augment.facts.collectives.collective_kernels import ARGS, Collectives, collectives
-from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.names.kernel_types import bus_factor
-from augment.facts.source.event_args import arg_columns
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
@@ -74,17 +72,17 @@ def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
         return Skipped("no communication kernel")
     rows: list[Row] = []
     tracks: list[CounterTrack] = []
-    for device in gpu_work(trace).devices:
+    for device in facts.gpu.work(trace).devices:
         rows += _rows(collectives(trace), device, link_gbps)
         tracks += _bandwidths(collectives(trace), device)
-    return Findings(rows, tracks, arg_columns(trace).diagnostics(ARGS))
+    return Findings(rows, tracks, facts.source.args(trace).diagnostics(ARGS))
 
 
-def _of(known: Collectives, device: Device) -> Places:
+def _of(known: Collectives, device: facts.gpu.Device) -> Places:
     return np.flatnonzero((known.place >= device.start) & (known.place < device.stop))
 
 
-def _rows(known: Collectives, device: Device, link_gbps: float) -> Iterator[Row]:
+def _rows(known: Collectives, device: facts.gpu.Device, link_gbps: float) -> Iterator[Row]:
     indexes = _of(known, device)
     (groups, kinds), which = combinations(known.group[indexes], known.kind.codes[indexes])
     for number, places in each(which, len(groups)):
@@ -93,7 +91,7 @@ def _rows(known: Collectives, device: Device, link_gbps: float) -> Iterator[Row]
         time_ns = int(dur.sum())
         sized = (size >= 0) & (dur > 0)
         algorithm = float(size[sized].sum() / dur[sized].sum()) if size[sized].any() else None
-        factor = bus_factor(kind, of.size)
+        factor = facts.names.bus_factor(kind, of.size)
         bus = None if algorithm is None or factor is None else algorithm * factor
         yield Row(
             rank=device.rank,
@@ -115,7 +113,7 @@ def _rows(known: Collectives, device: Device, link_gbps: float) -> Iterator[Row]
         )
 
 
-def _bandwidths(known: Collectives, device: Device) -> Iterator[CounterTrack]:
+def _bandwidths(known: Collectives, device: facts.gpu.Device) -> Iterator[CounterTrack]:
     """The bus bandwidth of each group while its collectives run, for groups where it is known."""
     usable = _of(known, device)
     factor = known.bus_factor

@@ -21,9 +21,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from augment import facts
-from augment.core import Diagnostic, Findings, Skipped, Trace, column
+from augment.core import Diagnostic, Findings, Skipped, Trace, column, text
 from augment.core.library_records import Communicator, NcclLogs
-from augment.core.text import listed, ranges_text
 
 NAME = "communicators"
 NEEDS = ()
@@ -80,11 +79,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 trace,
                 name,
                 "communicator",
-                ranges_text(sorted({each.rank for each in of})),
+                text.ranges_text(sorted({each.rank for each in of})),
                 group_size=first.size,
                 node_count=max((each.nodes for each in of if each.nodes), default=None),
                 logged_count=len({each.rank for each in of}),
-                transport=listed([way for way, _ in ways.most_common()]) if ways else None,
+                transport=text.listed([way for way, _ in ways.most_common()]) if ways else None,
                 channel_count=min((each.channels for each in of if each.channels), default=None),
                 init_ns=max(timed, default=None),
                 least_init_ns=min(timed, default=None),
@@ -102,7 +101,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     unplaced = sum(log.unplaced for log in given.logs)
     message = "lines about a connection that may be of one of several communicators: left out"
     diagnostics = [Diagnostic("nccl_log_unplaced", unplaced, message)] if unplaced else []
-    return Findings(rows, [], diagnostics, f"left out: {listed(left_out)}" if left_out else None)
+    return Findings(rows, [], diagnostics, f"left out: {text.listed(left_out)}" if left_out else None)
 
 
 def _name(each: Communicator) -> str:

@@ -20,12 +20,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.core import Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.compiler_records import Compilation, CompileSpan
 from augment.core.source_code import label
-from augment.facts.critical.handovers import main_track
-from augment.facts.host.compile_logs import logged_compilations, regions
-from augment.facts.steps.step_windows import step_windows
 
 NAME = "compilations"
 NEEDS = ()
@@ -51,13 +49,13 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """List the compilations, and draw those of the trace's time."""
-    logged = logged_compilations(trace)
+    logged = facts.host.logged_compilations(trace)
     if logged is None or isinstance(logged, str):
         return Skipped(logged or "no log of the compiler is given beside the trace: see --torch-trace")
     if not logged.compilations:
         return Skipped("the log has no compilation")
     joined = not logged.why_apart and len(trace.events) > 0
-    windows, called = step_windows(trace), regions(trace)
+    windows, called = facts.steps.windows(trace), facts.host.compiled_regions(trace)
     rows = []
     for each in logged.compilations:
         breaks = [(label(why.line), why.reason) for why in each.breaks]
@@ -96,7 +94,7 @@ def _track(trace: Trace, compilations: Sequence[Compilation]) -> SliceTrack:
         if span.start_ns >= until:
             shown.append((span, each))
             until = span.end_ns
-    track = main_track(trace)
+    track = facts.critical.main_track(trace)
     return SliceTrack(
         analysis=NAME,
         name="Compiler's log",

@@ -18,12 +18,11 @@ from typing import Annotated
 
 from msgspec import Struct
 
+from augment import facts
 from augment.core import GPU_WORK, Findings, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.errors import UsageError
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.steps.step_figures import step_figures
 
 NAME = "cost"
 NEEDS = (GPU_WORK,)
@@ -56,8 +55,8 @@ def analyze(trace: Trace, *, price: str = "1") -> Findings | Skipped:
     if not len(whole.windows) or not whole.length_ns:
         return Skipped("the recording has no time that could be priced")
     saved = {each.rule: each.found.saved_ns for each in diagnose(trace).findings}  # first: waits while it is made
-    count = len(gpu_work(trace).devices)
-    figures = step_figures(trace, whole.windows)
+    count = len(facts.gpu.work(trace).devices)
+    figures = facts.steps.step_figures(trace, whole.windows)
     wall = sum(float(each.wall_ns.mean()) for each in figures) / count
     busy = sum(float(each.of_device["busy_ns"].mean()) for each in figures) / count
     parts: list[tuple[str, str | None, float]] = [

@@ -70,15 +70,11 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, is_any
 from augment.core import LAUNCHES, Ends, Findings, Flows, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
-from augment.facts.steps.step_windows import steps
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)
@@ -105,19 +101,19 @@ def analyze(trace: Trace) -> Findings | Skipped:
     path = critical_path(trace)
     if not len(path):
         return Skipped("nothing in the recording takes time")
-    diagnostics = [*critical_graph(trace).diagnostics, *before_recording_diagnostics(trace)]
+    diagnostics = [*facts.critical.graph(trace).diagnostics, *facts.gpu.before_recording_diagnostics(trace)]
     # the path's slices and arrows
     kinds, source = path.bound_by.astype(np.int32), path.row
     outside = kinds == BoundBy.OUTSIDE_OPERATORS
     known = source >= 0
     unnamed = np.where(outside, np.int32(len(trace.strings)), np.int32(-1))
-    main = main_track(trace)
+    main = facts.critical.main_track(trace)
     shown = Texts(np.where(known, trace.events.name[source], unnamed), [*trace.strings, _UNRECORDED])
     below = np.where(is_any(kinds, _WITHOUT_NAME), np.int32(-1), shown.codes)
     track = SliceTrack(
         analysis=NAME,
         name="Critical path",
-        under=gpu_work(trace).streams[0].track if main == NO_INDEX else main,
+        under=facts.gpu.work(trace).streams[0].track if main == NO_INDEX else main,
         ts=path.ts,
         dur=path.dur,
         names=Texts(kinds, DRAWN),
@@ -138,7 +134,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     following = np.searchsorted(track.ts, moment, side="right") - 1
     flows = Flows(NAME, "Critical path", Ends(left), Ends(following.astype(np.int64), track))
     # the rows of each step
-    number = steps(trace)
+    number = facts.steps.recorded(trace)
     start, end = windows(trace)
     time, early = path.time, path.early_time
     numbers = number.number.tolist() if len(number) else [None]

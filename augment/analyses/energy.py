@@ -26,15 +26,11 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import Int64s, Intervals, union
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.watched_gpus import EnergyMeter, energy_meter, watched_gpus
-from augment.facts.host.call_stacks import call_stacks
-from augment.facts.host.training_phases import TrainingPhase, training_phases
-from augment.facts.operators.operator_work import work_families
 from augment.facts.steps import batches, recorded
-from augment.facts.steps.step_windows import step_windows
 
 NAME = "energy"
 NEEDS = (GPU_WORK,)
@@ -69,7 +65,7 @@ def analyze(trace: Trace, *, tokens_per_step_count: int = 0) -> Findings | Skipp
 
 
 def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> Iterator[Row]:
-    work, windows = gpu_work(trace), step_windows(trace)
+    work, windows = facts.gpu.work(trace), facts.steps.windows(trace)
     device = work.devices[place]
     begin, end = trace.events.ts[:1], np.array([int(trace.events.end.max())], np.int64)
     ts, until = work.ts[device.places], work.end[device.places]
@@ -89,7 +85,7 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
     for step in counted.tolist():
         limits = Intervals(windows.start[step : step + 1], windows.end[step : step + 1])
         parts.append(("step", str(windows.number[step]), limits))
-    families = work_families(trace)
+    families = facts.operators.work_families(trace)
     kinds = families.family[device.places]
     named = [(families.names[kind], kinds == kind) for kind in np.unique(kinds).tolist()]
     parts += [("family", name, union(ts[chosen], until[chosen])) for name, chosen in named]
@@ -109,11 +105,11 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
 
 def _phases(trace: Trace, launch: Int64s) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
     """Each phase of training, and which pieces of work were launched in it."""
-    phases = training_phases(trace)
+    phases = facts.host.phases(trace)
     if phases is None:
         return
-    place = call_stacks(trace).place_of[launch]
-    phase = np.where((launch >= 0) & (place >= 0), phases[place], len(TrainingPhase))
-    for each in TrainingPhase:
+    place = facts.host.stacks(trace).place_of[launch]
+    phase = np.where((launch >= 0) & (place >= 0), phases[place], len(facts.host.TrainingPhase))
+    for each in facts.host.TrainingPhase:
         if (phase == each).any():
             yield each.name.lower(), phase == each

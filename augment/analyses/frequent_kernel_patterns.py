@@ -29,6 +29,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import (
     Int64s,
     StackIndexes,
@@ -40,8 +41,6 @@ from augment.arrays import (
     sequence_hashes,
 )
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import launched_work
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
 
 NAME = "frequent_kernel_patterns"
@@ -81,7 +80,7 @@ def analyze(
     at_minimum_depth: bool = False,
 ) -> Findings | Skipped:
     """Find the patterns, count and mark them."""
-    if not len(launched_work(trace).place):
+    if not len(facts.gpu.launched(trace).place):
         return Skipped("no GPU work whose correlation names a launch")
     if operator:
         chosen = _named(trace, operator, at_minimum_depth)
@@ -113,7 +112,7 @@ def _named(trace: Trace, text: str, at_minimum_depth: bool) -> StackIndexes:
 
 def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: bool) -> Occurrences:
     """The operators that launched at least ``least`` pieces of work; of several with the same work, the innermost."""
-    start, stop = launched_work(trace).spans(operator)
+    start, stop = facts.gpu.launched(trace).spans(operator)
     chosen = stop - start >= max(least, 1)
     operator, start, stop = operator[chosen], start[chosen], stop[chosen]
     if distinct:
@@ -126,8 +125,8 @@ def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: 
 
 def _patterns(trace: Trace, occurrences: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Int64s]]:
     """The ``most`` most frequent patterns with at least ``least`` occurrences, and their places in it."""
-    work, events = gpu_work(trace), trace.events
-    place = launched_work(trace).listed
+    work, events = facts.gpu.work(trace), trace.events
+    place = facts.gpu.launched(trace).listed
     row = call_stacks(trace).row[occurrences.operator]
     name = events.name[work.row[place]]
     keys, code = combinations(events.name[row], sequence_hashes(name, occurrences.start, occurrences.stop))
@@ -153,12 +152,12 @@ def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: l
     """The marks of each stream. Work of several patterns is marked as that of the first."""
     if not rows:
         return []
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     drawn = np.concatenate(patterns)[:DRAWN_AT_MOST]
     pattern = np.repeat(np.arange(len(rows)), [len(pattern) for pattern in patterns])[:DRAWN_AT_MOST]
     whose, index = expand(occurrences.start[drawn], occurrences.stop[drawn])
     mark = np.full(len(work), -1, np.int64)
-    mark[launched_work(trace).listed[index[::-1]]] = whose[::-1]  # of several assignments, the last one stays
+    mark[facts.gpu.launched(trace).listed[index[::-1]]] = whose[::-1]  # of several assignments, the last one stays
     tracks = []
     for stream in work.streams:
         marks = mark[stream.places]

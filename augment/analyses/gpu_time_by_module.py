@@ -21,8 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column
-from augment.core.text import recording_words
+from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column, text
 from augment.facts.gpu.gpu_time import gpu_time_by, module_work
 from augment.facts.host.call_stacks import crossing_diagnostics
 from augment.facts.host.training_phases import modules
@@ -50,7 +49,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
     tree = modules(trace)
     if not len(tree.frame):
-        return Skipped(f"no calls of nn.Module; record with {recording_words(trace.source.metadata).stacks}")
+        return Skipped(f"no calls of nn.Module; record with {text.recording_words(trace.source.metadata).stacks}")
     work = module_work(trace)
     if not (work.path != NO_INDEX).any():
         return Skipped("no GPU work belongs to a module")

@@ -22,12 +22,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import Intervals, Places, union
 from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.hardware_samples import hardware_samples
-from augment.facts.operators.operator_work import work_families
-from augment.facts.steps.step_windows import step_windows
 
 NAME = "hardware_activity"
 NEEDS = (GPU_WORK,)
@@ -54,11 +52,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not sampled:
         return Skipped("no samples of hardware counters; record with CUPTI_PM_SAMPLING_METRICS (Kineto since 2026-08)")
     rows, short = [], 0
-    for place, device in enumerate(gpu_work(trace).devices):
+    for place, device in enumerate(facts.gpu.work(trace).devices):
         quantities = sampled.get(device.device if isinstance(device.device, int) else -1, {})
         if quantities:
             least = LEAST_SAMPLES * max(samples.period_ns for samples in quantities.values())
-            durations = (gpu_work(trace).end - gpu_work(trace).ts)[device.places]
+            durations = (facts.gpu.work(trace).end - facts.gpu.work(trace).ts)[device.places]
             short += int(np.count_nonzero(durations < least))
             for part, name, times, whole_ns in _parts(trace, place, least):
                 for quantity, samples in quantities.items():
@@ -83,7 +81,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 def _parts(trace: Trace, place: int, least_ns: int) -> Iterator[tuple[str, str | None, Intervals, int]]:
     """Parts of a device's time: what they are, the stretches that count, and all of their time, ns."""
-    work, windows = gpu_work(trace), step_windows(trace)
+    work, windows = facts.gpu.work(trace), facts.steps.windows(trace)
     device = work.devices[place]
     ts, end, name = work.ts[device.places], work.end[device.places], trace.events.name[work.row[device.places]]
     begin, last = int(trace.events.ts[0]), int(trace.events.end.max())
@@ -93,7 +91,7 @@ def _parts(trace: Trace, place: int, least_ns: int) -> Iterator[tuple[str, str |
     for number, start, stop in zip(windows.number.tolist(), windows.start, windows.end, strict=True):
         if number >= 0:
             yield "step", str(number), Intervals(np.array([start]), np.array([stop])), int(stop - start)
-    families = work_families(trace)
+    families = facts.operators.work_families(trace)
     long = np.flatnonzero(end - ts >= least_ns)
     for part, codes, names in (
         ("family", families.family[device.places], families.names), ("kernel", name, trace.strings),

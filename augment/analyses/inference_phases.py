@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import OUTLIER, Int64s, Places, median, robust_z
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.diagnosis.judging import measure
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.served_steps import ServedSteps, served_steps
 
 NAME = "inference_phases"
 NEEDS = (GPU_WORK,)
@@ -53,13 +52,13 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up the steady steps."""
-    served = served_steps(trace)
+    served = facts.operators.served_steps(trace)
     if not served:
         return Skipped("no step of an inference engine: see docs/inference.md for the names")
     return Findings([row for steps in served for row in _rows(trace, steps)])
 
 
-def _rows(trace: Trace, served: ServedSteps) -> Iterator[Row]:
+def _rows(trace: Trace, served: facts.operators.ServedSteps) -> Iterator[Row]:
     windows = served.windows
     steady = np.flatnonzero(np.isin(windows.begin, measure(trace).windows.begin))
     sizes: dict[tuple[str, int], list[int]] = {}
@@ -75,15 +74,15 @@ def _rows(trace: Trace, served: ServedSteps) -> Iterator[Row]:
     pause = windows.start[1:] - windows.end[:-1]
     pause = pause[pause > 0]
     if len(pause):
-        device = gpu_work(trace).devices[served.device]
+        device = facts.gpu.work(trace).devices[served.device]
         yield Row(
             device.rank, device.device, PAUSE, None, None, len(pause), int(pause.sum()), int(median(pause)),
             int(np.percentile(pause, 90)), _spread(pause), 0, None, None, None, None,
         )  # fmt: skip
 
 
-def _row(trace: Trace, served: ServedSteps, phase: str, places: Places | Int64s, time_ns: int) -> Row:
-    device, wall = gpu_work(trace).devices[served.device], served.wall_ns[places]
+def _row(trace: Trace, served: facts.operators.ServedSteps, phase: str, places: Places | Int64s, time_ns: int) -> Row:
+    device, wall = facts.gpu.work(trace).devices[served.device], served.wall_ns[places]
     batches = [served.batches[place] for place in places.tolist()]
     requests = [batch.requests for batch in batches if batch.requests >= 0]
     gaps = served.gap_ns[places]

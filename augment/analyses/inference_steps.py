@@ -32,13 +32,12 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.core.annotations import Annotation, CounterTrack, SliceTrack, Texts
 from augment.core.findings import Findings, Skipped, column
 from augment.core.text import TIMES, counted, four_digits
 from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.diagnosis.judging import measure
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.served_steps import ServedSteps, served_steps
 from augment.facts.steps import PHASES
 
 NAME = "inference_steps"
@@ -81,7 +80,7 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Tell each step."""
-    served = served_steps(trace)
+    served = facts.operators.served_steps(trace)
     if not served:
         return Skipped("no step of an inference engine: see docs/inference.md for the names")
     rows: list[Row] = []
@@ -93,8 +92,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     return Findings(rows, tracks)
 
 
-def _rows(trace: Trace, served: ServedSteps) -> Iterator[Row]:
-    device, first = gpu_work(trace).devices[served.device], int(trace.events.ts[0])
+def _rows(trace: Trace, served: facts.operators.ServedSteps) -> Iterator[Row]:
+    device, first = facts.gpu.work(trace).devices[served.device], int(trace.events.ts[0])
     steady = np.isin(served.windows.begin, measure(trace).windows.begin)
     mbu = served.mbu_ratio
     for place, batch in enumerate(served.batches):
@@ -146,9 +145,9 @@ def _whole(value: float) -> int | None:
     return None if np.isnan(value) else round(value)
 
 
-def _drawn(trace: Trace, served: ServedSteps, rows: list[Row]) -> Iterator[Annotation]:
+def _drawn(trace: Trace, served: facts.operators.ServedSteps, rows: list[Row]) -> Iterator[Annotation]:
     """The steps by phase, their tokens, and the part of the memory's rate that they use."""
-    track = gpu_work(trace).devices[served.device].track
+    track = facts.gpu.work(trace).devices[served.device].track
     start, wall = served.windows.start, served.wall_ns
     lasting = np.flatnonzero(wall > 0)
     texts = []

@@ -30,14 +30,12 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
 from augment.core import GPU_WORK, Findings, Identity, Trace, column
 from augment.facts.gpu.filled_sms import occupancy, weighed
-from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.gpu.lines_of_work import longest_lines
-from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
-from augment.facts.operators.operator_work import work_families
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
@@ -73,13 +71,13 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings:
     """Aggregate each device's work by type and name."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     device = np.repeat(np.arange(len(work.devices)), [device.stop - device.start for device in work.devices])
     keys, code = combinations(device, work.type, trace.events.name[work.row])
     count = len(keys[0])
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
     # for each code of work: the family with the most time, and whether its matrix units were used
-    families = work_families(trace)
+    families = facts.operators.work_families(trace)
     parts, part = combinations(code, families.family, matrix_use(trace))
     ns = sums(part, work.end - work.ts, len(parts[0]))
     kinds: list[tuple[str, str | None]] = [("", None)] * count
@@ -94,9 +92,17 @@ def analyze(trace: Trace) -> Findings:
     more_columns = zip(*fills, longest_lines(trace, code, count), strict=True)
     columns = (*(key.tolist() for key in keys), kinds, statistics, more_columns)
     for index, kernel_type, name, (family, units), figures, more in zip(*columns, strict=True):
-        unit, type_name = work.devices[index], KernelType(kernel_type).name
+        unit, type_name = work.devices[index], facts.names.KernelType(kernel_type).name
         rows.append(Row(unit.rank, unit.device, type_name, family, units, trace.strings[name], *figures, *more))
-    rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.kernel_type, -row.sum_ns, row.name))
+    rows.sort(
+        key=lambda row: (
+            facts.gpu.sort_key(row.rank),
+            facts.gpu.sort_key(row.device),
+            row.kernel_type,
+            -row.sum_ns,
+            row.name,
+        )
+    )
     return Findings(rows)
 
 

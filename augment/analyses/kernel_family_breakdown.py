@@ -26,13 +26,11 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import each, intervals, is_any
 from augment.core import GPU_WORK, Findings, Identity, Trace, column
-from augment.facts.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
-from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
-from augment.facts.operators.operator_work import work_families
 
 NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)
@@ -61,12 +59,12 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings:
     """Add up the work of each device by family."""
-    families = work_families(trace)
-    shares = gpu_time_by(trace, families.family.astype(np.int64))
-    total = gpu_time_of(shares)
+    families = facts.operators.work_families(trace)
+    shares = facts.gpu.gpu_time_by(trace, families.family.astype(np.int64))
+    total = facts.gpu.gpu_time_of(shares)
     # for each (start of a device, family): its busy time, and the durations with matrix units, without, and of what
     # could have used them
-    work, device = gpu_work(trace), device_of_work(trace)
+    work, device = facts.gpu.work(trace), facts.gpu.device_of_work(trace)
     code = device * len(families.names) + families.family
     busy: _Sums = {}
     sums: tuple[_Sums, _Sums, _Sums] = ({}, {}, {})
@@ -99,7 +97,7 @@ def analyze(trace: Trace) -> Findings:
                 *matrix,
             )
         )
-    rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), -row.sum_ns, row.family))
+    rows.sort(key=lambda row: (facts.gpu.sort_key(row.rank), facts.gpu.sort_key(row.device), -row.sum_ns, row.family))
     return Findings(rows)
 
 

@@ -24,13 +24,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import combinations, sums
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.filled_sms import occupancy, small_grids, weighed
-from augment.facts.gpu.gpu_time import device_of_work
-from augment.facts.gpu.gpu_work import gpu_work, sort_key
-from augment.facts.operators.operator_work import work_families
-from augment.facts.steps.step_windows import recorded_windows, step_of_work
 
 NAME = "kernel_occupancy"
 NEEDS = (GPU_WORK,)
@@ -55,10 +52,14 @@ def analyze(trace: Trace) -> Findings | Skipped:
     fills = occupancy(trace)
     if not fills.is_known:
         return Skipped("no kernel says its occupancy: Kineto writes it for CUDA")
-    work, families, windows = gpu_work(trace), work_families(trace), recorded_windows(trace)
+    work, families, windows = (
+        facts.gpu.work(trace),
+        facts.operators.work_families(trace),
+        facts.steps.recorded_windows(trace),
+    )
     known = np.flatnonzero(~np.isnan(fills.achieved) | ~np.isnan(fills.filled))
     dur = (work.end - work.ts)[known]
-    device, step = device_of_work(trace)[known], step_of_work(trace, windows)[known]
+    device, step = facts.gpu.device_of_work(trace)[known], facts.steps.step_of_work(trace, windows)[known]
     small = dur * small_grids(trace)[known]
     rows = []
     for family in (np.full(len(known), -1, np.int64), families.family[known]):
@@ -76,5 +77,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             name = None if kind < 0 else families.names[kind]
             rows.append(Row(unit.rank, unit.device, None if number < 0 else number, name, *values))
     rows.sort(key=lambda row: (row.family is not None, -row.sum_ns, row.family or ""))
-    rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.step is None, row.step or 0))
+    rows.sort(
+        key=lambda row: (facts.gpu.sort_key(row.rank), facts.gpu.sort_key(row.device), row.step is None, row.step or 0)
+    )
     return Findings(rows)

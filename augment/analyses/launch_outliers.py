@@ -31,11 +31,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, Int32s, Int64s, distinct, each, run_starts
 from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.gpu.launched_work import LaunchDelays, launch_delays
-from augment.facts.host.queued_tasks import operators_around
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -73,7 +72,7 @@ def analyze(
     most_count: int = 100,
 ) -> Findings | Skipped:
     """List and draw the worst launches of each kind."""
-    work, delays = gpu_work(trace), launch_delays(trace)
+    work, delays = facts.gpu.work(trace), launch_delays(trace)
     if not len(delays):
         return Skipped("no GPU work whose correlation names a launch")
     if not include_memory_events:
@@ -111,7 +110,7 @@ def analyze(
     return Findings(list(_rows(trace, calls, kinds)), tracks)
 
 
-def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
+def _calls(device: facts.gpu.Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
     """The launches on ``device``, one row per call: its first piece of work, with the sum of ``gpu_ns``."""
     launched = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
     if len(distinct(launched.row)) == len(launched):
@@ -124,8 +123,8 @@ def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
 
 
 def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
-    work, events = gpu_work(trace), trace.events
-    operator = operators_around(trace, calls.row)
+    work, events = facts.gpu.work(trace), trace.events
+    operator = facts.host.operators_around(trace, calls.row)
     rows = zip(
         (work.streams[index] for index in work.stream_of(calls.place).tolist()),
         (KINDS[kind] for kind in kinds),
@@ -150,7 +149,7 @@ def _track(
     order = np.lexsort((-kind, -dur, ts))  # of a call of both kinds, the short kernel lies within the outlier
     ts, dur, drawn = ts[order], dur[order], drawn.take(order)
     room = np.append(ts, np.iinfo(np.int64).max)[np.searchsorted(ts, ts, side="right")] - ts
-    row, events = gpu_work(trace).row[drawn.place], trace.events
+    row, events = facts.gpu.work(trace).row[drawn.place], trace.events
     return SliceTrack(
         analysis=NAME,
         name=name,

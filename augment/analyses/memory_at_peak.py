@@ -24,8 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, combinations, sums
-from augment.core import Category, Findings, Identity, Skipped, Trace, column
-from augment.core.text import recording_words
+from augment.core import Category, Findings, Identity, Skipped, Trace, column, text
 from augment.facts.host.call_stacks import around_moments
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
@@ -50,7 +49,9 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up by operator what was live at the peak of each device."""
     devices = memory_events(trace)
     if not devices:
-        return Skipped(f"no [memory] instant with Bytes; record with {recording_words(trace.source.metadata).memory}")
+        return Skipped(
+            f"no [memory] instant with Bytes; record with {text.recording_words(trace.source.metadata).memory}"
+        )
     peaked = [memory for memory in devices if memory.next is not None]
     if not peaked:
         return Skipped("the [memory] instants have no addresses")

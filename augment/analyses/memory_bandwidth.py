@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import intervals, time_weighted
 from augment.core import GPU_WORK, CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.device_activity import copy_rates
-from augment.facts.gpu.gpu_work import gpu_work
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
@@ -51,10 +50,10 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Compute the bandwidth of each kind of copy on each device over time."""
-    rates = copy_rates(trace)
+    rates = facts.gpu.rates(trace)
     if not rates:
         return Skipped("no copy and no memset")
-    rows, work = [], gpu_work(trace)
+    rows, work = [], facts.gpu.work(trace)
     for rate in rates:
         copying = rate.rate[:-1] > 0
         gbps: npt.NDArray[np.float64] = rate.rate[:-1][copying] / 1e9

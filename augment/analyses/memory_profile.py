@@ -29,9 +29,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, column
+from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, column, text
 from augment.core.annotations import byte_unit, in_unit
-from augment.core.text import recording_words
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events
 
 NAME = "memory_profile"
@@ -67,7 +66,9 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Summarize and draw the memory of each device."""
     devices = memory_events(trace)
     if not devices:
-        return Skipped(f"no [memory] instant with Bytes; record with {recording_words(trace.source.metadata).memory}")
+        return Skipped(
+            f"no [memory] instant with Bytes; record with {text.recording_words(trace.source.metadata).memory}"
+        )
     rows = [_row(device, int(trace.events.ts[0])) for device in devices]
     tracks = [track for device in devices for track in _tracks(device)]
     partial = RELATIVE if any(device.is_relative for device in devices) else None

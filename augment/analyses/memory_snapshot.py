@@ -43,9 +43,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
+from augment.core import text
 from augment.core.annotations import Annotation, CounterTrack, InstantTrack, SliceTrack, Texts, byte_unit, in_unit
 from augment.core.findings import Findings, Skipped, Verdict, column
-from augment.core.text import size
 from augment.core.trace import Category, Diagnostic, Trace
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.facts.gpu.gpu_work import gpu_work
@@ -193,9 +193,9 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
         (m for m in held.moments if m.device == played.device and m.what != "end"), key=lambda m: m.at_ns or 0
     )
     texts = [
-        f"Peak: {size(moment.allocated)} allocated, {size(moment.reserved)} reserved"
+        f"Peak: {text.size(moment.allocated)} allocated, {text.size(moment.reserved)} reserved"
         if moment.what == "peak"
-        else f"Out of memory: {size(moment.requested)} requested, {size(moment.allocated)} allocated"
+        else f"Out of memory: {text.size(moment.requested)} requested, {text.size(moment.allocated)} allocated"
         for moment in moments
     ]
     yield InstantTrack(

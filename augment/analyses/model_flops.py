@@ -35,13 +35,10 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column
-from augment.core.text import recording_words
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.operator_work import operator_work
+from augment import facts
+from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column, text
 from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
 from augment.facts.operators.step_time_parts import efficiencies, why_no_mfu
-from augment.facts.steps.step_windows import recorded_windows
 
 NAME = "model_flops"
 NEEDS = (GPU_WORK,)
@@ -76,14 +73,14 @@ def analyze(
     peak_number: str = "bf16",
 ) -> Findings | Skipped:
     """Hold the model's operations of each step against one peak."""
-    windows = recorded_windows(trace)
+    windows = facts.steps.recorded_windows(trace)
     if peak_number not in NUMBERS:
         return Skipped(f"peak_number must be one of {', '.join(NUMBERS)}, not {peak_number}")
     attention = 12 * layers_count * hidden_count * sequence_count
     given = flops_per_step_count or (6 * parameters_count + attention) * tokens_per_step_count
     source = "given" if flops_per_step_count else "parameters" if given else "shapes"
-    if source == "shapes" and not operator_work(trace).recorded:
-        option = recording_words(trace.source.metadata).shapes
+    if source == "shapes" and not facts.operators.work(trace).recorded:
+        option = text.recording_words(trace.source.metadata).shapes
         return Skipped(
             f"shapes were not recorded: record with {option}, or give the option "
             "flops_per_step_count, or parameters_count and tokens_per_step_count"
@@ -91,7 +88,7 @@ def analyze(
     convention = _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else "")
     rows = []
     for place, (figures, efficiency) in enumerate(efficiencies(trace)):
-        device = gpu_work(trace).devices[place]
+        device = facts.gpu.work(trace).devices[place]
         peak = device_peaks(trace)[device.device]
         rate = None if peak is None else peak.tflops.get(peak_number)
         counted = efficiency.model_flops

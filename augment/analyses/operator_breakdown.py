@@ -30,12 +30,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import combinations, sums
 from augment.core import Category, Findings, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import launched_work
 from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics, enclosing, operator_times
-from augment.facts.source.event_args import arg_columns
 
 NAME = "operator_breakdown"
 NEEDS = ((Category.CPU_OP,),)
@@ -68,7 +66,7 @@ def analyze(trace: Trace) -> Findings:
     """Add up the operators by name and shape."""
     events, operators = trace.events, operator_times(trace)
     place, row = operators.place, operators.row
-    of_row, shapes = arg_columns(trace).texts(SHAPES)
+    of_row, shapes = facts.source.args(trace).texts(SHAPES)
     shape_of = np.full(len(events), -1, np.int32)
     shape_of[of_row] = shapes.codes
     keys, code = combinations(events.name[row], shape_of[row])
@@ -78,7 +76,7 @@ def analyze(trace: Trace) -> Findings:
     columns.append(sums(code, operators.self_ns, count))
     del operators, row
     # the GPU time of the operators at place in the call stacks, including all operators in them
-    launched, work = launched_work(trace), gpu_work(trace)
+    launched, work = facts.gpu.launched(trace), facts.gpu.work(trace)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
     start, stop = launched.spans(place)
     columns.append(sums(code, until[stop] - until[start], count))
@@ -97,4 +95,4 @@ def analyze(trace: Trace) -> Findings:
     if (rest := len(work) - sum(row.kernel_count or 0 for row in rows)) > 0:
         ns = int((work.end - work.ts).sum()) - sum(row.self_gpu_ns or 0 for row in rows)
         rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
-    return Findings(rows, (), [*crossing_diagnostics(trace), *arg_columns(trace).diagnostics([SHAPES])])
+    return Findings(rows, (), [*crossing_diagnostics(trace), *facts.source.args(trace).diagnostics([SHAPES])])

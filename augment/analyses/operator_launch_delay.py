@@ -27,6 +27,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import (
     NO_INDEX,
     Int32s,
@@ -40,10 +41,6 @@ from augment.arrays import (
     sequence_hashes,
 )
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import launch_diagnostics, launched_work
-from augment.facts.host.call_stacks import call_stacks, innermost
-from augment.facts.names.name_masks import starting
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))
@@ -70,14 +67,14 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     """Group the launches by operator, and the operators by their sequences of work."""
-    work, events, stacks = gpu_work(trace), trace.events, call_stacks(trace)
-    place = launched_work(trace).place
+    work, events, stacks = facts.gpu.work(trace), trace.events, facts.host.stacks(trace)
+    place = facts.gpu.launched(trace).place
     if not len(place):
         return Skipped("no GPU work whose correlation names a launch")
-    named = starting(trace, operator_prefix) if operator_prefix else None
-    operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named)
+    named = facts.names.starting(trace, operator_prefix) if operator_prefix else None
+    operator = facts.host.innermost(trace, work.launch[place], (Category.CPU_OP,), named)
     owned = operator != NO_INDEX
-    remarks = list(launch_diagnostics(trace))
+    remarks = list(facts.gpu.launch_diagnostics(trace))
     if not owned.all():
         outside = len(owned) - int(np.count_nonzero(owned))
         remarks.append(Diagnostic("launch_outside_operators", outside, "pieces of GPU work launched outside operators"))

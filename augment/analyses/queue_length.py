@@ -21,10 +21,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import changing, time_weighted
 from augment.core import GPU_WORK, LAUNCHES, CounterTrack, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.device_activity import queue_lengths
-from augment.facts.gpu.launched_work import launch_diagnostics
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -48,7 +47,7 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Compute the queue length of each stream over time."""
-    queues = queue_lengths(trace)
+    queues = facts.gpu.queues(trace)
     if not queues:
         return Skipped("no GPU work whose correlation names a launch")
     rows, tracks = [], []
@@ -83,4 +82,4 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 scale="operations",
             )
         )
-    return Findings(rows, tracks, launch_diagnostics(trace))
+    return Findings(rows, tracks, facts.gpu.launch_diagnostics(trace))

@@ -24,12 +24,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
-from augment.core.text import recording_words
-from augment.facts.gpu.gpu_time import device_of_work
-from augment.facts.gpu.gpu_work import gpu_work, sort_key
-from augment.facts.gpu.lines_of_work import source_lines
+from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column, text
 from augment.facts.steps.step_windows import step_of_work, whole_steps
 
 NAME = "source_lines"
@@ -54,19 +51,21 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among lines."""
-    source, work, events = source_lines(trace), gpu_work(trace), trace.events
+    source, work, events = facts.gpu.lines(trace), facts.gpu.work(trace), trace.events
     if not source:
-        return Skipped(f"no work has a line of Python; record with {recording_words(trace.source.metadata).stacks}")
+        return Skipped(
+            f"no work has a line of Python; record with {text.recording_words(trace.source.metadata).stacks}"
+        )
     if not (work.end > work.ts).any():
         return Skipped("no GPU work takes time")
     windows = whole_steps(trace)
     in_step = step_of_work(trace, windows) >= 0
     count = len(windows) if len(windows) and (windows.number >= 0).all() else 0
-    keys, code = combinations(device_of_work(trace), source.site)
+    keys, code = combinations(facts.gpu.device_of_work(trace), source.site)
     ns = work.end - work.ts
     gpu, stepped = (sums(code, of, len(keys[0])) for of in (ns, np.where(in_step, ns, 0)))
     kernels = np.bincount(code, minlength=len(keys[0]))
-    whole = sums(device_of_work(trace), ns, len(work.devices))
+    whole = sums(facts.gpu.device_of_work(trace), ns, len(work.devices))
     (owner, name), named = combinations(code, events.name[work.row])
     spent = sums(named, ns, len(owner))
     longest = {int(owner[place]): int(name[place]) for place in np.lexsort((spent, owner)).tolist()}
@@ -88,5 +87,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 longest=trace.strings[longest[index]],
             )
         )
-    rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), -row.gpu_ns, row.source or "~"))
+    rows.sort(
+        key=lambda row: (facts.gpu.sort_key(row.rank), facts.gpu.sort_key(row.device), -row.gpu_ns, row.source or "~")
+    )
     return Findings(rows)

@@ -46,13 +46,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.core import GPU_WORK, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.peaks import device_peaks
 from augment.facts.operators.step_time_parts import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import StepFigures
-from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
 NAME = "step_efficiency"
 NEEDS = (GPU_WORK,)
@@ -118,7 +115,7 @@ SAID_AT_MOST = 4
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Part each step."""
-    windows = recorded_windows(trace)
+    windows = facts.steps.recorded_windows(trace)
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
     rows: list[Row] = []
@@ -136,7 +133,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             name: np.array([getattr(efficiency_rows[step], name) for step in lasting.tolist()], np.int64)
             for name in named
         }
-        track = gpu_work(trace).devices[place].track
+        track = facts.gpu.work(trace).devices[place].track
         texts = Texts(codes, list(code_of))
         tracks.append(
             SliceTrack(NAME, "Step efficiency", track, start, end - start, texts, args, "what each step went into")
@@ -144,17 +141,19 @@ def analyze(trace: Trace) -> Findings | Skipped:
     return Findings(rows, tracks)
 
 
-def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, reached: Efficiency) -> Iterator[Row]:
-    device = gpu_work(trace).devices[place]
+def _rows(
+    trace: Trace, place: int, windows: facts.steps.StepWindows, figures: StepFigures, reached: Efficiency
+) -> Iterator[Row]:
+    device = facts.gpu.work(trace).devices[place]
     known = figures.of_device
     lacking = why_no_mfu(trace, place)
-    peak = device_peaks(trace)[device.device]
+    peak = facts.operators.limits(trace)[device.device]
     peak_text = None if peak is None else peak.text(reached.numbers)
     for step in range(len(windows)):
         wall = int(figures.wall_ns[step])
         parts = {f"{name}_ns": int(reached.parts[name][step]) for name in COMPUTING}
         parts |= {f"{name}_ns": int(known[figure][step]) for name, figure in BESIDE.items()}
-        counted = operator_work(trace).recorded
+        counted = facts.operators.work(trace).recorded
         why = lacking or why_beyond(float(reached.peak_ns[step]), wall)
         sure = why is None and wall > 0
         # hidden communication by the lesser of communication and computation

@@ -41,13 +41,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import OUTLIER, Int64s, median, robust_z
-from augment.core import Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
-from augment.core.text import TIMES, four_digits
+from augment.core import Findings, Identity, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.diagnosis.judging import measure
-from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.steps.step_figures import memory_peaks, step_figures
-from augment.facts.steps.step_windows import StepWindows, kinds_of_steps, recorded_windows, steps
 
 NAME = "steps"
 NEEDS = ()
@@ -109,12 +107,12 @@ OF_DEVICE = (
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Measure each step."""
-    windows = recorded_windows(trace)
+    windows = facts.steps.recorded_windows(trace)
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
     peaks, first, numbered = memory_peaks(trace, windows), int(trace.events.ts[0]), bool(windows.number[0] >= 0)
     length = windows.end - windows.start
-    kinds = kinds_of_steps(trace, windows)
+    kinds = facts.steps.kinds_of_steps(trace, windows)
     middle, distances = np.ones(len(windows)), np.full(len(windows), np.nan)
     for kind in np.unique(kinds).tolist():
         alike = kinds == kind
@@ -153,21 +151,21 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 )
             )
     drawn = [_drawn(trace, windows, distances, middle)] if numbered else []
-    return Findings(rows, drawn, before_recording_diagnostics(trace))
+    return Findings(rows, drawn, facts.gpu.before_recording_diagnostics(trace))
 
 
-def _drawn(trace: Trace, windows: StepWindows, z: Floats, middle: Floats) -> SliceTrack:
+def _drawn(trace: Trace, windows: facts.steps.StepWindows, z: Floats, middle: Floats) -> SliceTrack:
     """The windows of the steps. One whose length is unusual is called an outlier."""
     dur: Int64s = windows.end - windows.start
     outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - middle) > _SEEN * middle)
     names = [
-        f"step {number} (device): {four_digits(ns, TIMES)}{', outlier' * far}"
+        f"step {number} (device): {text.four_digits(ns, text.TIMES)}{', outlier' * far}"
         for number, ns, far in zip(windows.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
     return SliceTrack(
         analysis=NAME,
         name="Steps",
-        under=int(trace.events.track[steps(trace).row[0]]),
+        under=int(trace.events.track[facts.steps.recorded(trace).row[0]]),
         ts=windows.start,
         dur=dur,
         names=Texts(np.arange(len(names), dtype=np.int32), names),

@@ -18,11 +18,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.core import CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
 from augment.core.gpu_samples import Samples, Telemetry
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.watched_gpus import watched_gpus
-from augment.facts.steps.step_windows import step_windows
 
 NAME = "telemetry"
 NEEDS = ()
@@ -51,14 +49,14 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no telemetry is given beside the trace: see --telemetry")
     if not len(trace.events):
         return Findings([_row(trace, each.gpu, None, each, slice(None)) for each in telemetry.samples])
-    watched = watched_gpus(trace)
+    watched = facts.gpu.telemetry(trace)
     if watched is None or isinstance(watched, str):
         return Skipped(watched or "no telemetry is given")
     begin, end = int(trace.events.ts[0]), int(trace.events.end.max())
     rows, tracks = [], list[CounterTrack]()
-    steps = step_windows(trace)
+    steps = facts.steps.windows(trace)
     for place, quantities in watched.devices.items():
-        device = gpu_work(trace).devices[place]
+        device = facts.gpu.work(trace).devices[place]
         for samples in quantities.values():
             inside = _within(samples, begin, end)
             if inside.stop > inside.start:

@@ -8,13 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, expand, sums
 from augment.compare.calls import Calls, Side, levels
 from augment.core import Category
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording
-from augment.facts.operators.operator_work import work_families
-from augment.facts.steps.step_windows import steps
 
 
 class Alignment(Struct, frozen=True):
@@ -60,7 +57,7 @@ def align_sides(control: Side, test: Side) -> Alignment:
     parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NO_INDEX)[home_yours]
     of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
     kind_mine, kind_yours = (  # the family, -1 of unknown ones
-        np.where(work_families(side.trace).known[rows], side.work.family[rows], -1).astype(np.int64)
+        np.where(facts.operators.work_families(side.trace).known[rows], side.work.family[rows], -1).astype(np.int64)
         for side, rows in ((control, places), (test, twins))
     )
     by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
@@ -140,7 +137,7 @@ def _likeness(profile: dict[int, int], other: dict[int, int]) -> float:
 
 def main_thread(side: Side) -> int:
     """The thread of the steps; without steps, the thread with most time in calls."""
-    row = steps(side.trace).row
+    row = facts.steps.recorded(side.trace).row
     if len(row):
         return int(side.trace.events.track[row[0]])
     outermost = side.calls.parent == NO_INDEX
@@ -164,10 +161,10 @@ def homes(calls: Calls, partner: Int64s) -> Int32s:
 
 def _launched_order(side: Side) -> Int64s:
     """The chosen steps' work, and work launched before the recording, in order of launch, then of start."""
-    gpu = gpu_work(side.trace)
+    gpu = facts.gpu.work(side.trace)
     launched = np.where(gpu.launch >= 0, side.trace.events.ts[gpu.launch], gpu.ts) if len(gpu) else gpu.ts
     order = np.lexsort((gpu.ts, launched))
-    chosen = (side.work.step >= 0) | before_recording(side.trace)
+    chosen = (side.work.step >= 0) | facts.gpu.before_recording(side.trace)
     return order[chosen[order]].astype(np.int64)
 
 
@@ -176,10 +173,10 @@ def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int6
 
     Work launched before the recording forms groups of its own: only its order on its stream is known.
     """
-    work = gpu_work(side.trace)
+    work = facts.gpu.work(side.trace)
     stream = np.repeat(np.arange(len(work.streams)), [stream.stop - stream.start for stream in work.streams])
     first = len(side.calls) if calls is None else calls
-    step = np.where(before_recording(side.trace), len(side.steps), side.work.step).astype(np.int64)
+    step = np.where(facts.gpu.before_recording(side.trace), len(side.steps), side.work.step).astype(np.int64)
     alone = first + step * 4096 + stream
     return np.where(home >= 0, home, alone)
 

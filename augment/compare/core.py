@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.compare.alignment import Alignment, align_sides
 from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
@@ -36,13 +37,10 @@ from augment.compare.totals import (
     samples_of,
 )
 from augment.compare.waterfall import ByKind, Waterfall, tiles_of
-from augment.core import LAUNCHES, Category, Diagnostic, Findings, Outcome, Trace, Verdict, tabular
+from augment.core import LAUNCHES, Category, Diagnostic, Findings, Outcome, Trace, Verdict, tabular, text
 from augment.core.findings import table_of
 from augment.core.tabular import Table
-from augment.core.text import counted, listed, size
 from augment.errors import UsageError, expect_known
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.memory.held import Held, Holder, Moment, held_memory
 from augment.facts.steps import batches
 from augment.readers import read
@@ -116,8 +114,8 @@ class Diff(Struct, frozen=True):
             control, test = (trace.source.label for trace in self.snapshots)
             return f"{test} against {control}: {' '.join(self.verdict.text)}"
         first = self.pairs[0]
-        steps = "whole recordings" if self.whole else counted(len(first.test.steps), "step")
-        ranks = f", {counted(len(self.pairs), 'rank')}" if len(self.pairs) > 1 else ""
+        steps = "whole recordings" if self.whole else text.counted(len(first.test.steps), "step")
+        ranks = f", {text.counted(len(self.pairs), 'rank')}" if len(self.pairs) > 1 else ""
         figures = self.outcomes.get("diff_figures")
         rows = figures.rows if isinstance(figures, Findings) else ()
         step = next((row for row in rows if row.figure == "wall_ns"), None)
@@ -174,7 +172,7 @@ def diff(
     paths = Paths(names)
     diagnostics += _of_recorders(pairs)
     for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):
-        diagnostics += before_recording_diagnostics(*side, of=f" of the {label}")
+        diagnostics += facts.gpu.before_recording_diagnostics(*side, of=f" of the {label}")
     # The steps of each pair of ranks; equally many for all pairs
     choices = [choose(*pair, step, region) for pair in pairs]
     if any(choice.whole for choice in choices) and not all(choice.whole for choice in choices):
@@ -352,7 +350,7 @@ def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]
 
 def _devices(pair: Pair) -> tuple[list[int | None], int]:
     """The indexes of devices present on both sides; None (the host) if a side has no GPU work."""
-    counts = [len(gpu_work(side.trace).devices) for side in (pair.control, pair.test)]
+    counts = [len(facts.gpu.work(side.trace).devices) for side in (pair.control, pair.test)]
     devices: list[int | None] = list(range(min(counts)))
     return devices or [None], max(counts) - min(counts)
 
@@ -410,6 +408,6 @@ def held_sentences(findings: Outcome) -> list[str]:
         rows = [row for row in findings.rows if sign * row.delta_bytes > 0]
         if rows:
             total = sum(abs(row.delta_bytes) for row in rows)
-            most = listed([f"`{row.line}` ({size(abs(row.delta_bytes))})" for row in rows[:_MOST_SAID]])
-            said.append(f"{size(total)} {word} are held at the peak, most at {most}.")
+            most = text.listed([f"`{row.line}` ({text.size(abs(row.delta_bytes))})" for row in rows[:_MOST_SAID]])
+            said.append(f"{text.size(total)} {word} are held at the peak, most at {most}.")
     return said or ["At the peak every line of code holds the same."]

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, EventRows, Int32s, Int64s, Places, Values, each
 from augment.compare.alignment import main_thread
 from augment.compare.core import Pair
 from augment.core import Annotation, AugmentedTrace, CounterTrack, Findings, Identity, SliceTrack, Texts
 from augment.core.annotations import ArgColumn
 from augment.core.text import first_of
-from augment.facts.critical.handovers import main_track
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.writers.perfetto.flows import Points, TrackSlices, lanes_and_slices
 
 # Marks of a comparison as columns, and the tracks made of them.
@@ -272,7 +271,7 @@ def drawn(pair: Pair, label: str, min_delta_ns: int | None = None, verdict: Sequ
 def _verdict(pair: Pair, label: str, sentences: Sequence[str]) -> Iterator[SliceTrack]:
     """The track that says what the comparison found."""
     trace, steps = pair.test.trace, pair.test.steps
-    main = main_track(trace)
+    main = facts.critical.main_track(trace)
     if not sentences or not len(steps) or not trace.tracks:
         return
     start, end = int(steps.begin[0]), int(max(steps.end[-1], steps.finish[-1]))
@@ -328,7 +327,7 @@ def _calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
 
 def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the devices."""
-    work, before, gpu = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
+    work, before, gpu = pair.test.work, pair.control.work, facts.gpu.work(pair.test.trace)
     partner = pair.alignment.work_of_test
     alone = partner == NO_INDEX
     control_ns = np.where(alone, NO_VALUE, _at(before.ns, partner))
@@ -411,7 +410,7 @@ def counter_of_main_thread(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
 
 def counters_of_devices(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
     """The counter of each device; none where nothing differs."""
-    gpu, before = gpu_work(pair.test.trace), gpu_work(pair.control.trace).devices
+    gpu, before = facts.gpu.work(pair.test.trace), facts.gpu.work(pair.control.trace).devices
     work, other, alignment = pair.test.work, pair.control.work, pair.alignment
     delta = work.ns - np.append(other.ns, 0)[alignment.work_of_test]
     gone = (alignment.work_of_control == NO_INDEX) & (other.step >= 0)
@@ -464,7 +463,7 @@ _MOST_NAMES = 10  #: names listed in a mark
 
 def moments_of_work(pair: Pair) -> Int64s:
     """Where each piece of the control's work would have been in the test, int64 ns; undefined outside of steps."""
-    control, test = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
+    control, test = facts.gpu.work(pair.control.trace), facts.gpu.work(pair.test.trace)
     work, steps = pair.control.work, len(pair.control.steps)
     partner = pair.alignment.work_of_control
     sizes = np.array([stream.stop - stream.start for stream in control.streams], np.int64)
@@ -507,8 +506,8 @@ def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTra
 
 def deleted_work(pair: Pair, least: Threshold) -> dict[int, list[Marks]]:
     """The marks of deleted GPU work, by the place of the test's device under which they are drawn."""
-    work, control = pair.control.work, gpu_work(pair.control.trace)
-    devices = gpu_work(pair.test.trace).devices
+    work, control = pair.control.work, facts.gpu.work(pair.control.trace)
+    devices = facts.gpu.work(pair.test.trace).devices
     alone = pair.alignment.work_of_control == NO_INDEX
     gone = np.flatnonzero(alone & (work.step >= 0) & least.work(work.name, work.ns))
     made: dict[int, list[Marks]] = {}

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment import facts
 from augment.analyses import steps, temporal_breakdown
 from augment.arrays import NO_INDEX, Int64s
 from augment.compare.calls import Side
@@ -20,8 +21,6 @@ from augment.compare.diff_timeline import VERDICT, drawn
 from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace
 from augment.core.bounds import bounded
 from augment.errors import OutputError
-from augment.facts.gpu.gpu_time import busiest_stream
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.source.several_ranks import on_clock
 from augment.writers import DEFAULT, writer_named
 from augment.writers.files import output_path, replacing, stem
@@ -173,7 +172,7 @@ def write_overlay(
         control_shift = shift + lift
         begin = min(int(control.steps.begin[framed]) + control_shift, int(test.steps.begin[framed]) + lift)
         end = max(int(control.steps.end[framed]) + control_shift, int(test.steps.end[framed]) + lift)
-        busiest = [busiest_stream(side.trace) for side in (control, test)]
+        busiest = [facts.gpu.busiest_stream(side.trace) for side in (control, test)]
         pins = [f"{_VERDICT} {_TEST}"]
         device = re.escape(str(busiest[1].device)) if busiest[1] else ""
         whose, state = (f"GPU {device}", f"GPU state( device {device})?") if busiest[1] else ("host", "GPU state")
@@ -197,7 +196,7 @@ def write_overlay(
 def _bands(trace: Trace) -> dict[str, Outcome]:
     """The steps and the states of the devices, which show both sides at a glance."""
     bands = {"steps": steps.analyze(trace)}
-    if len(gpu_work(trace)):
+    if len(facts.gpu.work(trace)):
         bands["temporal_breakdown"] = temporal_breakdown.analyze(trace)
     return {name: bounded(band, trace.source.event_count) for name, band in bands.items() if isinstance(band, Findings)}
 

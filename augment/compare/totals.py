@@ -10,18 +10,15 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment import facts
 from augment.analyses import steps
 from augment.arrays import Int64s, Places
 from augment.compare.diff_rows import FigureRow, Verdict
 from augment.compare.noise import ALPHA, corrected, noise_of
 from augment.core import Findings, Skipped, Trace
 from augment.errors import UnknownFormat
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.peaks import device_peaks
 from augment.facts.operators.step_time_parts import step_efficiency, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import memory_peaks, step_figures
-from augment.facts.steps.step_windows import StepWindows
 
 Floats = npt.NDArray[np.float64]
 Better = Literal["lower", "higher", "neither"]
@@ -54,7 +51,7 @@ FIGURES = (
 Samples = Mapping[str, Floats]  #: {figure: its value in each step}
 
 
-def samples_of(trace: Trace, windows: StepWindows) -> dict[str, Floats]:
+def samples_of(trace: Trace, windows: facts.steps.StepWindows) -> dict[str, Floats]:
     """The figures of each step, averaged over devices; figures that the trace lacks are left out."""
     devices = step_figures(trace, windows)
     samples = {"wall_ns": devices[0].wall_ns.astype(np.float64)}
@@ -230,13 +227,13 @@ class EfficiencySamples(Struct, frozen=True):
     peak: str = ""
 
 
-def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
+def efficiency_samples(trace: Trace, windows: facts.steps.StepWindows) -> EfficiencySamples:
     """The figures of one side of one rank."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     if not len(work):
         return EfficiencySamples({}, "no GPU work")
     lacking = next(filter(None, (why_no_mfu(trace, place) for place in range(len(work.devices)))), None)
-    if not operator_work(trace).recorded or None in device_peaks(trace).values():
+    if not facts.operators.work(trace).recorded or None in facts.operators.limits(trace).values():
         return EfficiencySamples({}, lacking)
     known: dict[str, list[Floats]] = {}
     used: dict[str, None] = {}
@@ -248,7 +245,7 @@ def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
         beyond = map(why_beyond, efficiency.peak_ns.tolist(), figures.wall_ns.tolist())
         lacking = lacking or next(filter(None, beyond), None)
     for place, (figures, efficiency) in enumerate(both):
-        if peak := device_peaks(trace)[work.devices[place].device]:
+        if peak := facts.operators.limits(trace)[work.devices[place].device]:
             used[peak.text(efficiency.numbers)] = None
         wall = np.maximum(figures.wall_ns, 1)
         samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in efficiency.parts.items()}

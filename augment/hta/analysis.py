@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from augment import stragglers
+from augment import facts, stragglers
 from augment.arrays import NO_INDEX, Int64s
 from augment.core import COMPLETE, Category
 from augment.errors import UsageError
 from augment.facts.gpu.counter_ranges import counter_ranges
-from augment.facts.gpu.gpu_time import annotations_of_work
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import launch_delays
 from augment.hta import counters
 from augment.hta import frames as plots
 from augment.hta.counters import STATISTICS, TimeSeriesTypes
@@ -182,13 +179,13 @@ class TraceAnalysis:
         """
         short = shorten_names if shortern_names is None else shortern_names
         trace = self.t.of_rank(rank)
-        work = gpu_work(trace)
+        work = facts.gpu.work(trace)
         annotated = len(trace.events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)) > 0
         if not annotated or not len(work):
             self.t.tell_why_not(rank, "gpu_time_by_annotation")
         if not annotated:
             return None
-        leaf = annotations_of_work(trace, include_steps=True)
+        leaf = facts.gpu.annotations_of_work(trace, include_steps=True)
         names = [NO_ARG if row == NO_INDEX else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
         frame = self.t.get_trace(rank).loc[work.row].copy()
         full, category = frame.pop("s_name"), frame.pop("s_cat")
@@ -372,7 +369,7 @@ class TraceAnalysis:
         frames = {}
         for rank in self.t.chosen(ranks):
             trace = self.t.of_rank(rank)
-            work, delays = gpu_work(trace), launch_delays(trace)
+            work, delays = facts.gpu.work(trace), facts.gpu.delays(trace)
             if not include_memory_events:
                 delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
             delays = delays.take(np.argsort(delays.row, kind="stable"))

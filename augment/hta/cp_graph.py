@@ -18,12 +18,11 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import NO_INDEX, EventRow, Int64s
 from augment.core import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_events import EventGraph, event_graph
-from augment.facts.critical.longest_path import BoundBy
-from augment.facts.names.name_masks import strings_where
 from augment.facts.steps.window import rows_in_whole
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace
@@ -73,34 +72,34 @@ class CPEdge:
 
 
 _TYPES = {
-    BoundBy.LAUNCH_DELAY: CPEdgeType.KERNEL_LAUNCH_DELAY,
-    BoundBy.KERNEL_GAP: CPEdgeType.KERNEL_KERNEL_DELAY,
-    BoundBy.SYNC: CPEdgeType.SYNC_DEPENDENCY,
-    BoundBy.IDLE: CPEdgeType.DEPENDENCY,
-    BoundBy.THREAD_HANDOVER: CPEdgeType.DEPENDENCY,
-    BoundBy.OUTSIDE_OPERATORS: CPEdgeType.DEPENDENCY,
+    facts.critical.BoundBy.LAUNCH_DELAY: CPEdgeType.KERNEL_LAUNCH_DELAY,
+    facts.critical.BoundBy.KERNEL_GAP: CPEdgeType.KERNEL_KERNEL_DELAY,
+    facts.critical.BoundBy.SYNC: CPEdgeType.SYNC_DEPENDENCY,
+    facts.critical.BoundBy.IDLE: CPEdgeType.DEPENDENCY,
+    facts.critical.BoundBy.THREAD_HANDOVER: CPEdgeType.DEPENDENCY,
+    facts.critical.BoundBy.OUTSIDE_OPERATORS: CPEdgeType.DEPENDENCY,
 }
 _EDGE_TYPES = tuple(CPEdgeType)
 _OPERATOR, _KERNEL_DELAY = map(_EDGE_TYPES.index, (CPEdgeType.OPERATOR_KERNEL, CPEdgeType.KERNEL_KERNEL_DELAY))
-_TYPE_OF = np.full(max(BoundBy) + 1, _OPERATOR, np.int64)  #: places in the above, by :class:`BoundBy`
+_TYPE_OF = np.full(max(facts.critical.BoundBy) + 1, _OPERATOR, np.int64)  #: places in the above, by :class:`BoundBy`
 for _kind, _type in _TYPES.items():
     _TYPE_OF[_kind] = _EDGE_TYPES.index(_type)
 _WITHOUT_TIME = (CPEdgeType.DEPENDENCY, CPEdgeType.SYNC_DEPENDENCY)  #: HTA gives them no bound_by
 
 #: HTA's words; where it has none, ours
 _BOUND_BY = {
-    BoundBy.CPU_OPERATOR: "cpu_bound",
-    BoundBy.RUNTIME_CALL: "cpu_bound",
-    BoundBy.OUTSIDE_OPERATORS: "cpu_bound",
-    BoundBy.THREAD_HANDOVER: "cpu_bound",
-    BoundBy.DATA_LOADING: "data_loading",
-    BoundBy.LAUNCH_DELAY: "gpu_kernel_launch_overhead",
-    BoundBy.KERNEL_COMPUTATION: "gpu_compute_bound",
-    BoundBy.KERNEL_MEMORY: "gpu_compute_bound",
-    BoundBy.KERNEL_COMMUNICATION: "gpu_communication_bound",
-    BoundBy.KERNEL_GAP: "gpu_kernel_kernel_overhead",
-    BoundBy.SYNC: "sync",
-    BoundBy.IDLE: "idle",
+    facts.critical.BoundBy.CPU_OPERATOR: "cpu_bound",
+    facts.critical.BoundBy.RUNTIME_CALL: "cpu_bound",
+    facts.critical.BoundBy.OUTSIDE_OPERATORS: "cpu_bound",
+    facts.critical.BoundBy.THREAD_HANDOVER: "cpu_bound",
+    facts.critical.BoundBy.DATA_LOADING: "data_loading",
+    facts.critical.BoundBy.LAUNCH_DELAY: "gpu_kernel_launch_overhead",
+    facts.critical.BoundBy.KERNEL_COMPUTATION: "gpu_compute_bound",
+    facts.critical.BoundBy.KERNEL_MEMORY: "gpu_compute_bound",
+    facts.critical.BoundBy.KERNEL_COMMUNICATION: "gpu_communication_bound",
+    facts.critical.BoundBy.KERNEL_GAP: "gpu_kernel_kernel_overhead",
+    facts.critical.BoundBy.SYNC: "sync",
+    facts.critical.BoundBy.IDLE: "idle",
 }
 
 
@@ -153,14 +152,14 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         """The nodes and edges; events are those of ``index``."""
         (graph, types), trace = _as_htas(event_graph(self.events)), self.events
         index = np.append(index, NO_INDEX)  # events without a row map to the last entry
-        blocking = strings_where(trace, lambda name: name in self.BLOCKING_SYNC_CALLS)
+        blocking = facts.names.strings_where(trace, lambda name: name in self.BLOCKING_SYNC_CALLS)
         is_blocking = (graph.row >= 0) & blocking[trace.events.name[graph.row]]
         nodes = (index[graph.row], (graph.ts - origin_ns) / 1000, graph.is_start, is_blocking)
         for idx, (event, *rest) in enumerate(zip(*(node.tolist() for node in nodes), strict=True)):
             self._take(CPNode(idx, event, *rest))
         self.add_nodes_from(range(len(self.node_list)))
         edges = (graph.source, graph.target, types, graph.weight / 1000, graph.bound_by, index[graph.event])
-        bound_by = {kind.value: _BOUND_BY[kind] for kind in BoundBy}
+        bound_by = {kind.value: _BOUND_BY[kind] for kind in facts.critical.BoundBy}
         for source, target, code, weight, kind, event in zip(*(edge.tolist() for edge in edges), strict=True):
             self._join(CPEdge(source, target, _EDGE_TYPES[code], weight), bound_by[kind], event)
 
@@ -281,7 +280,7 @@ def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
     before the last node, new edges after all others, because the first edge decides between paths of equal length.
     """
     types = _TYPE_OF[plain.bound_by]
-    waits = np.flatnonzero((plain.bound_by == BoundBy.SYNC) & (plain.weight > 0))
+    waits = np.flatnonzero((plain.bound_by == facts.critical.BoundBy.SYNC) & (plain.weight > 0))
     count, last = len(waits), len(plain.ts) - 1
     over = last + np.arange(count)
     source, target = (np.where(nodes == last, last + count, nodes) for nodes in (plain.source, plain.target))
@@ -289,7 +288,7 @@ def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
     source[waits] = over
     starts_work = plain.is_start[plain.target[waits]]
     types[waits] = np.where(starts_work, _KERNEL_DELAY, _OPERATOR)
-    sync = np.full(2 * count, BoundBy.SYNC, np.uint8)
+    sync = np.full(2 * count, facts.critical.BoundBy.SYNC, np.uint8)
     graph = EventGraph(
         ts=np.insert(plain.ts, last, plain.ts[plain.target[waits]] - plain.weight[waits]),
         row=np.insert(plain.row, last, np.full(count, NO_INDEX)),

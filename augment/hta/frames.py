@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from augment import facts
 from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.compare.calls import short_name
 from augment.core import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 from augment.core.args import Arg
 from augment.core.jsontext import lenient_json
 from augment.errors import UsageError
-from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames, args_of_rows
-from augment.facts.steps.step_windows import steps, steps_of_gpu_work
 from augment.hta.parser_config import AttributeSpec
 
 if TYPE_CHECKING:
@@ -138,22 +137,22 @@ def events_frame(trace: Trace, origin_ns: int, added: Sequence[AttributeSpec] = 
     on_device = np.isin(events.category[row], ON_DEVICE)
     tracks = trace.tracks
     # The partner of each row of the event table
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     partner = np.full(len(trace.events), NO_INDEX, np.int64)
     linked = np.flatnonzero(work.launch != NO_INDEX)[::-1]  # of several partners, the last assignment wins
     linked = linked[np.argsort(-work.ts[linked], kind="stable")]
     partner[work.launch[linked]] = work.row[linked]
     partner[work.row] = work.launch
     # The number of the step of each row of the event table, or -1
-    all_steps = steps(trace)
+    all_steps = facts.steps.recorded(trace)
     number = np.append(all_steps.number, -1)
     moment = events.ts.copy()
     synced = events.slices_of(Category.CUDA_SYNC)
-    call = launches(trace).of(events.correlation[synced])
+    call = facts.gpu.calls(trace).of(events.correlation[synced])
     moment[synced] = np.where(call == NO_INDEX, moment[synced], events.ts[call])
     place = all_steps.at(moment)
     launched = work.launch != NO_INDEX
-    place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
+    place[work.row] = np.where(launched | ~launched.any(), facts.steps.of_work(trace), -1)
     iteration: Int64s = number[place]
     # the columns of args, as HTA names them
     size, dur = trace.events.bytes.at(row, NO_ARG), trace.events.dur[row]

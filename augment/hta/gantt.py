@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import NO_INDEX
 from augment.core import Trace as Events
-from augment.core.text import short
+from augment.core import text
 from augment.errors import UsageError
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks
 from augment.hta.frames import NO_STREAM, SymbolTable, installed, microseconds, pandas, show
 from augment.hta.traces import Trace
 
@@ -54,7 +53,7 @@ class CallGraph:
 
 def _add_columns(events: Events, frame: pd.DataFrame, origin_ns: int) -> dict[tuple[Any, Any], str]:
     """Add the columns to the frame of a rank. Returns a label for each thread: main, bwd, or its first name."""
-    stacks, work, table = call_stacks(events), gpu_work(events), events.events
+    stacks, work, table = facts.host.stacks(events), facts.gpu.work(events), events.events
     parent = np.full(len(table), NO_INDEX, np.int64)
     inner = np.flatnonzero(stacks.parent >= 0)
     parent[stacks.row[inner]] = stacks.row[stacks.parent[inner]]
@@ -182,7 +181,7 @@ class Timeline:
                 row = "gpu annotation"
             tasks.append(f"rank {rank} {row}" if several else row)
         self.timeline_events = chosen.assign(
-            label=[short(str(name)) for name in chosen["name"]],
+            label=[text.short(str(name)) for name in chosen["name"]],
             task=tasks,
             start=chosen["ts"] - (chosen["ts"].min() if len(chosen) else 0),
             shown=chosen["dur"].clip(lower=self.setting.short_events_display_duration)

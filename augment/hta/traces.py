@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX
 from augment.compare.calls import short_name
 from augment.core import Skipped
 from augment.core import Trace as Events
 from augment.errors import InputError, UnknownFormat, UsageError
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.execution_links import Node, attribute, execution_links
-from augment.facts.steps.step_windows import steps
 from augment.facts.steps.window import chosen, only, rows_in_whole
 from augment.hta.frames import SymbolTable, events_frame, framed
 from augment.hta.parser_config import ParserConfig
@@ -152,10 +151,10 @@ class Trace:
         GPU work is kept if its launch is. GPU work without a known launch is left out, unless no launch is known.
         """
         for rank, trace in self.whole.items():
-            all_steps = steps(trace)
+            all_steps = facts.steps.recorded(trace)
             if len(all_steps) > 1:
                 end = int(all_steps.end[-1]) + 1 if include_last_profiler_step else int(all_steps.ts[-1])
-                known = bool((gpu_work(trace).launch != NO_INDEX).any())
+                known = bool((facts.gpu.work(trace).launch != NO_INDEX).any())
                 self.events[rank] = only(trace, chosen(trace, int(trace.events.ts[0]), end, launched_only=known))
         self._frames.clear()
 
@@ -233,7 +232,9 @@ class Trace:
     def get_iterations(self, rank: int | None = None) -> list[int]:
         """The numbers of a rank's steps, by default of the first rank; empty for an unknown rank."""
         rank = self.get_ranks()[0] if rank is None else rank
-        numbers: list[int] = sorted(steps(self.events[rank]).number.tolist()) if rank in self.events else []
+        numbers: list[int] = (
+            sorted(facts.steps.recorded(self.events[rank]).number.tolist()) if rank in self.events else []
+        )
         return numbers
 
     def get_trace(self, rank: int) -> pd.DataFrame:

@@ -7,22 +7,27 @@ from __future__ import annotations
 from augment.arrays import Bools, EventRows
 from augment.core.trace import Trace
 from augment.facts.gpu.device_activity import (
-    CopyRate, QueueLength, TypeCoverage, copy_rates, queue_lengths, type_coverage,
+    COMMUNICATION, COMPUTATION, MEMORY, CopyRate, QueueLength, TypeCoverage, copy_rates, queue_lengths, type_coverage,
 )
-from augment.facts.gpu.gpu_time import gpu_time_by, in_optimizer, steps_of_optimizers
-from augment.facts.gpu.gpu_work import GpuWork, Launches, gpu_work, launches
+from augment.facts.gpu.gpu_time import (
+    annotations_of_work, busiest_stream, device_of_work, gpu_time_by, gpu_time_of, in_optimizer, steps_of_optimizers,
+)
+from augment.facts.gpu.gpu_work import Device, GpuWork, Launches, Stream, gpu_work, launches, sort_key
 from augment.facts.gpu.kernel_families import KernelFamilies, MatrixUnits, kernel_families
 from augment.facts.gpu.launched_work import (
-    LaunchDelays, LaunchedWork, before_recording, launch_delays, launched_work, work_operators,
+    LaunchDelays, LaunchedWork, before_recording, before_recording_diagnostics, launch_delays, launch_diagnostics,
+    launched_work, work_operators,
 )
 from augment.facts.gpu.lines_of_work import SourceLines, source_lines
 from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
 from augment.facts.gpu.filled_sms import Occupancy, occupancy as _occupancy, small_grids as _small_grids
 
 __all__ = [
-    "MatrixUnits", "before_recording", "calls", "coverage", "delays", "families", "gpu_time_by", "in_optimizer",
-    "innermost_operator", "launched", "lines", "occupancy", "queues", "rates", "small_grids", "steps_of_optimizers",
-    "telemetry", "work",
+    "COMMUNICATION", "COMPUTATION", "MEMORY", "Device", "MatrixUnits", "Stream", "annotations_of_work",
+    "before_recording", "before_recording_diagnostics", "busiest_stream", "calls", "coverage", "delays",
+    "device_of_work", "families", "gpu_time_by", "gpu_time_of", "in_optimizer", "innermost_operator",
+    "launch_diagnostics", "launched", "lines", "occupancy", "queues", "rates", "small_grids", "sort_key",
+    "steps_of_optimizers", "telemetry", "work",
 ]
 # fmt: on
 

@@ -12,11 +12,13 @@ from augment.facts.host.call_stacks import (
 from augment.facts.host.compile_logs import LoggedCompilations, logged_compilations as _logged, regions as _regions
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import operators_around
-from augment.facts.host.training_phases import ForwardBackward, Modules, forward_backward, modules, training_phases
+from augment.facts.host.training_phases import (
+    ForwardBackward, Modules, TrainingPhase, forward_backward, modules, training_phases,
+)
 
 __all__ = [
-    "backward", "callers", "compiled_regions", "host_segments", "innermost", "logged_compilations", "module_calls",
-    "operator_calls", "operators_around", "outermost", "phases", "places_of", "python_lines", "stacks",
+    "TrainingPhase", "backward", "callers", "compiled_regions", "host_segments", "innermost", "logged_compilations",
+    "module_calls", "operator_calls", "operators_around", "outermost", "phases", "places_of", "python_lines", "stacks",
 ]
 # fmt: on
 

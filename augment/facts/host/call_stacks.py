@@ -16,9 +16,8 @@ from msgspec import Struct
 from augment.arrays.columns import Values, narrowed
 from augment.arrays.ordering import combinations, compressed, each, grouped, sums
 from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int32s, Int64s, Places, StackIndexes
-from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived
+from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
 from augment.core.source_code import USERS, function_line, owner
-from augment.core.text import short
 from augment.facts.names.name_masks import STEP, starting, strings_where
 from augment.kernels.native import native
 
@@ -322,7 +321,7 @@ def python_lines(trace: Trace, rows: EventRows) -> list[str]:
     rows = rows[rows >= 0]
     frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), functions_of(trace, USERS))
     frames = frames[frames >= 0]
-    return [short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
+    return [text.short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
 
 
 def callers(trace: Trace, calls: EventRows) -> list[str]:
@@ -333,5 +332,5 @@ def callers(trace: Trace, calls: EventRows) -> list[str]:
     named = np.where(around >= 0, around, np.where(inner >= 0, inner, calls))
     spent: Counter[str] = Counter()
     for name, ns in zip(trace.names_of(named), trace.events.dur[calls].tolist(), strict=True):
-        spent[short(name)] += ns
+        spent[text.short(name)] += ns
     return [name for name, _ in spent.most_common()]

@@ -15,8 +15,8 @@ from augment.facts.steps.step_windows import (
 )
 
 __all__ = [
-    "PHASES", "batches", "is_served", "kinds_of_steps", "of_work", "recorded", "recorded_windows", "step_figures",
-    "step_of_work", "windows",
+    "PHASES", "StepWindows", "batches", "is_served", "kinds_of_steps", "of_work", "recorded", "recorded_windows",
+    "step_figures", "step_of_work", "windows",
 ]
 # fmt: on
 
