@@ -30,12 +30,12 @@ loads it. If a call took more than 30 µs, and its work started more than 30 µs
 it, the launch counts from the latency before that start, and at the latest from the return of the call. The time until
 then is time of the call.
 
-The path is divided where steps begin and end, so that the ``time_ns`` of all ``bound_by`` add up to ``path_ns``, the
-step's duration. A recording without steps has one ``path_ns``, with ``step`` null. It reaches from the first to the
-last event of the devices, of the threads that launch or hand over work, and of the threads that these start. Marks of
-the profiler itself lie outside. Work launched before the recording lies on the path like any other work, but does not
-count as time that the step itself takes: ``before_recording_ns`` is its part of ``time_ns``, and ``time_ratio`` is the
-share without it.
+The path is divided where the steps of the devices begin and end, so that the ``time_ns`` of all ``bound_by`` add up to
+``path_ns``, which is ``wall_ns`` of [steps](#steps). A recording without steps has one ``path_ns``, with ``step`` null.
+It reaches from the first to the last event of the devices, of the threads that launch or hand over work, and of the
+threads that these start. Marks of the profiler itself lie outside. Work launched before the recording lies on the path
+like any other work, but does not count as time that the recording itself takes: ``before_recording_ns`` is its part of
+``time_ns``, and ``time_ratio`` is the share without it. A step begins when earlier work is done.
 
 | bound_by | drawn as | time |
 | --- | --- | --- |

@@ -19,7 +19,7 @@ from augment.facts.gpu.launched_work import before_recording
 from augment.facts.host.call_stacks import call_stacks, outermost, thread_bounds
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import STEP, starting
-from augment.facts.steps.step_windows import steps
+from augment.facts.steps.step_windows import recorded_windows, step_windows, steps
 from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
 from augment.kernels import critical as loops
 from augment.kernels.native import native
@@ -125,9 +125,11 @@ class CriticalPath(Struct, frozen=True):
 
 
 def windows(trace: Trace) -> tuple[Int64s, Int64s]:
-    """Start and end of each step, or of the whole recording if there are no steps; int64 ns."""
-    if len(known := steps(trace)):
-        return known.ts, np.maximum(known.end, known.ts)
+    """Start and end of each step, those of its devices, or of the whole recording if there are no steps; int64 ns."""
+    if len(steps(trace)):
+        whole, known = recorded_windows(trace), step_windows(trace)
+        known = whole if len(whole) == len(known) else known  # of a file that was cut off, some steps are not whole
+        return known.start, np.maximum(known.end, known.start)
     return critical_graph(trace).ts[[0]], critical_graph(trace).ts[[-1]]
 
 

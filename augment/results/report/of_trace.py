@@ -268,13 +268,13 @@ def _accelerator(sidecar: Sidecar) -> str:
     return str(sidecar.get("source", {}).get("accelerator") or "GPU")
 
 
-_APART = 0.05  #: of the device's step, for the host's to be told apart
 _LEAST = 0.0005  #: shares of the path below this are not drawn
 
 
 def critical_path(sidecar: Sidecar) -> Section:
     """What the path consists of, and what would shorten it."""
-    rows = rows_of(sidecar, "critical_path")
+    steady = {row["step"] for row in in_steady_steps(sidecar, "steps")}
+    rows = [row for row in rows_of(sidecar, "critical_path") if not steady or row["step"] in steady]
     sums = totals(rows, lambda row: row["bound_by"], "time_ns")
     whole = sum(ns for (ns,) in sums.values())
     if not whole:
@@ -285,15 +285,9 @@ def critical_path(sidecar: Sidecar) -> Section:
         for kind, ns in ((kind, sums[kind][0]) for kind in order)
         if ns >= _LEAST * whole
     ]
-    # A step is that of the host: what its devices do after the host has left it is on the path of the next, or of none
-    windows = in_steady_steps(sidecar, "steps")
-    numbers = {row["step"] for row in windows if row["step"] is not None}
-    paths = {row["step"]: row["path_ns"] for row in rows if row["step"] in numbers}
-    device = mean(windows, "wall_ns") or 0
-    host = sum(paths.values()) / len(paths) if paths else device
-    of_what = f"the duration of a step on the host ({time(host)}; the device's: {time(device)})"
-    of_what = of_what if abs(host - device) > _APART * device else "the duration"
-    lead = f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided {of_what} is {bars[0]['label']}."
+    lead = (
+        f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided the duration is {bars[0]['label']}."
+    )
     chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     title = "What would be saved if a name took no time"
