@@ -100,6 +100,13 @@ _OF_WORK |= {"otlp_endpoint", "log_format", "grace_s", "debug", *limits_of_work(
     is_flag=True,
     help="Allow a state directory on a network file system, which one machine alone may use.",
 )
+@click.option(
+    "--migrate-to",
+    nargs=2,
+    default=None,
+    metavar="URL URL",
+    help="Instead of serving: copy a state directory to an empty PostgreSQL database and a new store, and end.",
+)
 @click.option("--insecure-listen", is_flag=True, help="Allow addresses beyond this machine without TLS.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="The server's certificate and its chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
@@ -165,10 +172,33 @@ work.params += [option for option in serve.params if option.name in _OF_WORK]
 
 
 def _run(values: dict[str, Any]) -> int:
+    if target := values.pop("migrate_to"):
+        return _migrate(values, *target)
     settings = _settings(values)
     from augment_server.ops import serving
 
     return serving.serve(settings)
+
+
+def _migrate(values: dict[str, Any], catalog: str, store: str) -> int:
+    from augment.cli.terminal import emit, say
+    from augment_server.ops.migrating import migrate
+
+    if values["catalog"] or values["store"]:
+        raise UsageError("--migrate-to: leave --catalog and --store out; it names both")
+    _expect_catalog(catalog, "--migrate-to")
+    if not (state := values["state_dir"]):
+        raise UsageError("--migrate-to: name the --state-dir")
+    migrate(state, catalog, store, lambda text: say(f"augment: {text}"))
+    emit(f"augment serve --catalog {catalog} --store {store} --state-dir {state.with_name('NEW')}")
+    return 0
+
+
+def _expect_catalog(url: str, option: str) -> None:
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise UsageError(f"{option}: must be a URL such as postgresql://HOST/DATABASE")
+    if "@" in url and ":" in url.partition("://")[2].partition("@")[0]:
+        raise UsageError(f"{option}: leave the password out, others could read it; PGPASSFILE or PGSERVICE name a file")
 
 
 def _settings(values: dict[str, Any]) -> Settings:
@@ -181,10 +211,8 @@ def _settings(values: dict[str, Any]) -> Settings:
     from augment_server.ops.serving import Settings
 
     limits = limits_from(values)
-    if values["catalog"] and not values["catalog"].startswith(("postgresql://", "postgres://")):
-        raise UsageError("--catalog: must be a URL such as postgresql://HOST/DATABASE")
-    if "@" in values["catalog"] and ":" in values["catalog"].partition("://")[2].partition("@")[0]:
-        raise UsageError("--catalog: leave the password out, others could read it; PGPASSFILE or PGSERVICE name a file")
+    if values["catalog"]:
+        _expect_catalog(values["catalog"], "--catalog")
     if values["role"] != "both" and not values["catalog"]:
         raise UsageError("--catalog: is missing; it says what other servers accept and do")
     cert, key, client_ca = (values.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca"))

@@ -375,6 +375,11 @@ class Bucket(Objects):
                 entry["path"].rpartition("/")[2] for some in obstore.list(self._store, "blobs") for entry in some
             }
 
+    def sizes(self) -> dict[str, int]:
+        """The size of each object that there is, by its key."""
+        with _told():
+            return {each["path"]: each["size"] for some in obstore.list(self._store) for each in some}
+
     def attempts(self, before_s: float) -> set[str]:
         """The keys of attempts, ``KIND/JOB/ATTEMPT``, of which nothing was stored since this time, s since 1970."""
         last: dict[str, float] = {}

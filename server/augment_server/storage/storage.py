@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Store: TypeAlias = "Folder | Bucket"
 T = TypeVar("T")
-_CATALOG = "catalog"  #: the file that says which catalog outside the directory has its rows
+CATALOG = "catalog"  #: the file that says which catalog outside the directory has its rows
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
@@ -102,7 +102,7 @@ class Storage:
         root = self.root
         self.lease = Lease(root, used=(root / "state.db").exists())
         undo.callback(self.lease.release)
-        if (root / _CATALOG).exists():
+        if (root / CATALOG).exists():
             raise AugmentError(f"--state-dir {root}: its catalog is in PostgreSQL; say --catalog")
         if repair and self._fault():
             self._put_aside()
@@ -130,7 +130,7 @@ class Storage:
             raise AugmentError(f"--state-dir {root}: has a catalog of its own, state.db; choose another folder")
         catalog, self.is_same_boot = opened(url), False
         try:
-            mark = root / _CATALOG
+            mark = root / CATALOG
             with catalog.lock:
                 self._make_folders(catalog.server)
                 if not mark.exists():
@@ -249,8 +249,7 @@ class Storage:
             from augment_server.storage.bucket import Bucket
         except ImportError as error:
             raise AugmentError("--store needs obstore: pip install 'kineto-augment[store]'") from error
-        catalog = hashlib.sha256(b"store" + self.secret).hexdigest()
-        self.store = Bucket(url, self.root / "work", catalog, is_new=is_new)
+        self.store = Bucket(url, self.root / "work", store_owner(self.secret), is_new=is_new)
         with self.writing() as db:
             change = "INSERT INTO secrets VALUES ('store', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
             db.execute(change, (url.encode(),))
@@ -262,6 +261,11 @@ class Storage:
         if self.lease:
             self.lease.release()
         os.close(self._lock_file)
+
+
+def store_owner(secret: bytes) -> str:
+    """By what a store knows the catalog with this secret."""
+    return hashlib.sha256(b"store" + secret).hexdigest()
 
 
 def now_ns() -> int:
