@@ -1,6 +1,6 @@
 """Dictionaries of byte strings: open-addressing slots (int32) over hashes (uint64), all by address.
 
-Compiled code itself fills a :class:`Dictionary`, whose tables Python enlarges. Python fills :class:`KnownBytes`.
+Compiled code fills them; Python enlarges their tables.
 """
 
 from __future__ import annotations
@@ -197,55 +197,28 @@ class Known:
     nexts: int  #: what came last time first, then after each: twice its number, plus 1 for a key alone; or -1
 
 
-class KnownBytes:
-    """Byte strings and their codes, which are byte strings, too.
+FIRST_KNOWN, FIRST_POOL = 1 << 12, 1 << 18  #: room of a new table: byte strings, and their bytes
 
-    Compiled code looks them up, Python adds what lacks.
-    """
+
+class KnownBytes:
+    """Byte strings and their codes, which are byte strings, too: see :func:`augment.kernels.encode_blobs.learn`."""
 
     def __init__(self) -> None:
         self.known = Known()
-        self._columns = [np.empty(1 << 12, np.int64) for _ in range(6)]
-        self._nexts = np.full((1 << 12) + 1, -1, np.int64)
-        self._slots = slots(1 << 13)
-        self._pool = np.zeros(1 << 18, np.uint8)
+        self._texts = Dictionary(self.known.texts, FIRST_KNOWN, FIRST_POOL)
+        self._columns = [np.empty(FIRST_KNOWN, np.int64) for _ in range(3)]
+        self._nexts = np.full(FIRST_KNOWN + 1, -1, np.int64)
         self._tell()
 
     def _tell(self) -> None:
-        table = self.known.texts
-        table.hashes, table.starts, table.sizes = map(address, self._columns[:3])
-        self.known.codes, self.known.code_sizes, self.known.keys = map(address, self._columns[3:])
+        self.known.codes, self.known.code_sizes, self.known.keys = map(address, self._columns)
         self.known.nexts = address(self._nexts)
-        table.slots, table.mask, table.pool = address(self._slots), len(self._slots) - 1, address(self._pool)
-        # To set an item takes half the time that it takes in an array
-        self._views, self._pool_view = [column.data for column in self._columns], self._pool.data
 
-    def add(self, hashed: int, text: bytes, code: bytes, key_hash: int) -> None:
-        """Add ``code`` for ``text``, in which the key has that hash."""
-        self._make_room(len(text) + len(code) + 16)
-        table = self.known.texts
-        at, count = table.used, table.count
-        code_at, end = at + len(text), at + len(text) + len(code)
-        self._pool_view[at:end] = text + code
-        table.used = end
-        for column, value in zip(self._views, (hashed, at, len(text), code_at, len(code), key_hash), strict=True):
-            column[count] = value
-        slot = (hashed & (2**64 - 1)) >> 20 & table.mask
-        while self._slots[slot] >= 0:
-            slot = (slot + 1) & table.mask
-        self._slots[slot] = count
-        table.count = count + 1
-
-    def _make_room(self, size: int) -> None:
-        used, count = self.known.texts.used, self.known.texts.count
-        is_full = count == len(self._columns[0])
-        if used + size > len(self._pool):
-            self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
-        elif not is_full:
-            return
-        if is_full:
-            self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
-            self._nexts = np.concatenate([self._nexts, np.full(count, -1, np.int64)])
-            self._slots = slots(2 * len(self._slots))
-            native("dictionary.fill_slots")(self._slots, self._columns[0], count)
-        self._tell()
+    def grow(self) -> None:
+        """Double what is full."""
+        self._texts.grow()
+        more = self.known.texts.room - len(self._columns[0])
+        if more:
+            self._columns = [longer(column, self.known.texts.room) for column in self._columns]
+            self._nexts = np.concatenate([self._nexts, np.full(more, -1, np.int64)])
+            self._tell()

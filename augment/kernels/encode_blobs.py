@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.dictionary import Known, hash_bytes, look_up
+from augment.kernels.dictionary import Known, hash_bytes, look_up, put_in
 from augment.kernels.encode_args import (
     IS_KEY,
     code_at,
@@ -25,16 +25,18 @@ from augment.kernels.encode_args import (
 from augment.kernels.encode_packets import (
     DONE,
     FULL,
+    FULL_TABLES,
     MOST_KEYS,
     ODD_ROW,
     OTHER_STRINGS,
     PACKET_ROOM,
+    WORD,
     Encoding,
     copy_bytes,
     put_varint,
     varint_size,
 )
-from augment.kernels.memory import Column, as_word, compiled, load_word, store_byte
+from augment.kernels.memory import Column, as_word, compiled, load_word, store_byte, store_int
 from augment.kernels.packet_args import event_in
 from augment.kernels.packet_scan import ANNOTATION, skip, varint
 from augment.kernels.tokens import ALL, MULTIPLIER, ZERO
@@ -47,6 +49,25 @@ def put_ready(data: int, size: int, out: int, last: int) -> int:
         return -1 - FULL
     copy_bytes(out, data, size)
     return out + size
+
+
+@compiled
+def learn(known: Known, state: Encoding) -> bool:
+    """Add the code of the bytes that were missed; False if the tables must grow first."""
+    texts, entry = known.texts, known.texts.count
+    size, hashed = state.miss_end - state.miss_start, as_word(state.miss_hash)
+    texts.wanted = texts.used + size + state.code_size + 2 * WORD
+    if texts.wanted > texts.pool_room:
+        return False
+    if not put_in(state.miss_start, size, hashed, -1 - look_up(state.miss_start, size, hashed, texts), texts):
+        return False
+    copy_bytes(texts.pool + texts.used, state.code, state.code_size)
+    store_int(known.codes + WORD * entry, texts.used)
+    store_int(known.code_sizes + WORD * entry, state.code_size)
+    store_int(known.keys + WORD * entry, state.key_hash)
+    texts.used += state.code_size
+    state.code_size = 0
+    return True
 
 
 @compiled
@@ -72,8 +93,11 @@ def scan_args(
 
     ``origin`` is the address of byte ``base`` of the text. ``first`` is the number of the first row in the numbering of
     ``suffix_rows``. A row's blob begins with its args, or with what Python stored at ``state.ready`` if it is
-    ``state.ready_row``; its suffixes follow. The text of rows is JSON, or packets in Perfetto's format.
+    ``state.ready_row``; its suffixes follow. The text of rows is JSON, or packets in Perfetto's format. What was missed
+    last is learnt first.
     """
+    if state.code_size > 0 and not learn(known, state):
+        return FULL_TABLES
     last = out + room
     while state.row < len(offsets):
         row, begin = state.row, out + state.at

@@ -25,7 +25,7 @@ PACKET_ROOM = 96  #: the most bytes of a packet besides its blob, including byte
 MOST_KEYS = 64  #: the most args of one event; events with more are left to Python
 
 #: why :func:`~augment.kernels.encode_blobs.scan_args` stopped
-DONE, MISS, ODD_ROW, FULL, OTHER_STRINGS = 0, 1, 2, 3, 4
+DONE, MISS, ODD_ROW, FULL, OTHER_STRINGS, FULL_TABLES = 0, 1, 2, 3, 4, 5
 
 
 @record
@@ -40,6 +40,8 @@ class Encoding:
     miss_end: int
     miss_hash: int
     miss_is_key: int
+    code: int  #: what Python made of them: address and size; 0 once it is in the tables. Seven bytes follow
+    code_size: int
     ready_row: int  #: a row whose args Python has encoded, their address and size
     ready: int
     ready_size: int

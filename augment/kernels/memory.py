@@ -21,16 +21,14 @@ Record = TypeVar("Record")
 Column: TypeAlias = npt.NDArray[Any]
 
 
-class _Structure(ctypes.Structure):
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, int(value) if isinstance(value, np.integer) else value)
+class Structure(ctypes.Structure):
+    """Every record. Where kernels run as Python, tests have its fields take numpy's integers, too."""
 
 
-class _Numbers(ctypes.Array[ctypes.c_int64]):
+class Numbers(ctypes.Array[ctypes.c_int64]):
+    """Every array in a record, likewise."""
+
     _type_, _length_ = ctypes.c_int64, 0
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(index, int(value))
 
 
 def record(fields: type[Record]) -> type[Record]:
@@ -44,10 +42,10 @@ def record(fields: type[Record]) -> type[Record]:
     for name, text in fields.__annotations__.items():
         hint = known.get(text) or eval(text, vars(sys.modules[fields.__module__]))  # noqa: S307 - our own annotations
         length = getattr(hint, "__metadata__", None)
-        numbers = type(name, (_Numbers,), {"_type_": ctypes.c_int64, "_length_": length[0]}) if length else None
+        numbers = type(name, (Numbers,), {"_type_": ctypes.c_int64, "_length_": length[0]}) if length else None
         types.append((name, numbers or hint))
     content = {"_fields_": types, "__doc__": fields.__doc__, "__module__": fields.__module__}
-    return type(fields.__name__, (_Structure,), content)
+    return type(fields.__name__, (Structure,), content)
 
 
 def record_at(kind: type[Record]) -> Callable[[int], Record]:

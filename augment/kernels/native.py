@@ -27,10 +27,13 @@ class Kernel:
     """A kernel of the catalogue as machine code. It runs without the GIL."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._kinds = name, KERNELS[name]
+        import numpy as np
+
+        kinds = KERNELS[name]
+        self._name = name
+        self._kinds = [(kind, np.dtype(kind[:-2]) if kind.endswith("[]") else None) for kind in kinds]
         self.function = getattr(_library(), name.replace(".", "_"))
-        columns = [kind for kind in self._kinds if kind.endswith("[]")]
-        self.function.argtypes = [ctypes.c_int64] * (len(self._kinds) + len(columns))
+        self.function.argtypes = [ctypes.c_int64] * (len(kinds) + sum(kind.endswith("[]") for kind in kinds))
         self.function.restype = ctypes.c_int64
 
     def __call__(self, *arguments: Any) -> int:
@@ -40,11 +43,11 @@ class Kernel:
     def prepared(self, *arguments: Any) -> Callable[[], int]:
         """A call that may be repeated, for which addresses are taken once. The caller keeps the arguments."""
         flat: list[int] = []
-        for kind, argument in zip(self._kinds, arguments, strict=True):
+        for (kind, dtype), argument in zip(self._kinds, arguments, strict=True):
             if kind == "int64":
                 flat.append(argument)
-            elif kind.endswith("[]"):
-                if argument.dtype != kind[:-2] or argument.ndim != 1 or not argument.flags.c_contiguous:
+            elif dtype is not None:
+                if argument.dtype != dtype or argument.ndim != 1 or not argument.flags.c_contiguous:
                     raise TypeError(f"{self._name} takes a contiguous {kind}, not {argument.dtype} {argument.shape}")
                 flat += address(argument), len(argument)
             elif type(argument) is record_of(kind):

@@ -49,6 +49,8 @@ def small_tables() -> ExitStack:
         "augment.kernels.wanted_args.Dictionary": lambda table, room, pool: Dictionary(
             table, min(room, 4), min(pool, 64)
         ),
+        "augment.kernels.dictionary.FIRST_KNOWN": 4,
+        "augment.kernels.dictionary.FIRST_POOL": 64,
         "augment.facts.source.event_args.LEAST_ROOM": 1,
         "augment.writers.perfetto.source._OUT_BYTES": 256,
         "augment.writers.perfetto.packets._OUT_BYTES": 256,

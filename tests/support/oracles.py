@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import ctypes
 import importlib
 import itertools
 import json
@@ -19,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.core.trace import Trace
+from augment.kernels.memory import Numbers, Structure
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.raw import Tally, TrackNames
@@ -79,6 +81,10 @@ class Memory:
         return kind.from_address(start)
 
 
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def _place(memory: Any) -> tuple[int, int]:
     """Where it begins and ends."""
     is_array = isinstance(memory, np.ndarray)
@@ -113,6 +119,8 @@ def plain_kernels() -> Iterator[Memory]:
         patch("augment.kernels.native._native", partial(PlainKernel, memory=memory)),
         patch("augment.kernels.native._address", memory.address),
         patch("augment.kernels.memory._at", memory.at),
+        patch.object(Structure, "__setattr__", lambda *each: ctypes.Structure.__setattr__(*map(_plain, each))),
+        patch.object(Numbers, "__setitem__", lambda *each: ctypes.Array.__setitem__(*map(_plain, each))),
     ):
         yield memory
 

@@ -153,6 +153,7 @@ def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Bl
 _INT64 = 1 << 63
 
 
+_IS_JSON = wire.number(wire.INTERNED_IS_JSON, 1)
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -166,7 +167,7 @@ class InternedTexts:
     def number(self, kind: int, value: str) -> int:
         """The number of a text."""
         numbers = self._numbers.setdefault(kind, {})
-        return numbers.get(value) or self._add(kind, numbers, value, wire.text(2, value))
+        return numbers.get(value) or self._add(kind, numbers, value, value)
 
     def json_number(self, value: Any) -> int:
         """The number of a value's JSON text. It lies among the strings, but differs from the number of a string with
@@ -174,12 +175,14 @@ class InternedTexts:
         """
         written = _JSON(value)
         numbers = self._numbers.setdefault(wire.INTERNED_STRINGS, {})
-        content = wire.text(2, written) + wire.number(wire.INTERNED_IS_JSON, 1)
-        return numbers.get((written,)) or self._add(wire.INTERNED_STRINGS, numbers, (written,), content)
+        key = (written,)
+        return numbers.get(key) or self._add(wire.INTERNED_STRINGS, numbers, key, written, _IS_JSON)
 
-    def _add(self, kind: int, numbers: dict[str | tuple[str], int], key: str | tuple[str], content: bytes) -> int:
+    def _add(
+        self, kind: int, numbers: dict[str | tuple[str], int], key: str | tuple[str], text: str, more: bytes = b""
+    ) -> int:
         known = numbers[key] = len(numbers) + 1
-        self._new.append(wire.message(kind, wire.number(1, known) + content))
+        self._new.append(wire.message(kind, wire.number(1, known) + wire.text(2, text) + more))
         return known
 
     def take_new(self) -> bytes:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from augment.arrays.columns import Values
 from augment.arrays.types import Bools, Int32s, Int64s
@@ -200,6 +199,7 @@ class _PlainBlobs:
 
 
 _OUT_BYTES = 4 << 20
+_CODE_BYTES = 64  #: more than any arg takes whose texts are numbered
 _MOST_SEQUENCES = 64  #: sequences whose codes are kept at the same time
 
 
@@ -220,8 +220,9 @@ class ArgsScanner:
         self._known = KnownBytes()
         self._suffixes = [np.ascontiguousarray(each, np.int64) for each in (suffix_rows, suffixes.start, suffixes.size)]
         self._suffix_data = suffixes.data
+        self._code = np.zeros(_CODE_BYTES, np.uint8)
         self._state = kernel.Encoding()
-        self._state.suffixes = address(suffixes.data)
+        self._state.suffixes, self._state.code = address(suffixes.data), address(self._code)
         self._out, self._next_out = np.empty(_OUT_BYTES, np.uint8), np.empty(_OUT_BYTES, np.uint8)
 
     def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
@@ -231,7 +232,7 @@ class ArgsScanner:
         lengths = np.ascontiguousarray(lengths[block.start : block.stop])
         count = len(offsets)
         start, size = np.empty(count, np.int64), np.empty(count, np.int64)
-        state = self._state
+        state, origin = self._state, address(block.data)
         state.row = state.at = 0
         state.ready_row = -1
         scan_args: Callable[[], int] | None = None
@@ -239,7 +240,7 @@ class ArgsScanner:
             out = self._out
             if scan_args is None:
                 scan_args = native("encode_blobs.scan_args").prepared(
-                    address(block.data) + PADDING,
+                    origin + PADDING,
                     block.base,
                     offsets,
                     lengths,
@@ -260,6 +261,9 @@ class ArgsScanner:
                 self._out = np.concatenate([out, np.empty(len(out) + state.ready_size, np.uint8)])
                 scan_args = None
                 continue
+            if why == kernel.FULL_TABLES:
+                self._known.grow()
+                continue
             row = state.row
             offset = int(offsets[row])
             if why == kernel.OTHER_STRINGS:
@@ -267,9 +271,10 @@ class ArgsScanner:
                 scan_args = None
                 continue
             at = offset - block.base + PADDING
-            text = block.data[at : at + int(lengths[row])].tobytes()
-            if why == kernel.ODD_ROW or not self._learn(block.data, text, offset):
-                args = args_of_event(decoded_event(text, offset, self._decode))
+            event = block.data[at : at + int(lengths[row])].data
+            missed = slice(state.miss_start - origin, state.miss_end - origin)
+            if why == kernel.ODD_ROW or not self._learn(block.data[missed].tobytes(), event, offset):
+                args = args_of_event(decoded_event(event.tobytes(), offset, self._decode))
                 self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
                 self._state.ready_row, self._state.ready_size = row, len(self._ready) - 8
                 self._state.ready = address(self._ready)
@@ -278,24 +283,23 @@ class ArgsScanner:
         """Switch to the strings that a sequence of packets has at a byte."""
         raise NotImplementedError
 
-    def _learn(self, data: npt.NDArray[np.uint8], event: bytes, offset: int) -> bool:
-        """Add what compiled code missed: a key, or a key with its value. False if it cannot be told without the rest of
-        its event.
+    def _learn(self, text: bytes, event: memoryview, offset: int) -> bool:
+        """Tell compiled code what it missed: a key, or a key with its value. False if it cannot be told without the
+        rest of its event.
 
         Pieces are missed in their order within an event, so texts get the same numbers as without compiled code, but
         where a key stands twice.
         """
-        origin = address(data)
-        text = data[self._state.miss_start - origin : self._state.miss_end - origin].tobytes()
         is_key = bool(self._state.miss_is_key)
         arg = self._arg_in(text, is_key, event, offset)
         if arg is None:
             return False
         code = self._encoder.key(arg[0]) if is_key else self._encoder.arg(*arg)
-        self._known.add(self._state.miss_hash, text, code, self._state.key_hash)
+        self._code.data[: len(code)] = code
+        self._state.code_size = len(code)
         return True
 
-    def _arg_in(self, text: bytes, is_key: bool, event: bytes, offset: int) -> tuple[str, Any] | None:  # noqa: ARG002
+    def _arg_in(self, text: bytes, is_key: bool, event: memoryview, offset: int) -> tuple[str, Any] | None:  # noqa: ARG002
         """The arg in a piece of the text; None if there is none, or if its key has escapes, so that other text may be
         the same key. ``is_key`` says that the piece has no value. It is of ``event``, which begins at ``offset``.
         """
@@ -333,9 +337,9 @@ class PacketArgsScanner(ArgsScanner):
         self._strings, self._known = known
         self._state.begins, self._state.ends = begins, ends
 
-    def _arg_in(self, text: bytes, is_key: bool, event: bytes, offset: int) -> tuple[str, Any] | None:
+    def _arg_in(self, text: bytes, is_key: bool, event: memoryview, offset: int) -> tuple[str, Any] | None:
         if offset != self._offset:
-            self._offset, self._args = offset, args_of_event(decoded_event(event, offset, self._decode))
+            self._offset, self._args = offset, args_of_event(decoded_event(event.tobytes(), offset, self._decode))
         arg = self._decode.arg(text, self._strings)
         if arg is None or arg[0] not in self._args:  # a packet that is damaged elsewhere has no args
             return None
