@@ -176,7 +176,7 @@ def is_any(values: npt.NDArray[Any], wanted: Iterable[int]) -> Bools:
     """Whether each of ``values`` is any of a few: compares, which take a fraction of the time of :func:`numpy.isin`."""
     result = np.zeros(len(values), np.bool_)
     for value in wanted:
-        result |= values == value
+        result |= values == int(value)
     return result
 
 

@@ -179,7 +179,7 @@ class EventTable(Struct, frozen=True):
         """The rows of phase ``X`` in any of ``categories``, ascending."""
         wanted = np.zeros(len(self), np.bool_)
         for category in categories:  # byte compares: a look-up would widen them first
-            wanted |= self.category == category
+            wanted |= self.category == int(category)  # numpy asks members of enumerations whether they are arrays
         wanted &= self.phase == COMPLETE
         return self.where(wanted)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, BinaryIO
@@ -128,17 +128,19 @@ def write_sidecar(sidecar: dict[str, Any], path: Path, source: str) -> bytes:
 
 def encode(sidecar: dict[str, Any]) -> bytes:
     """``sidecar`` as readable JSON: a line for each member, metric row and diagnostic."""
-    members = {name: _json(value) for name, value in sidecar.items()}
-    members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
-    if "verdict" in sidecar:
-        members["verdict"] = _verdict(sidecar["verdict"])
-    texts = {}
-    for name, analysis in sidecar["analyses"].items():
-        head = _json({name: value for name, value in analysis.items() if name != "rows"})
-        texts[name] = head[:-1] + b',"rows":' + _lines(analysis["rows"], b"    ") + b"}"
-    members["analyses"] = _members(texts, b"  ")
-    members["diagnostics"] = _lines(sidecar["diagnostics"], b"  ")
-    return _members(members, b"") + b"\n"
+    forms: dict[str, Callable[[Any], bytes]] = {
+        "source": lambda source: _members({name: _json(value) for name, value in source.items()}, b"  "),
+        "verdict": _verdict,
+        "analyses": lambda known: _members({name: _with_rows(each) for name, each in known.items()}, b"  "),
+        "diagnostics": lambda known: _lines(known, b"  "),
+    }
+    return _members({name: forms.get(name, _json)(value) for name, value in sidecar.items()}, b"") + b"\n"
+
+
+def _with_rows(analysis: Mapping[str, Any]) -> bytes:
+    """An analysis as readable JSON: its rows come last."""
+    head = _json({name: value for name, value in analysis.items() if name != "rows"})
+    return head[:-1] + b',"rows":' + _lines(analysis["rows"], b"    ") + b"}"
 
 
 def _verdict(verdict: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.compare.totals import samples_of_sidecar
-from augment.core.jsontext import lenient_json, mended, mended_json
+from augment.core.jsontext import compact_json, lenient_json, mended, mended_json, spaced_json
 from augment.core.old_names import current
 from augment.pipeline import augment
 from augment.results.sidecars import read_sidecar
@@ -113,3 +113,9 @@ def test_an_old_sidecar_is_a_baseline(tmp_path: Path) -> None:
     old.write_text(json.dumps(document))
     before, after = (samples_of_sidecar(str(path), read_sidecar(str(path))) for path in (old, new))
     assert before["wall_ns"].tolist() == after["wall_ns"].tolist() == [150, 50]
+
+
+@given(st.recursive(st.integers() | st.sampled_from(["", "3", "1,2", 'a"b', "é"]) | st.floats() | st.none(), st.lists))
+def test_json_is_written_as_python_writes_it(value: Any) -> None:
+    assert compact_json(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    assert spaced_json(value) == json.dumps(value, ensure_ascii=False)

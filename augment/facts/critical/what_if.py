@@ -161,7 +161,7 @@ def _going_on(trace: Trace, until: int) -> Int64s:
     """The edges by which the main thread goes on from its last moment before ``until``."""
     graph = critical_graph(trace)
     nodes = np.flatnonzero((graph.lane == main_track(trace)) & (graph.ts <= until))
-    return np.flatnonzero(is_any(graph.kind, _GOING_ON) & np.isin(graph.source, nodes[-1:]))
+    return np.flatnonzero(is_any(graph.kind, _GOING_ON) & is_any(graph.source, nodes[-1:].tolist()))
 
 
 def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int:

@@ -5,7 +5,6 @@ The reader of Chrome JSON collects them while reading: see ``augment/core/args.p
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from msgspec import Struct
 from augment.arrays import Bools, Bytes, EventRow, EventRows, Int32s, Int64s, narrowed, order_of
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Texts, Trace, derived
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
-from augment.core.jsontext import mended_json
+from augment.core.jsontext import mended_json, spaced_json
 from augment.core.trace import ArgColumn, Decode, SourceBytes, args_of_event, json_event, moved_args
 from augment.facts.names.kernel_types import KernelType, types_of
 from augment.kernels import wanted_args as layout
@@ -263,7 +262,7 @@ class ArgEntries:
             if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
                 return layout.DROPPED, 0
             return flag, value - (1 << 64) if value >= 1 << 63 else value
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else spaced_json(value)
         code = self._codes.setdefault(text, len(self.texts))
         if code == len(self.texts):
             self.texts.append(text)

@@ -42,6 +42,7 @@ from augment.facts.steps.step_windows import recorded_windows
 from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
+from augment.writers.compression import fastest
 
 VERSION = 14
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
@@ -198,7 +199,8 @@ class RankSummary(msgspec.Struct):
 
 def summarize(augmented: AugmentedTrace) -> bytes:
     """The summary of a rank as a file; equal for equal traces and figures."""
-    return zlib.compress(msgspec.msgpack.encode(summary_of(augmented)), 6)
+    _, deflate = fastest(zlib.MAX_WBITS, level=1)
+    return bytes(deflate.compress(msgspec.msgpack.encode(summary_of(augmented))) + deflate.flush())
 
 
 def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:

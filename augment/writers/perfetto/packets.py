@@ -4,7 +4,6 @@ the fields that make arrows and colours, which are appended to the args of slice
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from msgspec import Struct, field
 from augment.arrays.ordering import numbered
 from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
 from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.core.jsontext import compact_json
 from augment.core.trace import Trace
 from augment.kernels import encode_packets as kernel
 from augment.kernels.native import address, native
@@ -154,7 +154,6 @@ _INT64 = 1 << 63
 
 
 _IS_JSON = wire.number(wire.INTERNED_IS_JSON, 1)
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class InternedTexts:
@@ -173,7 +172,7 @@ class InternedTexts:
         """The number of a value's JSON text. It lies among the strings, but differs from the number of a string with
         equal text.
         """
-        written = _JSON(value)
+        written = compact_json(value)
         numbers = self._numbers.setdefault(wire.INTERNED_STRINGS, {})
         key = (written,)
         return numbers.get(key) or self._add(wire.INTERNED_STRINGS, numbers, key, written, _IS_JSON)
