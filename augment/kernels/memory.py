@@ -25,7 +25,7 @@ class Structure(ctypes.Structure):
     """Every record. Where kernels run as Python, tests have its fields take numpy's integers, too."""
 
 
-class Numbers(ctypes.Array[ctypes.c_int64]):
+class IntArray(ctypes.Array[ctypes.c_int64]):
     """Every array in a record, likewise."""
 
     _type_, _length_ = ctypes.c_int64, 0
@@ -42,7 +42,7 @@ def record(fields: type[Record]) -> type[Record]:
     for name, text in fields.__annotations__.items():
         hint = known.get(text) or eval(text, vars(sys.modules[fields.__module__]))  # noqa: S307 - our own annotations
         length = getattr(hint, "__metadata__", None)
-        numbers = type(name, (Numbers,), {"_type_": ctypes.c_int64, "_length_": length[0]}) if length else None
+        numbers = type(name, (IntArray,), {"_type_": ctypes.c_int64, "_length_": length[0]}) if length else None
         types.append((name, numbers or hint))
     content = {"_fields_": types, "__doc__": fields.__doc__, "__module__": fields.__module__}
     return type(fields.__name__, (Structure,), content)

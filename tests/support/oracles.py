@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.core.trace import Trace
-from augment.kernels.memory import Numbers, Structure
+from augment.kernels.memory import IntArray, Structure
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.raw import Tally, TrackNames
@@ -120,7 +120,7 @@ def plain_kernels() -> Iterator[Memory]:
         patch("augment.kernels.native._address", memory.address),
         patch("augment.kernels.memory._at", memory.at),
         patch.object(Structure, "__setattr__", lambda *each: ctypes.Structure.__setattr__(*map(_plain, each))),
-        patch.object(Numbers, "__setitem__", lambda *each: ctypes.Array.__setitem__(*map(_plain, each))),
+        patch.object(IntArray, "__setitem__", lambda *each: ctypes.Array.__setitem__(*map(_plain, each))),
     ):
         yield memory
 

@@ -652,3 +652,9 @@ def test_small_times_are_left_alone() -> None:
     dur = np.diff(ts, append=ts[-1] + 1)
     assert (fitting_durations(ts, dur, EPOCH_NS) == dur).all()
     assert (fitting_durations(ts, dur, 0) != dur).any()
+
+
+def test_threads_become_no_args(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """The engine tells the last thread that was described in their sequence as an arg of slices on other tracks."""
+    load(perfetto, tmp_path, EVENTS, IDLE)
+    assert perfetto.rows("select key from slice join args using (arg_set_id) where key not glob 'debug*'") == []

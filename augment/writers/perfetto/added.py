@@ -135,9 +135,7 @@ class AddedTracks(ABC):
 
     def _describe(self, content: bytes) -> int:
         self.count += 1
-        self._packets.append(
-            wire.packet(wire.message(wire.PACKET_DESCRIPTOR, wire.number(wire.TRACK_UUID, self.count) + content))
-        )
+        self._packets.append(wire.descriptor(wire.number(wire.TRACK_UUID, self.count) + content))
         return self.count
 
 

@@ -228,7 +228,7 @@ class Several:
         self._taken.add(group.name)
         root = self._tracks + 1
         content = wire.number(wire.TRACK_UUID, root) + _root_of(group, self._roots)
-        described = wire.packet(wire.message(wire.PACKET_DESCRIPTOR, content))
+        described = wire.descriptor(content)
         if annotations:
             homes = dict.fromkeys(homes_of(annotations), root)
             room = Room(root, homes, {root: 0}, described, on_home=group.name)

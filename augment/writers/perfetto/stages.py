@@ -49,7 +49,7 @@ def write_stages(trace: Trace, file: wire.Writable, shift_ns: int) -> None:
             packet = wire.number(wire.PACKET_TIMESTAMP, ts + shift_ns) + wire.number(wire.PACKET_FLAGS, flags)
             packet += wire.message(wire.PACKET_INTERNED, new) if new else b""
             packet += wire.message(wire.PACKET_STAGE, stage)
-            file.write(wire.message(1, wire.number(wire.PACKET_SEQUENCE, wire.STAGES_SEQUENCE) + packet))
+            file.write(wire.packet(packet, wire.STAGES_SEQUENCE))
             flags = wire.NEEDED
 
 

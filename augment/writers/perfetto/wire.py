@@ -9,7 +9,8 @@ import functools
 import struct
 from typing import Protocol
 
-SEQUENCE = 1  #: trusted_packet_sequence_id of every packet of a file
+SEQUENCE = 1  #: trusted_packet_sequence_id of the packets of a file
+TRACKS_SEQUENCE = 2  #: of those that describe tracks: in that of the events, each thread would become an arg of events
 STAGES_SEQUENCE = 0x6175_6771  #: of render stages that repeat what track events of the file tell
 SAMPLES_SEQUENCE = 0x6175_7000  #: the first of those of stack samples
 CLEARED, NEEDED = 1, 2  #: sequence_flags: incremental state begins here, or is relied upon
@@ -95,6 +96,11 @@ def double(field: int, value: float) -> bytes:
     return _tag(field << 3 | 1) + struct.pack("<d", value)
 
 
-def packet(content: bytes) -> bytes:
-    """One packet of a trace, as a member of the file's sequence."""
-    return message(1, number(PACKET_SEQUENCE, SEQUENCE) + content)
+def packet(content: bytes, sequence: int = SEQUENCE) -> bytes:
+    """One packet of a trace, as a member of a sequence."""
+    return message(1, number(PACKET_SEQUENCE, sequence) + content)
+
+
+def descriptor(content: bytes) -> bytes:
+    """The packet that describes a track."""
+    return packet(message(PACKET_DESCRIPTOR, content), TRACKS_SEQUENCE)
