@@ -239,7 +239,7 @@ def test_each_row_has_a_picture(context: Any, pictures: Path, tmp_path: Path) ->
 def test_what_a_gap_waited_for_is_told(context: Any, pictures: Path, tmp_path: Path) -> None:
     job = JobOptions(ranks=2, steps=4, layers=8, stacks=True, host_stall_us=4000.0, host_stall_step=2)
     (raw, _), _ = simulate(job, tmp_path / "job")
-    seen = see(context, raw, pictures / "augmented.png", SELECT)
+    seen = see(context, raw, pictures / "what_a_gap_waited_for.png", SELECT)
     assert "host_wait" in seen.text
     assert "dataloader.py" in seen.text
 
