@@ -194,14 +194,14 @@ def test_two_faults_are_both_found() -> None:
 
 def test_collectives_that_wait_for_a_late_rank_are_no_matter_of_buckets() -> None:
     """Metamorphic: the same transfers, and another rank so late that no link is as slow."""
-    told = {}
+    said = {}
     for factor in (1.0, 40.0):
         result = diagnosis_of(changed(run_ahead=None, straggler=1, straggler_factor=factor))
         answer = result.answers["exposed_communication"]
         assert isinstance(answer, Found)
-        told[factor] = (advice_of(answer).startswith("First see whether a rank comes late"), evidence_of(answer))
-    assert [late for late, _ in told.values()] == [False, True]
-    assert any("GB/s: waiting for a late rank, or a slow network" in line for line in told[40.0][1])
+        said[factor] = (advice_of(answer).startswith("First see whether a rank comes late"), evidence_of(answer))
+    assert [late for late, _ in said.values()] == [False, True]
+    assert any("GB/s: waiting for a late rank, or a slow network" in line for line in said[40.0][1])
 
 
 def test_a_slow_step_is_an_outlier_with_its_cause() -> None:
