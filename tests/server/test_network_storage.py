@@ -62,24 +62,24 @@ def test_two_servers_on_mounts_of_their_own(tmp_path: Path) -> None:
     wanted = {file.name: file.read_bytes() for file in (tmp_path / "here").iterdir()}
     with cluster() as database, mounted(tmp_path / "one") as first, mounted(tmp_path / "two") as second:
         flags = ("--catalog", database.url("mounts"), "--max-running-jobs", 1)
-        one = Server(first / "state", *flags)
-        with serving(second / "state", *flags) as two:
+        alpha = Server(first / "state", *flags)
+        with serving(second / "state", *flags) as beta:
 
             def run(number: int) -> dict[str, bytes]:
-                with Client((one, two)[number % 2].address) as client:
+                with Client((alpha, beta)[number % 2].address) as client:
                     made = client.augment(path, out=tmp_path / f"out{number}").files
                     return {file.name: file.read_bytes() for file in made}
 
             with ThreadPoolExecutor(4) as threads:
                 assert all(made == wanted for made in threads.map(run, range(8)))
-            with Client(one.address) as client, one.frozen():
+            with Client(alpha.address) as client, alpha.frozen():
                 upload = client._upload(str(path), Deadline(None, ""), lambda *_: None)
                 spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
                 request = calls.CreateJobRequest(spec=spec)
                 jobs = [client._stub.CreateJob(request).job.name for _ in range(4)]
-                one.process.kill()
-                one.close()
-            with grpc.insecure_channel(two.address) as channel:
+                alpha.process.kill()
+                alpha.close()
+            with grpc.insecure_channel(beta.address) as channel:
                 stub = AugmentServiceStub(channel)
                 for job in jobs:
                     *_, last = stub.WatchJob(calls.WatchJobRequest(name=job), timeout=PATIENCE_S)

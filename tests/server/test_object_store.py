@@ -246,11 +246,11 @@ def test_outputs_that_cannot_be_stored_are_made_again(
         upload, store, failures = server.upload(trace(tmp_path / "a.json")), server.core._storage.store, [1, 2]
         put = store.put  # type: ignore[union-attr]
 
-        def failing(key: str, file: Any) -> None:
+        def failing(key: str, file: Any, **options: Any) -> None:
             if failures and key.endswith(".pftrace"):
                 failures.pop()
                 raise Refusal("STORE_UNAVAILABLE", "for a moment")
-            put(key, file)
+            put(key, file, **options)
 
         monkeypatch.setattr(store, "put", failing)
         last = server.wait(server.create(upload, formats=["chrome", "perfetto"]).name)
