@@ -228,6 +228,26 @@ def _disturbed(work: Workload, fault: Fault, ranks: Sequence[int] | None) -> Any
     return disturbed
 
 
+def _loading(work: Workload, fault: Fault, ranks: Sequence[int] | None) -> Any:
+    """Training that launches a new kernel from its second or third step on, which takes ``fault["us"]`` at first."""
+    program, begins = _train("single")(work, {}, ranks), 1 + work.seed % 2
+
+    def loading(rank: Any) -> Any:
+        launches, steps = rank.launch, set[int]()
+
+        def launch(name: str, *rest: Any, **more: Any) -> Any:
+            if rank.recording and rank.step >= begins and rank.step not in steps and "cat" not in more:
+                more |= {"callus": fault["us"]} if fault and not steps else {}
+                name += "_tuned"
+                steps.add(rank.step)
+            return launches(name, *rest, **more)
+
+        rank.launch = launch
+        return program(rank)
+
+    return loading
+
+
 _PROGRAMS: dict[str, Callable[[Workload, Fault, Sequence[int] | None], Any]] = {
     "single": _train("single"),
     "ddp": _train("ddp"),
@@ -238,6 +258,7 @@ _PROGRAMS: dict[str, Callable[[Workload, Fault, Sequence[int] | None], Any]] = {
     "decode": _decode,
     "contended": _contended,
     "disturbed": _disturbed,
+    "loading": _loading,
 }
 
 
@@ -258,6 +279,7 @@ class Kind(Struct, frozen=True):
     work: dict[str, Any] = field(default_factory=dict)  #: settings of the workload
     ranks_at_fault: Callable[[Fault], Sequence[int]] | None = None
     is_minor: bool = False  #: whether a finding of any severity names it
+    is_once: bool = False  #: what names it may promise nothing: later steps lack it
 
 
 def _of(name: str, low: float, high: float) -> Callable[[np.random.Generator, float], Fault]:
@@ -331,6 +353,10 @@ KINDS: dict[str, Kind] = {
     "stall after the optimizer": Kind("single", _stalls("host_gap_end"), ("host_gaps",), work=_READS),
     "first launch takes long": Kind(
         "single", _stalls("cold", low=1.0, high=4.0), named_by=("long_calls", "slow_start"), is_minor=True
+    ),
+    "kernel loaded in a step": Kind(
+        "loading", _stalls("us", low=1.0, high=4.0), named_by=("long_calls",), also=("step_outliers",), work=_READS,
+        is_minor=True, is_once=True,
     ),
     "recompilation": Kind(
         "single", _every("recompile", 0.8, 2.0), ("recompilation",), also=("step_outliers",), work=_READS
@@ -409,7 +435,7 @@ _QUICK = ("slow loader workers", "item in layers", "many small kernels", "stall 
 def drawn(family: str, seed: int, settings: dict[str, Any]) -> Workload:
     """The workload of a seed."""
     chance = np.random.default_rng([seed, 20261123])
-    alone = family in ("single", "decode", "contended", "disturbed")
+    alone = family in ("single", "decode", "contended", "disturbed", "loading")
     values: dict[str, Any] = {
         "family": family,
         "seed": seed,
@@ -469,6 +495,7 @@ def outcome(kind: str, seed: int) -> Outcome:
     cost = max((truth(rule) for rule in of.rules), default=1 - cured / recorded)
     is_named, is_first = bool(said & naming), bool(grave) and grave[0] in naming
     stray = sorted({*grave} - {*naming, *of.also, *ALONE, "straggling_rank"})
+    stray += [f"{each.rule} promises" for each in run.findings if of.is_once and each.rule in naming and each.saved]
     if of.causes:
         right = [row for row in run.rows if row[0] in (ranks or [None])]
         is_named = any(cause in of.causes for _, cause, *_ in right)

@@ -101,9 +101,9 @@ def cold_operators(trace: Trace) -> EventRows:
 
 @derived(until="diagnosis")
 def loading_launches(trace: Trace) -> EventRows:
-    """The launches, ascending rows, that load a module: the devices idle for :data:`CONTEXT_NS` and more in at least
-    one that is the first of its kernel in the recording, and never for a tenth of that in one of a kernel that was
-    launched before, which a shared device or a host that gets no CPU would hold up, too."""
+    """The launches, ascending rows, that load a module: the devices idle for long in at least one that is the first of
+    its kernel in the recording, and never for a tenth of that in one of a kernel that was launched before, which a
+    shared device or a host that gets no CPU would hold up, too."""
     work, events = gpu_work(trace), trace.events
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
@@ -112,7 +112,7 @@ def loading_launches(trace: Trace) -> EventRows:
     first[np.unique(events.name[work.row[place]], return_index=True)[1]] = True
     idle = idle_ns(trace, Spans.of(trace, calls))
     known = int(idle[~first].max(initial=0))
-    if int(idle[first].max(initial=0)) < max(CONTEXT_NS, 10 * known):
+    if int(idle[first].max(initial=0)) < 10 * known:
         return calls[:0]
     return distinct(calls[first & (idle > max(known, LEAST_NS))])
 
@@ -136,7 +136,9 @@ def cold_start(trace: Trace) -> ColdStart | None:
     module, where no later step is there to tell.
     """
     context, rows, events = _context_creation(trace), cold_operators(trace), trace.events
-    loads = loading_launches(trace) if measure(trace).count <= 1 else rows[:0]
+    loads = loading_launches(trace)
+    if measure(trace).count > 1 or int(idle_ns(trace, Spans.of(trace, loads)).max(initial=0)) < CONTEXT_NS:
+        loads = loads[:0]  # later steps tell, or it is no module
     rows = distinct(np.append(rows, loads[~is_among(operators_around(trace, loads), rows)]))
     which, parts = within_steps(trace, events.ts[rows], events.ts[rows] + events.dur[rows])
     spans, whole = Spans(parts.start, parts.end, rows[which]), union(parts.start, parts.end)

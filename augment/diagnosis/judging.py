@@ -1,7 +1,7 @@
 """What every rule needs: the steps to judge, what of a trace lies in them, what shorter events save, and the answer.
 
 Judged are all steps but a first one that is far longer than the others, as it warms up, or of which a backlog from
-before the recording hides a part.
+before the recording hides a part. And a last one is judged as far as it was recorded: the profiler may stop in it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays.intervals import Intervals, clip, touched, union
-from augment.arrays.ordering import distinct, sums
+from augment.arrays.ordering import distinct, is_any, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, EventRows, Int32s, Int64s, Places
 from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical.what_if import (
@@ -33,7 +33,7 @@ from augment.facts.critical.what_if import (
 )
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.name_masks import matching, starting
+from augment.facts.names.name_masks import STEP, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
@@ -42,6 +42,7 @@ from augment.facts.steps.step_windows import (
     recorded_windows,
     step_of_work,
     steps,
+    windows_of,
 )
 from augment.facts.waits.gap_causes import GapCategory
 from augment.facts.waits.sync_dependencies import sync_calls
@@ -54,6 +55,9 @@ HELD_NS = 200_000  #: work that begins so long after its launch, on an idle devi
 _GRAPHS = re.compile(r"GraphLaunch")
 ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
+UNRECORDED_NS = 1_000_000  #: at the end of a last step; a shorter time with nothing recorded is usual
+_ON_HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
+_ASKING = re.compile(r"aunch|emcpy|emset|nqueue")  #: calls that ask for work of a device; a profiler's own do not
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
@@ -72,7 +76,7 @@ class Measure(Struct, frozen=True):
     warm_up: bool
     hidden: bool = False
     lead_in_ns: int = 0  #: of a recording without steps, or of an engine, before its first GPU work
-    tail_ns: int = 0  #: of a recording without steps, after its last work, until the last call returns
+    tail_ns: int = 0  #: after the last work: without steps until the last call returns, else of the last step
     host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
     capture_count: int = 0  #: steps of an engine that are left out because graphs are captured in them
     compilation_count: int = 0  #: of the others, those left out because code is compiled in them
@@ -98,6 +102,11 @@ def measure(trace: Trace) -> Measure:
     windows = recorded_windows(trace)
     real = len(steps(trace)) > 0
     lead_in, tail, host_from = 0, 0, int(windows.begin.min(initial=0))
+    if real and trace.partial is None and not is_served(trace) and len(windows) and len(gpu_work(trace)):
+        until = _recorded_until(trace, windows)
+        if until < windows.finish[-1]:
+            shorter = windows_of(trace, windows.number, windows.begin, np.append(windows.finish[:-1], until))
+            windows, tail = shorter, int(windows.end[-1] - shorter.end[-1])
     if (not real or is_served(trace)) and len(windows):
         lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
@@ -141,6 +150,35 @@ def measure(trace: Trace) -> Measure:
     mean = int(length.mean()) if len(length) else 0
     unit: Literal["step", "recording"] = "step" if real else "recording"
     return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, len(at_once), len(compiled))
+
+
+def _recorded_until(trace: Trace, windows: StepWindows) -> int:
+    """When the host had done what was recorded of the last step, ns, where the recording ends with it, nothing was
+    recorded at its end, and no other step has so long an end: the profiler may stop in it. Else when it left the step.
+    """
+    events, last = trace.events, int(windows.finish[-1])
+    after = np.arange(np.searchsorted(events.ts, last), len(events))
+    calls = is_any(events.category[after], LAUNCHES) & matching(trace, _ASKING)[events.name[after]]
+    if windows.end[-1] > last or (calls | is_any(events.category[after], (*_ON_HOST, *GPU_WORK))).any():
+        return last  # devices work on, or what came after was recorded
+    of_step = starting(trace, STEP)
+
+    def ends_ns(begin: int, finish: int) -> tuple[int, int]:
+        """The time from the last begin or end of anything in a step until it is over; and of anything on the host."""
+        rows = np.arange(*np.searchsorted(events.ts, (begin, finish)))
+        rows = rows[is_any(events.category[rows], (*_ON_HOST, *LAUNCHES, *GPU_WORK)) & ~of_step[events.name[rows]]]
+        ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+        moment = np.where(end < finish, end, ts)
+        host = ~is_any(events.category[rows], GPU_WORK)
+        return finish - int(moment.max(initial=begin)), finish - int(moment[host].max(initial=begin))
+
+    whole, of_host = ends_ns(int(windows.begin[-1]), last)
+    least = max(UNRECORDED_NS, int(LEAST_RATIO * (windows.end - windows.start)[-1]))
+    if whole < least:
+        return last
+    others = [ends_ns(*each) for each in zip(windows.begin[:-1].tolist(), windows.finish[:-1].tolist(), strict=True)]
+    usual, usual_of_host = (max(each) for each in zip((0, 0), *others, strict=True))
+    return last - max(of_host - usual_of_host, 0) if whole - usual >= least else last
 
 
 def _is_hidden(windows: StepWindows) -> bool:

@@ -21,6 +21,7 @@ from augment.diagnosis.judging import (
     decided_in_steps,
     has_pauses,
     idle_in_steps,
+    idle_ns,
     late_beginnings,
     measure,
     saved_a_step,
@@ -29,6 +30,7 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
+from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import title
 from augment.facts.critical.handovers import main_track
@@ -111,7 +113,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         made.append(Sentence(unexplained))
     else:
         most = max(each.found.saved_ns or 0 for each in grave)
-        more = [each for each in _possible(result) if not each.is_grave and (each.found.saved_ns or 0) > most]
+        unsure = [each for each in _possible(result) if not each.is_grave]
+        more = [each for each in unsure if each.found.saved_ns is None or each.found.saved_ns > most]
         made += [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
     made += _together(trace, result, chosen)
     if lacking := unknown_bandwidth(trace):
@@ -215,6 +218,8 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
     """That the device idles for a good part of the time, but no rule knows why; empty if it does not."""
     idle, whole = idle_in_steps(trace), measure(trace)
     explained = sum(each.saved_ratio or 0 for each in result.findings)
+    loading = [each.found.spans for each in result.findings if each.rule == LONG_CALLS and each.saved_ratio is None]
+    explained += sum(whole.ratio(idle_ns(trace, spans).sum() / whole.count) for spans in loading)
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     for category, what in _UNEXPLAINED.items():
         spent = sum(each.time_of(category) for each in idle)
@@ -367,6 +372,8 @@ def _notes(trace: Trace) -> str:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
+    if whole.tail_ns:
+        notes.append(f"without {time(whole.tail_ns)} at the end of the last, of which nothing was recorded")
     if whole.capture_count:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
     if whole.compilation_count:

@@ -80,19 +80,24 @@ def with_slow_launch(took_ms: int, work_ms: int, *, again_ms: int = 0, place: in
 
 
 @pytest.mark.parametrize(
-    ("trace", "is_cold", "confidence"),
+    ("took_ms", "work_ms", "known_ms", "place", "is_cold", "confidence"),
     [
-        (with_slow_launch(400, 1), True, None),
-        (with_slow_launch(400, 1, place=0), False, None),  # judged from its kernel on
-        (with_slow_launch(400, 40), False, "low"),  # much else follows, but it is loaded once
-        (with_slow_launch(400, 1, again_ms=100), False, "medium"),  # known kernels are held up, too: a shared device
-        (with_slow_launch(60, 1), False, "medium"),
+        (400, 1, 0, 20, True, None),
+        (400, 1, 0, 0, False, None),  # judged from its kernel on
+        (400, 40, 0, 20, False, "medium"),  # much else follows, but it is loaded once
+        (400, 1, 100, 20, False, "medium"),  # known kernels are held up, too: a shared device
+        (60, 1, 0, 20, False, "low"),
     ],
 )
-def test_a_first_launch_that_loads_a_module(trace: Trace, is_cold: bool, confidence: str | None) -> None:
+def test_a_first_launch_that_loads_a_module(
+    took_ms: int, work_ms: int, known_ms: int, place: int, is_cold: bool, confidence: str | None
+) -> None:
+    trace = with_slow_launch(took_ms, work_ms, again_ms=known_ms, place=place)
     assert isinstance(cold_start.check(trace), Found) == is_cold
     answer = long_calls.check(trace)
     assert (answer.confidence if isinstance(answer, Found) else None) == confidence
+    if isinstance(answer, Found):
+        assert (answer.saved_ns is None) == answer.seen.figures["is_loading"] == (known_ms == 0), "steady steps lack it"
 
 
 def test_a_context_of_before_the_recording_is_not_created_in_it() -> None:

@@ -36,6 +36,7 @@ class Made:
         for step in range(self.steps):
             at = (5 + 10 * step) * MS
             events.append(annotation(f"ProfilerStep#{step}", at, at + 10 * MS))
+            events.append(op("aten::add", at + 10 * MS - 2000, at + 10 * MS - 1000))
             for place in range(chance.randint(1, 4)):
                 number, start = chance.choice(IDS), at + (2 * place + 1) * MS
                 thread, correlation = 1 + place % 2, 10 * step + place + 1

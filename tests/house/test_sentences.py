@@ -54,6 +54,7 @@ SAMPLES: list[Seen] = [
     rules.cold_start.ColdStart(0, 10 * MS, [], ("cudaFree", 1_000 * MS)),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_once=True),
     rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, []),
+    rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
         rules.data_loading.Fetches(5 * MS, alone, why)

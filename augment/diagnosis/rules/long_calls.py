@@ -5,8 +5,9 @@ The first call that needs the device creates its context, which takes seconds, w
 ordinary launch. Other single calls wait for a lock of the driver, launch a large graph, or look for an operator's
 program anew (``aclopCompileAndExecute`` on Ascend). The rule names calls of 0.1 ms and more during which devices idle
 for 0.1 ms or half of the time, and says for how long they idle in them; calls that wait for a device, copies, and
-steady requests for memory have rules of their own. The prediction takes these calls out of the steps. It is merely
-possible where most of the time is in first launches of kernels, 0.1 s and longer, as no launch of a known kernel is.
+steady requests for memory have rules of their own. The prediction takes these calls out of the steps. Nothing is
+predicted of first launches of kernels that take ten times as long as any launch of a known kernel: they load it, once,
+which is merely possible below 0.1 s.
 
 **What to do**: if they happen once, run some steps before the recording begins: steady steps do not have them. If they
 come back in every step, find out what asks for them.
@@ -17,12 +18,13 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment import facts
 from augment.core import text
 from augment.core.trace import Trace
 from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.first_calls import loading_launches
+from augment.diagnosis.first_calls import CONTEXT_NS, loading_launches
 
 NAME = "long_calls"
 MANY = 10  #: in a step: they are no first use of anything
@@ -43,8 +45,11 @@ class LongCalls(rule.Seen, frozen=True):
     in_every_step: bool
     lines: list[str]  #: of the user's program
     is_once: bool = False  #: a single call, in a recording of a single step
+    is_loading: bool = False  #: first launches of kernels, which load them
 
     def title(self, words: text.Words) -> str:
+        if self.is_loading:
+            return f"The first launches of some kernels hold up the host while the {words.gpu} idles: {self._calls}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 
@@ -63,6 +68,8 @@ class LongCalls(rule.Seen, frozen=True):
         longest = self.calls[0][0]
         if "aclop" in longest:
             return _OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE
+        if self.is_loading:
+            return _ONCE
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
         if self.is_once:
@@ -82,16 +89,24 @@ def check(trace: Trace) -> rule.Answer:
     cause = host_causes.calling(trace)
     if cause is None:
         return rule.NotApplicable("no call of the runtime takes long while the {gpu} idles")
-    rows, steps = cause.spans.row, judging.measure(trace).count
+    loads, idle = np.isin(cause.spans.row, loading_launches(trace)), judging.idle_ns(trace, cause.spans)
+    is_loading = bool(2 * idle[loads].sum() > idle.sum())
+    chosen = loads if is_loading else ~loads
+    rows, idle, steps = cause.spans.row[chosen], idle[chosen], judging.measure(trace).count
     steady = len(rows) >= steps > 1
     spent: Counter[str] = Counter()
-    for name, ns in zip(trace.names_of(rows), judging.idle_ns(trace, cause.spans).tolist(), strict=True):
+    for name, ns in zip(trace.names_of(rows), idle.tolist(), strict=True):
         spent[text.short(name)] += ns
-    lines = facts.host.python_lines(trace, judging.longest(cause.spans, 64).row)
-    calls = spent.most_common()
+    spans, calls = rule.Spans.of(trace, rows), spent.most_common()
+    lines = facts.host.python_lines(trace, judging.longest(spans, 64).row)
     once = len(rows) == steps == 1 and judging.measure(trace).unit == "step" and "GraphLaunch" not in calls[0][0]
-    seen = LongCalls(len(rows) / steps, calls, steady, lines, once)
-    idle, loads = judging.idle_ns(trace, cause.spans), np.isin(rows, loading_launches(trace))
-    once_for_all = once or 2 * idle[loads].sum() > idle.sum()
-    confidence: rule.Confidence = "low" if once_for_all else "high" if steady else "medium"
-    return judging.judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence=confidence, cut=cause.cut)
+    seen = LongCalls(len(rows) / steps, calls, steady, lines, once, is_loading)
+    cut = judging.host_cut(trace, trace.events.track[rows], spans.start, spans.end)
+    saved = judging.saved_by_host(trace, cut)
+    may_be = idle.max() < CONTEXT_NS if is_loading else once
+    confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
+    answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
+    if not is_loading or not isinstance(answer, rule.Found):
+        return answer
+    severity = rule.severity_of(judging.measure(trace).ratio(saved))
+    return replace(answer, saved_ns=None, cut=None, severity=severity)

@@ -96,6 +96,9 @@ def synchronizations(trace: Trace) -> CallWaits:
     if len(copies):
         waited &= is_copy[events.name[call]]
     copies, call, returned = copies[waited], call[waited], returned[waited]
+    # A short copy that even begins after its call, by the clocks: the call waited for the work before it on its stream
+    after = (work.ts[copies] > returned) & ~np.isin(copies, [stream.start for stream in work.streams])
+    copies = np.where(after, copies - 1, copies)
     edges = dependencies_of(
         DependencyKind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned)
     )
