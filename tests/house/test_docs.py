@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import gzip
 import importlib.util
 import json
 import re
-import runpy
-import shlex
 import shutil
 import subprocess
 import sys
@@ -26,7 +23,7 @@ import augment.analyses
 import augment.diagnosis.ranking
 import augment.readers
 from augment.analyses import ANALYSES
-from augment.cli.registry import COMMANDS, command_named, group
+from augment.cli.registry import COMMANDS, command_named
 from augment.core.findings import Skipped
 from augment.diagnosis.rules import RULES
 from augment.errors import MalformedTrace
@@ -42,7 +39,6 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
     *(ROOT / "docs").glob("*.md"),
 ]
-BLOCKS = re.compile(r"^```(sh|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -262,29 +258,6 @@ def test_the_example_of_a_reader_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(MalformedTrace, match="2 fields"):
         read(str(path))
     assert not any(reader.recognizes(example.HEADER) for reader in READERS)
-
-
-@pytest.mark.parametrize("page", ["why-slow", "why-slow-job", "why-slow-server"])
-def test_a_page_prints_what_its_commands_print(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Of the output of ``diagnose``, some lines; all others in full. What opens a browser is not run."""
-    monkeypatch.chdir(tmp_path)
-    printed: set[str] = set()
-    for kind, block in BLOCKS.findall((ROOT / "docs" / f"{page}.md").read_text()):
-        if kind == "text":
-            assert {line.strip() for line in block.splitlines()} <= printed
-            continue
-        for line in block.splitlines():
-            program, *words = shlex.split(line, comments=True)
-            if program == "python":
-                monkeypatch.setattr(sys, "argv", words)
-                with contextlib.suppress(SystemExit):
-                    runpy.run_path(str(ROOT / words[0]), run_name="__main__")
-            elif words[0] != "open":
-                with contextlib.suppress(SystemExit):
-                    group().main(words)
-                printed |= {line.strip() for line in capfd.readouterr().out.splitlines()}
 
 
 def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

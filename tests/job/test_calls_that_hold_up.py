@@ -45,6 +45,7 @@ def test_all_ranks_wait_for_memory(recorded: list[Document], tmp_path: Path) -> 
     shared = result.judgement.shared
     assert shared is not None
     assert (row.cause, shared.reason.doing) == ("shared", MEMORY)
+    assert row.gain_ns in {each.gain_ns for each in result.outcomes["job_what_if"].rows}
     assert "in calls of cudaMalloc, cudaFree and the like" in result.verdict.text[0]
     cured = read(str(simulate(replace(JOB, faults=(), write_ranks=(0,)), tmp_path / "cured")[0][0]))
     true = 1 - measure(cured).length_ns / measure(read(str(tmp_path / "rank0.json"))).length_ns

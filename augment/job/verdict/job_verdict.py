@@ -126,8 +126,20 @@ class Judgement:
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
         why = "many collectives are not matched: ranks wait for each other in them, which the replay does not know"
-        rows = scenarios(self._replay, self._excess, self._summaries)
+        rows = scenarios(self._replay, self._excess, self._summaries, self._promised)
         return Findings(rows, partial=why if self._gain_unknown else None)
+
+    @property
+    def _promised(self) -> dict[str, int]:
+        """What the job would gain as a whole, ns, by scenario: what the verdict says of several ranks together."""
+        if self._gain_unknown or self._why_not:
+            return {}
+        several = len(self._candidates) > 1 and self._all_gain > 0
+        late = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
+        return {
+            **({ALL_LIKE_MEDIAN.format(late): self._all_gain} if several else {}),
+            **{ALIKE_ROWS[row.cause]: row.gain_ns or 0 for row in self._shared_rows + self._uneven_rows},
+        }
 
     @cached_property
     def _progress(self) -> tuple[Replay | None, Excess]:
@@ -544,13 +556,18 @@ class Judgement:
 
 MOST_RANKS = 8  #: with scenarios of their own: those whose excess is largest
 LIKE_MEDIAN, NO_HOST = "the rank is like the median of its peers", "the rank's device never waits for its host"
+ALL_LIKE_MEDIAN = "{} are like the median of their peers"
+#: by the cause of a row of the verdict that names no rank
+ALIKE_ROWS = {"shared": "no device waits for what all wait for", "uneven": "the work of each step is balanced"}
 FASTER, NO_TIME = "links twice as fast", "communication takes no time"
 HIDDEN = "{} is hidden behind other work"
 BALANCED = "pipeline stages are balanced"
 
 
-def scenarios(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) -> list[WhatIfRow]:
-    """The rows: unchanged, then those with the largest gain first."""
+def scenarios(
+    replay: Replay, excess: Excess, summaries: Sequence[RankSummary], promised: Mapping[str, int]
+) -> list[WhatIfRow]:
+    """The rows: unchanged, then those with the largest gain first; ``promised`` are gains of other scenarios."""
     unchanged, recorded = replay.time_ns(), max(replay.recorded_ns, 1)
     error = (replay.time_ns(is_steady=False) - recorded) / recorded
 
@@ -559,6 +576,7 @@ def scenarios(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) 
         return WhatIfRow(name, rank, dimension, time, gain, gain / max(unchanged, 1), error)
 
     rows = [row(*scenario) for scenario in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
+    rows += [row(name, unchanged - gain) for name, gain in promised.items()]
     balanced = balanced_stages(replay, summaries)
     if balanced is not None:
         rows.append(row(BALANCED, replay.time_ns(shift=balanced), None, "pp"))
