@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from augment.compare import Diff, diff
-    from augment.core.findings import AugmentedTrace, Findings, Skipped
+    from augment.core import AugmentedTrace, Findings, Skipped, Trace
     from augment.core.tabular import Table
-    from augment.core.trace import Trace
     from augment.errors import (
         AugmentError,
         InputError,

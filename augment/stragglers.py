@@ -17,10 +17,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Int64s
-from augment.core.findings import AugmentedTrace, column
-from augment.core.trace import Trace
+from augment.arrays import Int64s, combinations, sums
+from augment.core import AugmentedTrace, Trace, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives.waits import waits
 from augment.job.matching.clocks import Clock

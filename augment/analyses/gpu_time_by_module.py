@@ -23,8 +23,7 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX
 from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column, text
 from augment.facts.gpu.gpu_time import gpu_time_by, module_work
-from augment.facts.host.call_stacks import crossing_diagnostics
-from augment.facts.host.training_phases import modules
+from augment.facts.host import crossing_diagnostics, module_calls
 
 NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -47,7 +46,7 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
-    tree = modules(trace)
+    tree = module_calls(trace)
     if not len(tree.frame):
         return Skipped(f"no calls of nn.Module; record with {text.recording_words(trace.source.metadata).stacks}")
     work = module_work(trace)

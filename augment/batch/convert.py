@@ -19,9 +19,7 @@ from augment.batch.run_plan import File, Progress, Result, RunPlan
 from augment.errors import AugmentError, UnknownFormat
 
 if TYPE_CHECKING:
-    from augment.core.annotations import Annotation
-    from augment.core.findings import AugmentedTrace
-    from augment.core.trace import Trace
+    from augment.core import Annotation, AugmentedTrace, Trace
     from augment.writers.seams import Described
 
 
@@ -34,7 +32,7 @@ def convert(item: Input, plan: RunPlan, progress: Progress) -> Result:
 def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     """Convert ``item``; errors propagate."""
     locations.expect_writable(item.folder)
-    from augment.core.findings import Skipped
+    from augment.core import Skipped
     from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.batch.inputs import Input
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.source.cut_mark import mark
 from augment.facts.source.several_ranks import rank_of_track

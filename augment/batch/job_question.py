@@ -30,7 +30,7 @@ from augment.errors import AugmentError
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
-    from augment.core.findings import AugmentedTrace
+    from augment.core import AugmentedTrace
     from augment.facts.names.role_names import Rules
     from augment.job.answer import Answer, Portion
     from augment.pipeline.request import Request

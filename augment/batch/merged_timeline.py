@@ -22,8 +22,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.columns import looked_up
-from augment.arrays.types import Int64s
+from augment.arrays import Int64s, looked_up
 from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.convert import kept_tracks
@@ -32,13 +31,12 @@ from augment.batch.job_question import alone, jobs_of, rules_of, summary_of
 from augment.batch.jobs import Job, Member, group, pipelines
 from augment.batch.run_plan import Executor, Report, RunPlan
 from augment.batch.timeline_contents import EVER, JOB, ROLES, BrowserFit, Extent, first_view, fit, window_of
-from augment.core.trace import Diagnostic, Trace
+from augment.core import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 
 if TYPE_CHECKING:
     from augment.batch.run_plan import Result
-    from augment.core.annotations import Annotation, CounterTrack, SliceTrack
-    from augment.core.attachments import RankInJob
+    from augment.core import Annotation, CounterTrack, RankInJob, SliceTrack
     from augment.job.answer import Answer
     from augment.job.matching.clocks import Clock
     from augment.job.rank_answers import Problems
@@ -266,7 +264,7 @@ def _looked_at(
 
 def _look(member: Member, request: Request) -> bytes:
     """The summary of a rank without its figures."""
-    from augment.core.findings import AugmentedTrace
+    from augment.core import AugmentedTrace
     from augment.job.ranks.summary import summarize
     from augment.readers.attachments.tables import with_tables
 
@@ -482,7 +480,7 @@ class RankPart(Struct, frozen=True):
 def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str], Problems | None]:
     """Write the part of a rank; its memory is free on return. Diagnostics of what was changed or left out, what is to
     be said of unused files, and what rules found, if they were asked."""
-    from augment.core.findings import AugmentedTrace, Findings, Outcome
+    from augment.core import AugmentedTrace, Findings, Outcome
     from augment.facts.source.several_ranks import on_clock
     from augment.facts.steps.window import within
     from augment.job.output.timeline import handovers
@@ -541,7 +539,7 @@ def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
 
 def _cut(part: Trace) -> Callable[[Any], Any]:
     """A function that keeps of an annotation what lies in the time range of ``part``, on the rank's own clock."""
-    from augment.core.annotations import SliceTrack
+    from augment.core import SliceTrack
 
     events = part.events
     first, last = (int(events.ts.min()), int(events.end.max())) if len(events) else (0, -1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from augment.batch.inputs import Input
     from augment.batch.jobs import Job, Member
     from augment.client import Client
-    from augment.core.findings import AugmentedTrace
+    from augment.core import AugmentedTrace
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
     from augment.writers.seams import Addable, Described

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from augment.cli.terminal import Bar
     from augment.client import Client
     from augment.compare.outputs import Drawing
-    from augment.core.trace import Trace
+    from augment.core import Trace
 
 ROWS = 10  #: rows of a table by default
 

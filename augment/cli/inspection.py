@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.types import NO_INDEX, EventRows, Int64s
+from augment.arrays import NO_INDEX, EventRows, Int64s
+from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace
 from augment.core.attachment_kinds import kind_named
-from augment.core.findings import AugmentedTrace, Skipped
-from augment.core.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names.name_masks import strings_where
 from augment.readers import HEAD, perfetto, reader_named

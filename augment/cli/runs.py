@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from augment.cli.terminal import Bar
     from augment.compare.compared_steps import Regions
     from augment.compare.totals import Samples
-    from augment.core.trace import Trace
+    from augment.core import Trace
     from augment.history import Run
 
 

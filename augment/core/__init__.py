@@ -1,7 +1,7 @@
 """What everything else is made of: the trace, findings and annotations, and how facts are computed.
 
-Its names are loaded when they are first used. What few need is in modules of its own: texts, attachments, threads and
-others.
+Its names are loaded when they are first used. What few need is in modules of its own: texts, threads, records of
+libraries and others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from augment.core.annotations import (  # noqa: I001
         Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts,
     )
+    from augment.core.attachments import RankInJob, tables_of
     from augment.core.context import STAGES, Context, Stage, derived
     from augment.core.findings import AugmentedTrace, Findings, Outcome, Skipped, Verdict, Window, column
     from augment.core.trace import (
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     )
     # fmt: on
 
-_MODULES = ("trace", "findings", "annotations", "context")
+_MODULES = ("trace", "findings", "annotations", "context", "attachments")
 # fmt: off
 __all__ = [
-    "COMPLETE", "GPU_WORK", "LAUNCHES", "NO_CORRELATION", "ON_DEVICE", "STAGES", "Annotation",
-    "AugmentedTrace", "Category", "Context", "CounterTrack", "Diagnostic", "Ends", "EventTable", "Findings", "Flows",
-    "Identity", "InstantTrack", "Outcome", "Skipped", "SliceTrack", "Source", "SparseColumn", "Stage", "Texts", "Trace",
-    "Track", "Verdict", "Window", "column", "derived",
+    "COMPLETE", "GPU_WORK", "LAUNCHES", "NO_CORRELATION", "ON_DEVICE", "STAGES", "Annotation", "AugmentedTrace",
+    "Category", "Context", "CounterTrack", "Diagnostic", "Ends", "EventTable", "Findings", "Flows", "Identity",
+    "InstantTrack", "Outcome", "RankInJob", "Skipped", "SliceTrack", "Source", "SparseColumn", "Stage", "Texts",
+    "Trace", "Track", "Verdict", "Window", "column", "derived", "tables_of",
 ]
 # fmt: on
 

@@ -7,10 +7,8 @@ import re
 
 import numpy as np
 
-from augment.arrays.ordering import distinct
-from augment.arrays.types import Bools, EventRows
-from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.arrays import Bools, EventRows, distinct
+from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.rule import Spans
 from augment.facts.names.name_masks import matching
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from augment.arrays import EventRows, Int32s, distinct
-from augment.core.context import derived
+from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, words_of
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
 from augment.diagnosis.judging import measure
 
 

@@ -9,11 +9,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import run_starts
-from augment.arrays.types import NO_INDEX
-from augment.core.annotations import CUT_OFF, Annotation, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.arrays import NO_INDEX, run_starts
+from augment.core import Annotation, Ends, Flows, InstantTrack, SliceTrack, Texts, Trace
+from augment.core.annotations import CUT_OFF
 from augment.core.text import percent, time
-from augment.core.trace import Trace
 from augment.diagnosis.devices import words as words_of_trace
 from augment.diagnosis.headings import heading
 from augment.diagnosis.judging import longest, measure

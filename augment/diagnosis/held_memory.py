@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 from augment.facts.operators.peaks import capacity_bytes
 

@@ -11,9 +11,8 @@ from augment.arrays.intervals import Intervals, clip, subtract, total, union
 from augment.arrays.ordering import distinct, group_bounds, is_among, numbered
 from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import NO_INDEX, Int64s
-from augment.core.context import derived
+from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.core.trace import Category, Trace
 from augment.diagnosis.devices import known_slices, words
 from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches

@@ -15,9 +15,8 @@ from augment.arrays.intervals import Intervals, clip, expand, subtract, touched,
 from augment.arrays.ordering import distinct, each, is_among, is_any, sums
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, EventRow, EventRows, Int32s, Int64s
+from augment.core import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.attachments import WORKERS
-from augment.core.context import derived
-from augment.core.trace import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace
 from augment.diagnosis.captures import captures, compilations, compiles
 from augment.diagnosis.first_calls import cold_start, cold_times
 from augment.diagnosis.judging import (

@@ -9,9 +9,7 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.core.attachments import RankInJob
-from augment.core.context import Stage, derived
-from augment.core.trace import Trace
+from augment.core import RankInJob, Stage, Trace, derived
 from augment.diagnosis.devices import words
 from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt

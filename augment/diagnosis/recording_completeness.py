@@ -6,11 +6,8 @@ import re
 
 import numpy as np
 
-from augment.arrays.intervals import Intervals, total, union
-from augment.arrays.ordering import ordered
-from augment.arrays.types import NO_INDEX, Bools, EventRows, WorkIndex
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.arrays import NO_INDEX, Bools, EventRows, Intervals, WorkIndex, ordered, total, union
+from augment.core import Trace, derived
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure

@@ -10,10 +10,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays.types import EventRow, EventRows, Int64s
-from augment.core.attachments import RankInJob
+from augment.arrays import EventRow, EventRows, Int64s
+from augment.core import RankInJob, Trace
 from augment.core.text import Words
-from augment.core.trace import Trace
 from augment.facts.critical.what_if import Cut
 
 Severity = Literal["high", "warning", "info"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.statistics import median
-from augment.arrays.types import Places
+from augment.arrays import Places, median
+from augment.core import Trace
 from augment.core.attachments import GraphCapture
 from augment.core.text import counted, percent, time
-from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names.kernel_types import KernelType

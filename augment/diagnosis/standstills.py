@@ -11,10 +11,9 @@ from augment.arrays.intervals import total, union
 from augment.arrays.ordering import distinct, is_among, is_any
 from augment.arrays.statistics import median
 from augment.arrays.types import NO_INDEX, Bools, EventRow, EventRows, Int64s
-from augment.core.context import derived
+from augment.core import COMPLETE, Category, Trace, derived
 from augment.core.source_code import function_line
 from augment.core.text import LONGEST_NAME, short
-from augment.core.trace import COMPLETE, Category, Trace
 from augment.diagnosis.first_calls import at_first_calls, cold_operators
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans

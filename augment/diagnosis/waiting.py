@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import distinct, is_among
-from augment.arrays.types import NO_INDEX, EventRows
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.arrays import NO_INDEX, EventRows, distinct, is_among
+from augment.core import Trace, derived
 from augment.diagnosis.judging import measure, rows_in_steps
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from augment.core import ON_DEVICE, Trace
 from augment.core.text import Words, words_of
-from augment.core.trace import ON_DEVICE, Trace
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
 

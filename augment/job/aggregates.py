@@ -16,8 +16,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Places
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, Findings, Skipped, column
 from augment.job.ranks.summary import RankSummary
 
 MOST_ROWS = 20_000

@@ -12,9 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays import Bools, Int64s, each
-from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import Findings, Outcome, Skipped, Verdict
-from augment.core.trace import Diagnostic
+from augment.core import CounterTrack, Diagnostic, Findings, Outcome, Skipped, SliceTrack, Verdict
 from augment.job import aggregates
 from augment.job.aggregates import Aggregation
 from augment.job.collectives import job_collectives

@@ -20,11 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Intervals, sums
-from augment.core.annotations import Flows, SliceTrack, Texts
-from augment.core.attachments import LateRank, RankInJob, Reason
-from augment.core.findings import AugmentedTrace, Findings, Outcome
+from augment.core import AugmentedTrace, Findings, Flows, Outcome, RankInJob, SliceTrack, Texts, Trace
+from augment.core.attachments import LateRank, Reason
 from augment.core.text import Words, counted, time, words_of
-from augment.core.trace import Trace
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of

@@ -23,10 +23,8 @@ from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Intervals, clip, median, subtract, total, union
 from augment.arrays.intervals import steps
-from augment.core.annotations import SliceTrack, Texts
-from augment.core.findings import Findings, Outcome, Skipped, Verdict, column
+from augment.core import Diagnostic, Findings, Outcome, Skipped, SliceTrack, Texts, Verdict, column
 from augment.core.text import counted, listed, percent, time
-from augment.core.trace import Diagnostic
 from augment.facts.collectives.rank_progress import State
 from augment.facts.names.role_names import ACTOR, CRITIC, ROLLOUT, place_of_role
 from augment.facts.source.recorded_times import SINCE_2001_NS, period

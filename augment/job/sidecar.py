@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment.core.findings import Findings
+from augment.core import Findings
 from augment.core.jsontext import storable
 from augment.job import answer, roles
 from augment.job.answer import Answer

@@ -14,13 +14,10 @@ from msgspec.structs import replace
 
 from augment.analyses import Analysis, diagnosis
 from augment.arrays import EventRow
-from augment.core.annotations import Ends, Flows
+from augment.core import COMPLETE, STAGES, AugmentedTrace, Ends, Flows, Outcome, Skipped, Stage, Trace, Window, derived
 from augment.core.bounds import bounded
-from augment.core.context import STAGES, Stage, derived
-from augment.core.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.core.text import listed
 from augment.core.threads import Threads
-from augment.core.trace import COMPLETE, Trace
 from augment.diagnosis.ranking import stage_of_rule
 from augment.diagnosis.rules import RULES
 from augment.errors import AugmentError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.errors import UnknownFormat
 from augment.readers import chrome, containers, perfetto, recorded, recorders, stage_timeline
 from augment.readers.containers import OpenText, open_text

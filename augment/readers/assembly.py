@@ -12,23 +12,9 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from augment.arrays import Bytes, Int32s, Int64s, Values, keyed, narrowed, positions
-from augment.core.context import Context
+from augment.core import ON_DEVICE, Category, Context, Diagnostic, EventTable, Source, SparseColumn, Trace, Track
 from augment.core.threads import ALONE, Threads
-from augment.core.trace import (
-    ON_DEVICE,
-    ArgColumn,
-    Category,
-    Decode,
-    Diagnostic,
-    EventTable,
-    Source,
-    SourceBytes,
-    SparseColumn,
-    Trace,
-    Track,
-    json_event,
-    moved_args,
-)
+from augment.core.trace import ArgColumn, Decode, SourceBytes, json_event, moved_args
 from augment.facts.source import cut_mark
 from augment.readers import dialects
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from augment.core import Trace
 from augment.core.text import short
-from augment.core.trace import Trace
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import LONGEST, Outline, assemble
 from augment.readers.containers import CHUNK, Counted, OpenText, TextAgain

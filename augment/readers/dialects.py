@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays import Bools, Bytes, Int32s
-from augment.core.trace import Category, Identity
+from augment.core import Category, Identity
 from augment.readers.raw import Place, RawEvents, TrackNames
 
 #: prefixes that forks of Kineto put before categories: their vendor's name

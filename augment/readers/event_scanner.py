@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays import Int32s, Int64s
+from augment.core import Identity, SparseColumn
 from augment.core.args import WANTED, TakenArgs
 from augment.core.jsontext import clean
 from augment.core.threads import ALONE, Threads
-from augment.core.trace import Identity, SparseColumn
 from augment.kernels import json_layout as layout
 from augment.kernels.dictionary import Dictionary, longer, slots
 from augment.kernels.native import address, native

@@ -10,7 +10,7 @@ from msgspec import Struct
 from augment.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from augment.core.trace import Track
+    from augment.core import Track
 
 SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever its compression ratio
 NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders can handle

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, distinct
-from augment.core.trace import COMPLETE, NO_CORRELATION, SparseColumn
+from augment.core import COMPLETE, NO_CORRELATION, SparseColumn
 from augment.kernels.native import native
 from augment.readers.raw import RawEvents
 

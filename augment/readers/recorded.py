@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from augment.arrays import Int32s, Int64s
+from augment.core import Context, EventTable, Source, Trace, Track
 from augment.core.attachment_kinds import KINDS, Kind, kind_named, kind_of
-from augment.core.context import Context
-from augment.core.trace import NOTHING, EventTable, Source, Trace, Track
+from augment.core.trace import NOTHING
 from augment.errors import UnknownFormat
 from augment.readers.attachments import read_alone
 from augment.readers.containers import CHUNK, OpenText

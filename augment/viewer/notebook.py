@@ -11,8 +11,7 @@ import tempfile
 import urllib.parse
 from pathlib import Path
 
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
+from augment.core import AugmentedTrace, Trace
 from augment.errors import AugmentError, UsageError
 from augment.viewer.packages import has_ui, ui_folder
 from augment.viewer.preparing import Prepared, augmented_into, prepare

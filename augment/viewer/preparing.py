@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.core.findings import AugmentedTrace, Skipped
-from augment.core.trace import GPU_WORK, Trace
+from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.facts.names.name_masks import starting
 from augment.facts.source.cut_mark import mark, marked

@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.types import EventRows
+from augment.arrays import EventRows
+from augment.core import COMPLETE, LAUNCHES, Category, Trace
 from augment.core.annotations import CUT_OFF
 from augment.core.text import words_of
-from augment.core.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.diagnosis.devices import vendor
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream

@@ -9,8 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic
+from augment.core import AugmentedTrace, Diagnostic
 from augment.errors import UsageError, expect_known, unabridged
 from augment.writers import bundle, chrome, flamegraph, gpu_slices, metrics, perfetto
 from augment.writers.files import output_path

@@ -15,9 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from augment.core.annotations import Flows
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic
+from augment.core import AugmentedTrace, Diagnostic, Flows
 from augment.errors import InputError, OutputError
 from augment.writers import perfetto
 from augment.writers.compression import END, NOTHING, Checked, DeflateWriter, fastest

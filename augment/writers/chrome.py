@@ -15,9 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import Annotation
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic, Source
+from augment.core import Annotation, AugmentedTrace, Diagnostic, Source
 from augment.errors import InputError, OutputError
 from augment.writers.chrome_events import ChromeEvents, Layout, PidRoom, layout_of
 from augment.writers.compression import NOTHING, TRAILER, Checked, GzipWriter, find_splice, resumed

@@ -14,20 +14,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays.ordering import compressed, distinct
-from augment.arrays.types import NO_VALUE, Int64s, Places
-from augment.core.annotations import (
-    Annotation,
-    ArgColumn,
-    CounterTrack,
-    Ends,
-    Flows,
-    InstantTrack,
-    SliceTrack,
-    Texts,
-    row_count,
-)
-from augment.core.trace import Identity, Trace
+from augment.arrays import NO_VALUE, Int64s, Places, compressed, distinct
+from augment.core import Annotation, CounterTrack, Ends, Flows, Identity, InstantTrack, SliceTrack, Texts, Trace
+from augment.core.annotations import ArgColumn, row_count
 from augment.writers.templates import (
     Column,
     Number,

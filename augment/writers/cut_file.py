@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.types import Bools, Int64s
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
+from augment.arrays import Bools, Int64s
+from augment.core import AugmentedTrace, Trace
 from augment.errors import UsageError
 from augment.facts.source.cut_mark import MEMBER, marked
 from augment.facts.steps.window import only

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic
+from augment.core import AugmentedTrace, Diagnostic
 from augment.writers import perfetto
 from augment.writers.seams import Written
 

@@ -22,10 +22,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from augment.core.annotations import SliceTrack
-from augment.core.findings import AugmentedTrace, Findings, Outcome, Window, columns_of
+from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window
+from augment.core.findings import columns_of
 from augment.core.text import words_of
-from augment.core.trace import Diagnostic, Trace
 from augment.diagnosis.devices import vendor
 from augment.facts.steps.step_windows import step_numbers
 from augment.version import __version__

@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple, Union, cast
 
 import msgspec
 
-from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
-from augment.core.trace import Diagnostic
+from augment.core import Annotation, CounterTrack, Diagnostic, Flows, InstantTrack, SliceTrack
 from augment.errors import InputError
 from augment.writers.files import replacing
 

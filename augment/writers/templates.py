@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from augment.arrays.ordering import numbered
-from augment.arrays.types import Int64s
-from augment.core.annotations import Texts
+from augment.arrays import Int64s, numbered
+from augment.core import Texts
 from augment.kernels.native import address, native
 from augment.kernels.text_rows import CHOICE, LITERAL, NUMBER, TextStep
 

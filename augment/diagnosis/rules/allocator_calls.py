@@ -28,9 +28,7 @@ from typing import Literal
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.attachments import RankInJob
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core import LAUNCHES, Category, RankInJob, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.held_memory import most_held

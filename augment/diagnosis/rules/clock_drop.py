@@ -15,9 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
+from augment.core import Category, Trace, text
 from augment.core.gpu_samples import Telemetry
-from augment.core.trace import Category, Trace
 from augment.diagnosis import judging, rule
 
 NAME = "clock_drop"

@@ -22,9 +22,7 @@ from collections import Counter
 import numpy as np
 
 from augment import arrays
-from augment.arrays.types import NO_INDEX
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.first_calls import cold_start
 
@@ -65,7 +63,9 @@ def check(trace: Trace) -> rule.Answer:
     for name, ns in zip(trace.names_of(spans.row), (spans.end - spans.start).tolist(), strict=True):
         names[text.short(name)] += ns
     whole, calls = judging.measure(trace), np.array([start.context], arrays.EventRow)
-    context = None if start.context == NO_INDEX else (trace.names_of(calls)[0], int(trace.events.dur[start.context]))
+    context = None
+    if start.context != arrays.NO_INDEX:
+        context = trace.names_of(calls)[0], int(trace.events.dur[start.context])
     seen = ColdStart(
         arrays.total(arrays.union(spans.start, spans.end)), whole.length_ns * whole.count, names.most_common(), context
     )

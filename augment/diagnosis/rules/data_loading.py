@@ -20,9 +20,7 @@ from typing import Literal
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.attachments import RankInJob
-from augment.core.trace import Category, Trace
+from augment.core import Category, RankInJob, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 
 NAME = "data_loading"

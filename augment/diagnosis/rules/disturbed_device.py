@@ -18,8 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "disturbed_device"

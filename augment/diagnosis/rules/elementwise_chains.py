@@ -16,8 +16,7 @@ import re
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "elementwise_chains"

@@ -23,9 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.attachments import RankInJob
-from augment.core.trace import Trace
+from augment.core import RankInJob, Trace, text
 from augment.diagnosis import judging, rule, served
 
 NAME = "exposed_communication"

@@ -12,8 +12,7 @@ explicit calls of ``gc.collect()`` show with stacks. The prediction takes both o
 from __future__ import annotations
 
 from augment import facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
 
 NAME = "garbage_collection"

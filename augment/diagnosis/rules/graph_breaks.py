@@ -13,10 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from augment import facts
-from augment.core import text
+from augment.core import Trace, text
 from augment.core.compiler_records import Compilation, GraphBreak
 from augment.core.source_code import label
-from augment.core.trace import Trace
 from augment.diagnosis import judging, rule
 
 NAME = "graph_breaks"

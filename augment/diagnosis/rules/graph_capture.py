@@ -11,8 +11,7 @@ once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompile
 from __future__ import annotations
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
 
 NAME = "graph_capture"

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import rule, served
 
 NAME = "graph_padding"

@@ -24,8 +24,7 @@ from typing import Literal
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.standstills import frame_around, names_of, system_calls

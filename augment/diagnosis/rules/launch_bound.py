@@ -25,8 +25,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 
 NAME = "launch_bound"

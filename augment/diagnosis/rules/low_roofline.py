@@ -15,8 +15,7 @@ from collections import Counter
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "low_roofline"

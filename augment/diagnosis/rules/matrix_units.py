@@ -21,8 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "matrix_units"

@@ -14,8 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import rule
 from augment.diagnosis.held_memory import devices_held, peak_held
 

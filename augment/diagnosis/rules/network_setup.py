@@ -21,9 +21,8 @@ from __future__ import annotations
 from typing import Literal
 
 from augment import facts
-from augment.core import text
+from augment.core import Trace, text
 from augment.core.library_records import NcclLogs
-from augment.core.trace import Trace
 from augment.diagnosis import rule
 
 NAME = "network_setup"

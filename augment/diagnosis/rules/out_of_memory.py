@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from augment.core import Trace
 from augment.core.text import Words, counted, listed, percent, size, words_of
-from augment.core.trace import Trace
 from augment.diagnosis.rule import NOWHERE, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
 from augment.facts.memory.held import BEFORE, Held, Holder, Moment, held_memory
 from augment.facts.source.recorded_times import instant

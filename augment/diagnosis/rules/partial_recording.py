@@ -25,8 +25,7 @@ from typing import Literal
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import COMPLETE, Trace
+from augment.core import COMPLETE, Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.recording_completeness import (
     MOST_LOST,

@@ -17,9 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment import facts
-from augment.core import text
-from augment.core.attachments import RankInJob
-from augment.core.trace import Trace
+from augment.core import RankInJob, Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "pipeline_bubble"

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment import arrays
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import rule, served
 
 NAME = "prefill_stalls"

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment import arrays
-from augment.core import text
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 
 NAME = "profiler_overhead"

@@ -16,10 +16,9 @@ import msgspec
 import numpy as np
 
 from augment import facts
-from augment.core import text
+from augment.core import Trace, text
 from augment.core.compiler_records import CompileSpan
 from augment.core.source_code import label
-from augment.core.trace import Trace
 from augment.diagnosis import captures, host_causes, judging, rule
 
 NAME = "recompilation"

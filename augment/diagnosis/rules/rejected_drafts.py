@@ -15,8 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import arrays
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import rule, served
 
 NAME = "rejected_drafts"

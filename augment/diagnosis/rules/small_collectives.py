@@ -13,9 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.attachments import RankInJob
-from augment.core.trace import Trace
+from augment.core import RankInJob, Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "small_collectives"

@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "small_grids"

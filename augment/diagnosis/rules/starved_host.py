@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment import facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.standstills import names_of
 

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule, served
 
 NAME = "step_gaps"

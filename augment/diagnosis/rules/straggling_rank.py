@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment import facts
-from augment.core import text
-from augment.core.attachments import LateRank, RankInJob
-from augment.core.trace import Trace
+from augment.core import RankInJob, Trace, text
+from augment.core.attachments import LateRank
 from augment.diagnosis import rule
 from augment.diagnosis.devices import words
 from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "stream_contention"

@@ -14,8 +14,7 @@ from collections import Counter
 import numpy as np
 
 from augment import facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "unaligned_shapes"

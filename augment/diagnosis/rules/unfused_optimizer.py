@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "unfused_optimizer"

@@ -19,8 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import arrays, facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "written_attention"

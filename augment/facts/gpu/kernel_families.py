@@ -19,8 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, Int32s, Int64s, combinations
-from augment.core import Trace, derived
-from augment.core.attachments import tables_of
+from augment.core import Trace, derived, tables_of
 from augment.core.toml import parse_toml
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work

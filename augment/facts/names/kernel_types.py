@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from augment.arrays import Bytes, Int32s, compressed
-from augment.core import Category, Trace
-from augment.core.attachments import tables_of
+from augment.core import Category, Trace, tables_of
 from augment.errors import UsageError, expect_known
 from augment.facts.names.name_masks import LOOKED_AT
 

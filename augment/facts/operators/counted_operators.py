@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, EventRows, Int32s, Int64s, StackIndexes, combinations, distinct, where_in
-from augment.core import Category, SparseColumn, Texts, Trace, derived
-from augment.core.attachments import tables_of
+from augment.core import Category, SparseColumn, Texts, Trace, derived, tables_of
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of

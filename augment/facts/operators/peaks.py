@@ -15,8 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.core import Identity, Trace, derived
-from augment.core.attachments import tables_of
+from augment.core import Identity, Trace, derived, tables_of
 from augment.core.toml import parse_toml
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import EventRow, EventRows
-from augment.core import Category, Trace, derived
-from augment.core.attachments import tables_of
+from augment.core import Category, Trace, derived, tables_of
 from augment.errors import UsageError
 from augment.facts.names.name_masks import LOOKED_AT
 

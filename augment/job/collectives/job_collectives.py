@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Places, combinations, each
-from augment.core.findings import column
+from augment.core import column
 from augment.facts.names.kernel_types import ALL_REDUCE, bus_factor
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Floats, Matched

@@ -26,8 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Int64s, grouped_medians, median
-from augment.core.findings import column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, column
 from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, ClockFit, Placement, fitted, placed, spread_of
 from augment.job.matching.matching import Matched
 from augment.job.ranks.summary import RankSummary, ranks_text

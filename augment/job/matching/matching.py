@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, run_starts
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group
 from augment.facts.names.kernel_types import (
     ALL_GATHER,

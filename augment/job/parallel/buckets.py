@@ -22,7 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Places
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_REDUCE
 from augment.job.collectives.job_collectives import Fit, fit

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, MemberIndexes, combinations, each, group_bounds, grouped_medians, sums
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import bus_factor
 from augment.job.collectives.waits import Waits

@@ -19,8 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays import Int64s, combinations
-from augment.core.findings import column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, column
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_PART
 from augment.facts.collectives.collective_kernels import Group
 from augment.facts.names.kernel_types import POINT_TO_POINT, SEND_RECV

@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Places
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import SEND
 from augment.job.collectives.waits import common_times

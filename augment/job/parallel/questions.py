@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.core.findings import Findings, Outcome, Skipped
+from augment.core import Findings, Outcome, Skipped
 from augment.job.collectives.waits import Waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

@@ -17,8 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations, each, sums
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
 from augment.job.collectives.waits import Waits

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Places, combinations, each, sums
-from augment.core.findings import Findings, Skipped, column
+from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
 from augment.job.collectives.waits import Waits

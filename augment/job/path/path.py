@@ -22,8 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, sums
-from augment.core.findings import Findings, column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, Findings, column
 from augment.facts.collectives.rank_progress import Spent
 from augment.job.collectives.waits import Waits, common_times
 from augment.job.matching.clocks import Clock

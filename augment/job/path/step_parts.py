@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Intervals, Places, intervals, sums
-from augment.core.findings import Findings, Skipped, column
-from augment.core.trace import Diagnostic
+from augment.core import Diagnostic, Findings, Skipped, column
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays import Int64s
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.errors import UsageError
 from augment.facts.collectives.collective_kernels import Group
 

@@ -20,8 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, Places, run_starts
-from augment.core.findings import Window
-from augment.core.trace import Category, Trace
+from augment.core import Category, Trace, Window
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, innermost

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
-from augment.core.annotations import Texts
-from augment.core.findings import AugmentedTrace, Column, Findings, Verdict, Window, columns_of
-from augment.core.trace import Trace
+from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
+from augment.core.findings import Column, columns_of
 from augment.diagnosis import verdict
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.drawing import DrawnDiagnosis

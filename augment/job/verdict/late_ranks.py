@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Places, combinations, each, robust_z, sums
-from augment.core.findings import column
+from augment.core import column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives.waits import Waits
 from augment.job.matching.matching import Matched

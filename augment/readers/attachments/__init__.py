@@ -20,8 +20,7 @@ from augment.core.attachment_kinds import KINDS, RANK, STEM, Kind, kind_named, k
 from augment.errors import UnknownFormat, UsageError
 
 if TYPE_CHECKING:
-    from augment.core.findings import AugmentedTrace
-    from augment.core.trace import Trace
+    from augment.core import AugmentedTrace, Trace
     from augment.readers.limits import Limits
 
 Path = str | os.PathLike[str]
@@ -110,7 +109,7 @@ class Evidence(Struct, frozen=True):
 
     def unused(self, augmented: AugmentedTrace) -> list[str]:
         """One sentence with the reason for each file that the results do not use."""
-        from augment.core.findings import Skipped
+        from augment.core import Skipped
 
         outcomes = augmented.outcomes.items()
         reasons = {name: outcome.reason for name, outcome in outcomes if isinstance(outcome, Skipped)}

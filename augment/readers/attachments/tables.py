@@ -20,9 +20,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from augment.core import Trace
 from augment.core.attachments import Tables
 from augment.core.toml import read_toml
-from augment.core.trace import Trace
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.kernel_families import RULES, rules_of
 from augment.facts.names.kernel_types import TABLE as COLLECTIVES

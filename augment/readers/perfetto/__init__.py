@@ -7,7 +7,7 @@ The reading modules are imported only when a trace has this format.
 
 from __future__ import annotations
 
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.readers.containers import OpenText
 from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.wire_format import DamagedError, fields, varint

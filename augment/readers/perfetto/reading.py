@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s
-from augment.core.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn, Trace
+from augment.core import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn, Trace
 from augment.errors import MalformedTrace
 from augment.facts.source.event_args import Scan
 from augment.readers.assembly import Outline, assemble

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.trace import NO_CORRELATION
+from augment.core import NO_CORRELATION
 from augment.kernels import packet_layout as layout
 from augment.kernels.native import address
 from augment.readers.events import integer

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from augment.core.trace import Identity
+from augment.core import Identity
 from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.wire_format import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Place, TrackNames

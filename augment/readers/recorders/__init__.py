@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from augment.core.trace import Diagnostic, Trace
+from augment.core import Diagnostic, Trace
 from augment.readers import chrome
 from augment.readers.containers import OpenText
 from augment.readers.recorders.kineto_text import NOTES, NSIGHT_SYSTEMS, ROCPROFV3

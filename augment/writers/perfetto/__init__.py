@@ -21,10 +21,8 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays.types import NO_INDEX
-from augment.core.annotations import Annotation, Ends, Flows, SliceTrack
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic, Trace
+from augment.arrays import NO_INDEX
+from augment.core import Annotation, AugmentedTrace, Diagnostic, Ends, Flows, SliceTrack, Trace
 from augment.facts.waits.time_by_stack import time_by_stack
 from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing

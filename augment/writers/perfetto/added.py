@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from augment.arrays.ordering import numbered
-from augment.arrays.types import Int64s
-from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.arrays import Int64s, numbered
+from augment.core import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import (
     NO_SUFFIXES,

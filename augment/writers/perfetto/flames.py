@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from augment.arrays.types import Int64s
-from augment.core.trace import Identity
+from augment.arrays import Int64s
+from augment.core import Identity
 from augment.facts.waits.time_by_stack import StackTree, TimeByStack
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import Blobs, Events, InternedTexts, slices

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, Int32s, Int64s
-from augment.core.trace import Category, Trace
+from augment.arrays import NO_INDEX, Int32s, Int64s
+from augment.core import Category, Trace
 from augment.kernels.native import native
 
 

@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from augment.arrays.ordering import numbered
-from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
-from augment.core.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.arrays import NO_INDEX, Bytes, Int32s, Int64s, numbered
+from augment.core import Annotation, Ends, Flows, SliceTrack, Texts, Trace
 from augment.core.jsontext import compact_json
-from augment.core.trace import Trace
 from augment.kernels import encode_packets as kernel
 from augment.kernels.native import address, native
 from augment.writers.perfetto import wire

@@ -13,11 +13,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays.columns import Values, narrowed
-from augment.arrays.ordering import combinations, each, order_of
-from augment.arrays.types import NO_INDEX, Bytes, Int32s, Int64s
-from augment.core.annotations import Annotation, Ends, Flows
-from augment.core.trace import COMPLETE, Category, EventTable, SparseColumn, Trace
+from augment.arrays import NO_INDEX, Bytes, Int32s, Int64s, Values, combinations, each, narrowed, order_of
+from augment.core import COMPLETE, Annotation, Category, Ends, EventTable, Flows, SparseColumn, Trace
 from augment.facts.source.event_args import blocks, decoded
 from augment.writers.perfetto import flows, wire
 from augment.writers.perfetto.flows import TrackSlices, by_start, lanes_and_slices

@@ -39,9 +39,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.intervals import Intervals, clip, union
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
+from augment.arrays import Intervals, clip, union
+from augment.core import GPU_WORK, AugmentedTrace, Category, Diagnostic, Identity, Trace
 from augment.version import __version__
 from augment.writers.files import copy_bytes
 from augment.writers.perfetto import EventsFile, Packed, add, wire, write_part

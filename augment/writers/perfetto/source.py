@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays.columns import Values
-from augment.arrays.types import Bools, Int32s, Int64s
+from augment.arrays import Bools, Int32s, Int64s, Values
 from augment.core.jsontext import lenient_json
 from augment.core.trace import COMPLETE, Decode, Trace, args_of_event, json_event
 from augment.facts.source.event_args import PADDING, Block, PacketDecode, blocks, decoded, decoded_event

@@ -19,9 +19,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.types import NO_INDEX, Int32s
+from augment.arrays import NO_INDEX, Int32s
+from augment.core import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.core.text import words_of
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.added import AddedTracks, Room
