@@ -49,10 +49,12 @@ print(json.dumps([len(trace.events), sum(map(row_count, made.annotations)), held
 
 
 RECORDED = ROOT.parent / "shared" / "traces"
-#: a trace converted again and again
+#: a trace converted again and again, as by a worker of a batch or of the service
 WARM = """
 import sys, time
 import augment
+from augment.core.threads import keep_freed_memory
+keep_freed_memory()
 took = []
 for _ in range(8):
     began = time.process_time()
