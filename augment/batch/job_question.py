@@ -174,9 +174,9 @@ def conclude(
         possible = [redraw for redraw in redraws if redraw.size]
         seamless = len(redraws) - len(possible)
         said = conclusion.verdict, conclusion.joined, conclusion.notes
-        told = conclusion.answer, conclusion.digest, conclusion.telling
+        answered = conclusion.answer, conclusion.digest, conclusion.telling
         yield Concluded(
-            job, written, possible, seamless, *said, *told, [summaries[place][0].input for place in lacking]
+            job, written, possible, seamless, *said, *answered, [summaries[place][0].input for place in lacking]
         )
 
 
@@ -338,8 +338,7 @@ def compare_ranks(
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
     said = [*result.verdict.text, *(f"→ {cure}" for cure in cures(result))]
-    told = said, digest, result.verdict.joined, notes
-    return Conclusion(files, tracks, *told, result, result.telling())
+    return Conclusion(files, tracks, said, digest, result.verdict.joined, notes, result, result.telling())
 
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:

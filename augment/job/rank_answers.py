@@ -250,19 +250,19 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             share = f"{len(ranks)} of {len(asked)} ranks have this, {rank_names([answer.summaries[most]])[0]} most"
             return [f"{share}: {problem['title']}", problem["advice"]]
         return []
-    own = asked.pop(late[0])
+    of_late = asked.pop(late[0])
     usual = {
         rule: np.median([problems.get(rule, {}).get("saved_ns") or 0 for problems in asked.values()] or [0])
-        for rule in own
+        for rule in of_late
     }
-    beyond = {rule: (each["saved_ns"] or 0) - usual[rule] for rule, each in own.items() if _is_grave(each)}
+    beyond = {rule: (each["saved_ns"] or 0) - usual[rule] for rule, each in of_late.items() if _is_grave(each)}
     name = rank_names([answer.summaries[late[0]]])[0].capitalize()
     look = compared(Reason(row.cause, row.figures.get("where", ""), more_work=row.figures.get("more_work", 0.0)))
     way = [f"{name}: {look}"] if look else []
     late_ns = row.charged_ns / (answer.judgement.step_count or 1)
     for rule in sorted(beyond, key=lambda rule: abs(beyond[rule] - late_ns)):
         if beyond[rule] > usual[rule]:
-            return [*way, f"{name}: {own[rule]['title']}", own[rule]["advice"]]
+            return [*way, f"{name}: {of_late[rule]['title']}", of_late[rule]["advice"]]
     return way
 
 

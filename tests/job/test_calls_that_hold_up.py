@@ -50,8 +50,8 @@ def test_all_ranks_wait_for_memory(recorded: list[Document], tmp_path: Path) -> 
     cured = read(str(simulate(replace(JOB, faults=(), write_ranks=(0,)), tmp_path / "cured")[0][0]))
     true = 1 - measure(cured).length_ns / measure(read(str(tmp_path / "rank0.json"))).length_ns
     assert (row.gain_ns or 0) / result.judgement.recorded_ns == pytest.approx(true, abs=0.05)
-    (own,) = (each for each in rank_answer(result, 1).rows if each["rule"] == "allocator_calls")
-    assert own["saved_ns"] == shared.gain_ns, "a rank promises what its job gains"
+    (finding,) = (each for each in rank_answer(result, 1).rows if each["rule"] == "allocator_calls")
+    assert finding["saved_ns"] == shared.gain_ns, "a rank promises what its job gains"
 
 
 @pytest.mark.parametrize(

@@ -449,8 +449,8 @@ def of_found(job: Answer, *saved: dict[str, int]) -> Answer:
     for summary, of_rank in zip(job.summaries, saved, strict=True):
         grave = {"severity": "high", "confidence": "high", "status": "found", "at_most": False, "figures": {}}
         rows = [{"rule": rule, "saved_ns": ns, "title": rule, "advice": "", **grave} for rule, ns in of_rank.items()]
-        own = OwnDiagnosis("nvidia", [], [], others=rows)
-        packed = zlib.compress(msgspec.msgpack.encode(own))
+        diagnosis = OwnDiagnosis("nvidia", [], [], others=rows)
+        packed = zlib.compress(msgspec.msgpack.encode(diagnosis))
         summaries.append(msgspec.structs.replace(summary, diagnosis=packed))
     return answer_of([Portion(summaries, Aggregation(), [])])
 
@@ -470,11 +470,11 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     row = SimpleNamespace(rank=None, cause="shared", figures={})
     job = simulated(JOB)
     ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
-    told = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
-    vars(told)["verdict"] = SimpleNamespace(rows=[row])
-    assert cures(told) == [f"2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps", ""]
+    job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
+    vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
+    assert cures(job_of_them) == [f"2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps", ""]
     row.cause = "uneven"
-    assert cures(told) == []
+    assert cures(job_of_them) == []
 
 
 def test_times_of_jobs_have_three_digits() -> None:

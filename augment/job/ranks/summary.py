@@ -277,8 +277,8 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     busy, nothing = -1, -1
     for place, each in enumerate(verdict.sentences(trace)):
         busy, nothing = place if each.is_state and devices else busy, place if each.is_nothing else nothing
-    own = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, others, busy, nothing, devices)
-    return zlib.compress(msgspec.msgpack.encode(own))
+    diagnosis = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, others, busy, nothing, devices)
+    return zlib.compress(msgspec.msgpack.encode(diagnosis))
 
 
 def _columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
