@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 FLAGS = re.DOTALL | re.MULTILINE
 BLOCK = re.compile(r"^```sh\n(.*?)^```", FLAGS)
 #: they wait for a browser or a client: tests/cli/test_open.py, tests/server
-ELSEWHERE = ("open", "serve")
+ELSEWHERE = ("open", "serve", "work")
 #: what a command needs that is not here: a cloud, a cluster, a scheduler, a server, or a job of so many ranks
 NOT_HERE = (
     "s3://",
