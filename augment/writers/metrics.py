@@ -11,7 +11,6 @@ sidecar is as it was written.
 
 from __future__ import annotations
 
-import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,8 @@ NAME = "metrics"  #: of the seam; users cannot choose this writer, because the s
 SUFFIX = METRICS_SUFFIX
 SCHEMA_VERSION = "1.2"
 DISTRIBUTION = "kineto-augment"
+_ANALYSES, _DIAGNOSIS = b',\n  "analyses": ', b'\n    "diagnosis": '
+ROWS_ALONE = "rows_alone"  #: of what a job tells: the rank's own answers in their place
 ALONE = "verdict_alone"  #: the member with a rank's verdict without its job
 
 
@@ -46,28 +47,54 @@ class ReportedTrack(SliceTrack, frozen=True):
 
 class MetricsSeam(Seam, frozen=True, tag=NAME):
     """The member ``verdict`` begins ``at`` a byte of the sidecar, with a value of ``verdict_size`` bytes (0: there is
-    none), before the last ``rest`` bytes. There it is, too, under another name, where the job has a verdict."""
+    none), before the analyses. There it is, too, under another name, where the job has a verdict; and rows of the
+    diagnosis that the job tells otherwise stand in the place of the rank's own, which are then among what it tells."""
 
     SUFFIX = SUFFIX
 
     verdict_size: int
-    rest: int
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`; what a :class:`ReportedTrack` says is added."""
         copy_bytes(old, new, self.at)
-        old.seek(-self.rest - self.verdict_size, os.SEEK_END)
-        alone = old.read(self.verdict_size)
+        content = old.read()
+        until = content.index(_ANALYSES)  # in texts, ends of lines are escaped
+        alone, analyses = content[until - self.verdict_size : until], content[until:]
+        told = content[: until - self.verdict_size].find(b"\n    " + _json(ROWS_ALONE) + b": ")
+        if told >= 0:
+            own = msgspec.json.decode(content[told:].partition(b": ")[2].partition(b"\n")[0].rstrip(b","))
+            analyses = _replaced(analyses, own)[0]
         name = "verdict"
         for member in [each.reported for each in annotations if isinstance(each, ReportedTrack)][:1]:
             if alone and member["verdict"]:
                 rows = found_in_job(msgspec.json.decode(alone)["rows"], member["rows"])
                 new.write(b',\n  "verdict": ' + _verdict({"text": member["verdict"], "rows": rows}))
                 name = ALONE
-            new.write(b",\n  " + _json(TOLD) + b": " + _members({k: _json(v) for k, v in member.items()}, b"  "))
+            analyses, own = _replaced(analyses, member["rows"])
+            members = {k: _json(v) for k, v in member.items()} | {ROWS_ALONE: _json(own)}
+            new.write(b",\n  " + _json(TOLD) + b": " + _members(members, b"  "))
         if alone:
             new.write(b",\n  " + _json(name) + b": " + alone)
-        copy_bytes(old, new, self.rest)
+        new.write(analyses)
+
+
+def _replaced(analyses: bytes, rows: Sequence[Mapping[str, Any]]) -> tuple[bytes, list[dict[str, Any]]]:
+    """The analyses of a sidecar with these ``rows`` of the diagnosis in place of those of their rules; and those."""
+    told, before = {row["rule"]: row for row in rows}, list[dict[str, Any]]()
+    start = analyses.find(_DIAGNOSIS)
+    if not told or start < 0:
+        return analyses, before
+    stop = analyses.index(b"\n    ", start + len(_DIAGNOSIS))
+    while analyses[stop : stop + 7] == b"\n      ":  # a line for each row
+        stop = analyses.index(b"\n    ", stop + 1)
+    lines = analyses[start:stop].split(b"\n")
+    for place, line in enumerate(lines):
+        if line.startswith(b"      {"):
+            row = msgspec.json.decode(line.rstrip(b","))
+            if row["rule"] in told:
+                before.append(row)
+                lines[place] = b"      " + _json(told[row["rule"]]) + b"," * line.endswith(b",")
+    return analyses[:start] + b"\n".join(lines) + analyses[stop:], before
 
 
 def found_in_job(found_alone: Sequence[dict[str, Any]], told_rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -87,11 +114,11 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
         OutputError: ``path`` cannot be written.
     """
     content = write_sidecar(document(augmented, more), path, augmented.trace.source.path)
-    until = content.index(b',\n  "analyses": ')  # in texts, ends of lines are escaped
+    until = content.index(_ANALYSES)  # in texts, ends of lines are escaped
     opening = b',\n  "verdict": '
     at = content.find(opening, 0, until)
     size = until - at - len(opening) if at >= 0 else 0
-    return MetricsSeam(at if at >= 0 else until, size, len(content) - until)
+    return MetricsSeam(at if at >= 0 else until, size)
 
 
 def as_read(augmented: AugmentedTrace) -> dict[str, Any]:
@@ -290,12 +317,13 @@ def _told_schema(row: type[Any], closed: bool) -> Schema:
         },
         "rows": {
             **_list_of(_row(row, closed)),
-            "description": "the answers of rules that differ from those in the analysis diagnosis, in their place",
+            "description": "the answers of rules that the job tells otherwise, as in the analysis diagnosis",
         },
         "steps": {
             **_list_of(_type(int)),
             "description": "the steps by which the job is judged, where the rank alone is by others; else empty",
         },
+        ROWS_ALONE: {**_list_of(_row(row, closed)), "description": "the answers of the rank alone, in their place"},
     }
     return _record(members, closed) | {"description": "what the traces of all ranks of its job tell of the rank"}
 

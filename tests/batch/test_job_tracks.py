@@ -183,9 +183,15 @@ def test_sidecars_and_timelines_say_what_the_job_tells(traces: Path, tmp_path: P
         with_job, alone = (json.loads((tmp_path / folder / name).read_bytes()) for folder in ("told", "alone"))
         of_job = with_job.pop("told_by_job")
         own_verdict, verdict = with_job.pop("verdict_alone"), with_job["verdict"]
+        changed = {row["rule"]: row for row in of_job["rows"]}
+        own_rows = {row["rule"]: row for row in of_job["rows_alone"]}
+        rows = with_job["analyses"]["diagnosis"]["rows"]
+        assert changed
+        assert own_rows.keys() == changed.keys()
+        assert all(row == changed.get(row["rule"], row) for row in rows), "a rank has one answer, whoever reads it"
+        rows[:] = [own_rows.get(row["rule"], row) for row in rows]
         assert {**with_job, "verdict": own_verdict} == alone
         assert verdict["text"] == of_job["verdict"]
-        changed = {row["rule"]: row for row in of_job["rows"]}
         assert all(row["status"] == "found" and row == changed.get(row["rule"], row) for row in verdict["rows"])
         assert list(of_job) == said
         assert of_job["job"].startswith(f"Rank {LATE} delays the other three")
