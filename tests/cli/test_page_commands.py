@@ -42,7 +42,18 @@ PAGES = [
     "docs/quickstart.md",
     *(
         f"docs/{name}.md"
-        for name in ["batch", "diagnosis", "diff", "history", "jobs", "open", "queries", "tables", "telemetry"]
+        for name in [
+            "batch",
+            "diagnosis",
+            "diff",
+            "history",
+            "jobs",
+            "open",
+            "queries",
+            "report",
+            "tables",
+            "telemetry",
+        ]
     ),
 ]
 
@@ -86,6 +97,10 @@ def prepare(page: str, folder: Path, augment: Augment) -> None:
             assert augment("run", "rank0.pt.trace.json.gz").code == 0
         case "docs/history.md":
             shutil.rmtree(folder / "runs")
+        case "docs/report.md":
+            shutil.rmtree(folder / "runs")
+            for side in ("monday", "tuesday"):
+                assert augment("run", "rank0.pt.trace.json.gz", "-o", f"runs/{side}").code == 0
         case "docs/diagnosis.md":
             shutil.rmtree(folder / "runs" / "after")
         case "docs/open.md":
