@@ -8,7 +8,7 @@ from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import synchronizing_calls
+from augment.diagnosis.rules import step_outliers, synchronizing_calls
 from tables import Event, annotation, call, kernel, op, trace_of
 
 MS = 1_000_000
@@ -48,6 +48,21 @@ def test_a_host_that_never_waits_is_ahead_from_step_to_step(pause: int, work: in
     assert isinstance(answer, Found)
     saved = min(pause, work) / (pause + work)
     assert measure(trace).ratio(answer.saved_ns or 0) == pytest.approx(saved, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("pauses_us", "confidence"),
+    [
+        ((100, 100, 100, 100, 800, 100), "low"),  # 0.7 ms once: a host that hiccups
+        ((100, 800, 100, 100, 100, 800, 100, 100), "medium"),  # it comes again
+        ((400, 400, 400, 400, 3_200, 400), "medium"),  # all times four times as long
+        ((100, 110, 90, 100, 105, 100), None),
+    ],
+)
+def test_a_single_step_that_is_hardly_later_may_be_chance(pauses_us: tuple[int, ...], confidence: str | None) -> None:
+    scale = pauses_us[0]
+    answer = step_outliers.check(run(*(pause * 1_000 for pause in pauses_us), work=10_000 * scale))
+    assert (answer.confidence if isinstance(answer, Found) else None) == confidence
 
 
 def test_what_makes_a_wait_cost_time_comes_before_the_wait() -> None:
