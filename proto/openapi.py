@@ -30,6 +30,7 @@ SCALARS = {
     Field.TYPE_INT64: {"type": "string", "format": "int64"},
     Field.TYPE_STRING: {"type": "string"},
 }
+DESCRIBED = {"file": "The file's name; it may contain slashes.", "project": "The project's name."}
 ERROR = {
     "type": "object",
     "description": "google.rpc.Status: the reason for programs is in the detail of type google.rpc.ErrorInfo.",
@@ -132,7 +133,9 @@ def _operation(
     in_path = re.findall(r"\{(\w+)=?", getattr(rule, verb))
 
     def placed(match: re.Match[str]) -> str:  # {name=jobs/*}: the part that varies is the parameter
-        return re.sub(r"\*+", f"{{{match[1]}}}", match[2], count=1).replace("/artifacts/**", "/artifacts/{file}")
+        project, rest = re.match(r"(projects/\*/?)?(.*)", match[2]).groups()  # type: ignore[union-attr]
+        rest = re.sub(r"\*+", f"{{{match[1]}}}", rest, count=1).replace("/artifacts/**", "/artifacts/{file}")
+        return (project or "").replace("*", "{project}") + rest
 
     path = re.sub(r"\{(\w+)=([^{}]*)\}", placed, getattr(rule, verb))
     names = re.findall(r"\{(\w+)\}", path)
@@ -142,7 +145,7 @@ def _operation(
             "in": "path",
             "required": True,
             "schema": {"type": "string"},
-            "description": "The file's name; it may contain slashes." if name == "file" else "The id.",
+            "description": DESCRIBED.get(name, "The id."),
         }
         for name in names
     ]

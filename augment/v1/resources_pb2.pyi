@@ -648,8 +648,9 @@ class Job(google.protobuf.message.Message):
     QUEUE_POSITION_FIELD_NUMBER: builtins.int
     UPDATE_TIME_FIELD_NUMBER: builtins.int
     ARTIFACT_COUNT_FIELD_NUMBER: builtins.int
+    CREATOR_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"jobs/ID"; the server chooses the id."""
+    """"jobs/ID" or "projects/PROJECT/jobs/ID"; the server chooses the id."""
     state: global___Job.State.ValueType
     """Its state."""
     attempt_count: builtins.int
@@ -662,6 +663,8 @@ class Job(google.protobuf.message.Message):
     """The place of a queued job in the queue of all callers, from 1, if no other job is added. Not set in lists."""
     artifact_count: builtins.int
     """The number of its artifacts."""
+    creator: builtins.str
+    """Who created it, if it is of a project: as GetServerInfoResponse.caller."""
     @property
     def spec(self) -> global___JobSpec:
         """The requested work."""
@@ -737,9 +740,10 @@ class Job(google.protobuf.message.Message):
         queue_position: builtins.int = ...,
         update_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         artifact_count: builtins.int = ...,
+        creator: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time", b"create_time", "deadline", b"deadline", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "update_time", b"update_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifact_count", b"artifact_count", "artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "deadline", b"deadline", "display_name", b"display_name", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "labels", b"labels", "name", b"name", "notes", b"notes", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "spec", b"spec", "start_time", b"start_time", "state", b"state", "update_time", b"update_time"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["artifact_count", b"artifact_count", "artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "creator", b"creator", "deadline", b"deadline", "display_name", b"display_name", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "labels", b"labels", "name", b"name", "notes", b"notes", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "spec", b"spec", "start_time", b"start_time", "state", b"state", "update_time", b"update_time"]) -> None: ...
 
 global___Job = Job
 

@@ -32,7 +32,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ugment/v1/service.proto\x12\naugment.v1\x1a\x1a\x61ugment/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/httpbody.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\"\x90\x01\n\x12StartUploadRequest\x12\x17\n\tfile_name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\nsize_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\x42\r\n\x0b_size_bytes\"9\n\x13StartUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"R\n\x18\x42\x61tchStartUploadsRequest\x12\x36\n\x08requests\x18\x01 \x03(\x0b\x32\x1e.augment.v1.StartUploadRequestB\x04\xe2\x41\x01\x02\"@\n\x19\x42\x61tchStartUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\"@\n\x10GetUploadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\"7\n\x11GetUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"]\n\x12ListUploadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\"S\n\x13ListUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x13\x44\x65leteUploadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x16\n\x14\x44\x65leteUploadResponse\"\x9a\x01\n\x12UploadTraceRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestH\x00\x12*\n\x06resume\x18\x02 \x01(\x0b\x32\x18.augment.v1.ResumeUploadH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x04 \x01(\x08\x42\x06\n\x04part\"L\n\x0cResumeUpload\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"9\n\x13UploadTraceResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xe4\x01\n\x12UploadBytesRequest\x12(\n\x04name\x18\x01 \x01(\tB\x1a\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tfile_name\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12%\n\x07\x63ontent\x18\x06 \x01(\x0b\x32\x14.google.api.HttpBody\x12\x0e\n\x06\x66inish\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18( \x01(\tB\r\n\x0b_size_bytes\"9\n\x13UploadBytesResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xa4\x02\n\x10\x43reateJobRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x13.augment.v1.JobSpecB\x04\xe2\x41\x01\x02\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x38\n\x06labels\x18) \x03(\x0b\x32(.augment.v1.CreateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18, \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11\x43reateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"N\n\x16\x42\x61tchCreateJobsRequest\x12\x34\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.augment.v1.CreateJobRequestB\x04\xe2\x41\x01\x02\"8\n\x17\x42\x61tchCreateJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\"]\n\rGetJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12!\n\x04view\x18\x02 \x01(\x0e\x32\x13.augment.v1.JobView\".\n\x0eGetJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\xa4\x01\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12%\n\x06states\x18\x03 \x03(\x0e\x32\x15.augment.v1.Job.State\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\x12!\n\x04view\x18* \x01(\x0e\x32\x13.augment.v1.JobView\"J\n\x10ListJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"_\n\x0fWatchJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12!\n\x04view\x18\x02 \x01(\x0e\x32\x13.augment.v1.JobView\"0\n\x10WatchJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\x96\x02\n\x10UpdateJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x38\n\x06labels\x18\x03 \x03(\x0b\x32(.augment.v1.UpdateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12/\n\x0bupdate_mask\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18) \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11UpdateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"h\n\x10\x43\x61ncelJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"1\n\x11\x43\x61ncelJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"h\n\x10\x44\x65leteJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x13\n\x11\x44\x65leteJobResponse\"o\n\x14ListArtifactsRequest\x12\x30\n\x06parent\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\x12\x17kineto-augment/Artifact\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"Y\n\x15ListArtifactsResponse\x12\'\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.augment.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"r\n\x12GetArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12,\n\tlink_life\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"K\n\x13GetArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\x0c\n\x04link\x18\x02 \x01(\t\"d\n\x13ReadArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\"M\n\x14ReadArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"Y\n\x17\x44ownloadArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"b\n\x11GetMetricsRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x10\n\x08\x61nalyses\x18\x02 \x03(\t\x12\x10\n\x08\x61rtifact\x18\x14 \x01(\t\"S\n\x12GetMetricsResponse\x12,\n\x07metrics\x18\x01 \x01(\x0b\x32\x1b.augment.v1.AnalysisMetrics\x12\x0f\n\x07verdict\x18\x14 \x03(\t\"\xef\x01\n\x13QueryMetricsRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x16\n\x08\x61nalysis\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08\x61rtifact\x18\x03 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x04 \x03(\t\x12\x0e\n\x06\x66ilter\x18\x05 \x01(\t\x12\x10\n\x08order_by\x18\x06 \x01(\t\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x12)\n\x06\x66ormat\x18\t \x01(\x0e\x32\x19.augment.v1.MetricsFormat\"\x92\x01\n\x14QueryMetricsResponse\x12*\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x19.augment.v1.MetricsColumn\x12\x11\n\tjson_rows\x18\x02 \x03(\t\x12\r\n\x05\x61rrow\x18\x03 \x01(\x0c\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\x12\x13\n\x0btotal_count\x18\x05 \x01(\x03\"J\n\rMetricsColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0f\n\x07summary\x18\x04 \x01(\t\"\x15\n\x13ListAnalysesRequest\">\n\x14ListAnalysesResponse\x12&\n\x08\x61nalyses\x18\x01 \x03(\x0b\x32\x14.augment.v1.Analysis\"\x16\n\x14GetServerInfoRequest\"=\n\x15GetServerInfoResponse\x12$\n\x04info\x18\x01 \x01(\x0b\x32\x16.augment.v1.ServerInfo\"d\n\x0e\x41ugmentRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.augment.v1.AugmentStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x03 \x01(\x08\x42\x06\n\x04part\"\xb7\x02\n\x0c\x41ugmentStart\x12\x32\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestB\x04\xe2\x41\x01\x02\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.augment.v1.AugmentSpec\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x34\n\x06labels\x18) \x03(\x0b\x32$.augment.v1.AugmentStart.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18, \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\x0f\x41ugmentResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.JobH\x00\x12(\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.augment.v1.ArtifactH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part*J\n\x07JobView\x12\x18\n\x14JOB_VIEW_UNSPECIFIED\x10\x00\x12\x12\n\x0eJOB_VIEW_BASIC\x10\x01\x12\x11\n\rJOB_VIEW_FULL\x10\x02*b\n\rMetricsFormat\x12\x1e\n\x1aMETRICS_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13METRICS_FORMAT_JSON\x10\x01\x12\x18\n\x14METRICS_FORMAT_ARROW\x10\x02\x32\xea\x16\n\x0e\x41ugmentService\x12r\n\x0bStartUpload\x12\x1e.augment.v1.StartUploadRequest\x1a\x1f.augment.v1.StartUploadResponse\"\"\xda\x41\tfile_name\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/uploads:\x01*\x12\x8e\x01\n\x11\x42\x61tchStartUploads\x12$.augment.v1.BatchStartUploadsRequest\x1a%.augment.v1.BatchStartUploadsResponse\",\xda\x41\x08requests\x82\xd3\xe4\x93\x02\x1b\"\x16/v1/uploads:batchStart:\x01*\x12m\n\tGetUpload\x12\x1c.augment.v1.GetUploadRequest\x1a\x1d.augment.v1.GetUploadResponse\"#\xda\x41\x04name\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/{name=uploads/*}\x12o\n\x0bUploadTrace\x12\x1e.augment.v1.UploadTraceRequest\x1a\x1f.augment.v1.UploadTraceResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x12/v1/uploads:stream:\x01*(\x01\x12\x9b\x01\n\x0bUploadBytes\x12\x1e.augment.v1.UploadBytesRequest\x1a\x1f.augment.v1.UploadBytesResponse\"I\x82\xd3\xe4\x93\x02\x43\"\x11/v1/uploads:bytes:\x07\x63ontentZ%\x1a\x1a/v1/{name=uploads/*}:bytes:\x07\x63ontent(\x01\x12\x66\n\x0bListUploads\x12\x1e.augment.v1.ListUploadsRequest\x1a\x1f.augment.v1.ListUploadsResponse\"\x16\xda\x41\x00\x82\xd3\xe4\x93\x02\r\x12\x0b/v1/uploads\x12v\n\x0c\x44\x65leteUpload\x12\x1f.augment.v1.DeleteUploadRequest\x1a .augment.v1.DeleteUploadResponse\"#\xda\x41\x04name\x82\xd3\xe4\x93\x02\x16*\x14/v1/{name=uploads/*}\x12\x64\n\tCreateJob\x12\x1c.augment.v1.CreateJobRequest\x1a\x1d.augment.v1.CreateJobResponse\"\x1a\xda\x41\x04spec\x82\xd3\xe4\x93\x02\r\"\x08/v1/jobs:\x01*\x12\x86\x01\n\x0f\x42\x61tchCreateJobs\x12\".augment.v1.BatchCreateJobsRequest\x1a#.augment.v1.BatchCreateJobsResponse\"*\xda\x41\x08requests\x82\xd3\xe4\x93\x02\x19\"\x14/v1/jobs:batchCreate:\x01*\x12\x61\n\x06GetJob\x12\x19.augment.v1.GetJobRequest\x1a\x1a.augment.v1.GetJobResponse\" \xda\x41\x04name\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/{name=jobs/*}\x12Z\n\x08ListJobs\x12\x1b.augment.v1.ListJobsRequest\x1a\x1c.augment.v1.ListJobsResponse\"\x13\xda\x41\x00\x82\xd3\xe4\x93\x02\n\x12\x08/v1/jobs\x12o\n\x08WatchJob\x12\x1b.augment.v1.WatchJobRequest\x1a\x1c.augment.v1.WatchJobResponse\"&\xda\x41\x04name\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/{name=jobs/*}:watch0\x01\x12\x96\x01\n\tUpdateJob\x12\x1c.augment.v1.UpdateJobRequest\x1a\x1d.augment.v1.UpdateJobResponse\"L\xda\x41-name,display_name,labels,priority,update_mask\x82\xd3\xe4\x93\x02\x16\x32\x11/v1/{name=jobs/*}:\x01*\x12t\n\tCancelJob\x12\x1c.augment.v1.CancelJobRequest\x1a\x1d.augment.v1.CancelJobResponse\"*\xda\x41\x04name\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/{name=jobs/*}:cancel:\x01*\x12j\n\tDeleteJob\x12\x1c.augment.v1.DeleteJobRequest\x1a\x1d.augment.v1.DeleteJobResponse\" \xda\x41\x04name\x82\xd3\xe4\x93\x02\x13*\x11/v1/{name=jobs/*}\x12\x84\x01\n\rListArtifacts\x12 .augment.v1.ListArtifactsRequest\x1a!.augment.v1.ListArtifactsResponse\".\xda\x41\x06parent\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=jobs/*}/artifacts\x12}\n\x0bGetArtifact\x12\x1e.augment.v1.GetArtifactRequest\x1a\x1f.augment.v1.GetArtifactResponse\"-\xda\x41\x04name\x82\xd3\xe4\x93\x02 \x12\x1e/v1/{name=jobs/*/artifacts/**}\x12\x87\x01\n\x0cReadArtifact\x12\x1f.augment.v1.ReadArtifactRequest\x1a .augment.v1.ReadArtifactResponse\"2\xda\x41\x04name\x82\xd3\xe4\x93\x02%\x12#/v1/{name=jobs/*/artifacts/**}:read0\x01\x12\x87\x01\n\x10\x44ownloadArtifact\x12#.augment.v1.DownloadArtifactRequest\x1a\x14.google.api.HttpBody\"6\xda\x41\x04name\x82\xd3\xe4\x93\x02)\x12\'/v1/{name=jobs/*/artifacts/**}:download0\x01\x12w\n\nGetMetrics\x12\x1d.augment.v1.GetMetricsRequest\x1a\x1e.augment.v1.GetMetricsResponse\"(\xda\x41\x04name\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/{name=jobs/*}/metrics0\x01\x12\x8a\x01\n\x0cQueryMetrics\x12\x1f.augment.v1.QueryMetricsRequest\x1a .augment.v1.QueryMetricsResponse\"7\xda\x41\rname,analysis\x82\xd3\xe4\x93\x02!\x12\x1f/v1/{name=jobs/*}/metrics:query\x12j\n\x0cListAnalyses\x12\x1f.augment.v1.ListAnalysesRequest\x1a .augment.v1.ListAnalysesResponse\"\x17\xda\x41\x00\x82\xd3\xe4\x93\x02\x0e\x12\x0c/v1/analyses\x12o\n\rGetServerInfo\x12 .augment.v1.GetServerInfoRequest\x1a!.augment.v1.GetServerInfoResponse\"\x19\xda\x41\x00\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/serverInfo\x12^\n\x07\x41ugment\x12\x1a.augment.v1.AugmentRequest\x1a\x1b.augment.v1.AugmentResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/augment:\x01*(\x01\x30\x01\x42\x7f\n\x1bio.github.kineto_augment.v1B\x0cServiceProtoP\x01ZCgithub.com/kineto-augment/kineto-augment/proto/augment/v1;augmentv1\xaa\x02\nAugment.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ugment/v1/service.proto\x12\naugment.v1\x1a\x1a\x61ugment/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/httpbody.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\"\xbc\x01\n\x12StartUploadRequest\x12\x17\n\tfile_name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\nsize_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\x12*\n\x06parent\x18\x32 \x01(\tB\x1a\xfa\x41\x17\x12\x15kineto-augment/UploadB\r\n\x0b_size_bytes\"9\n\x13StartUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"~\n\x18\x42\x61tchStartUploadsRequest\x12\x36\n\x08requests\x18\x01 \x03(\x0b\x32\x1e.augment.v1.StartUploadRequestB\x04\xe2\x41\x01\x02\x12*\n\x06parent\x18\x32 \x01(\tB\x1a\xfa\x41\x17\x12\x15kineto-augment/Upload\"@\n\x19\x42\x61tchStartUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\"@\n\x10GetUploadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\"7\n\x11GetUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\x89\x01\n\x12ListUploadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\x12*\n\x06parent\x18\x32 \x01(\tB\x1a\xfa\x41\x17\x12\x15kineto-augment/Upload\"S\n\x13ListUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x13\x44\x65leteUploadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x16\n\x14\x44\x65leteUploadResponse\"\x9a\x01\n\x12UploadTraceRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestH\x00\x12*\n\x06resume\x18\x02 \x01(\x0b\x32\x18.augment.v1.ResumeUploadH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x04 \x01(\x08\x42\x06\n\x04part\"L\n\x0cResumeUpload\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"9\n\x13UploadTraceResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\x90\x02\n\x12UploadBytesRequest\x12(\n\x04name\x18\x01 \x01(\tB\x1a\xfa\x41\x17\n\x15kineto-augment/Upload\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tfile_name\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12%\n\x07\x63ontent\x18\x06 \x01(\x0b\x32\x14.google.api.HttpBody\x12\x0e\n\x06\x66inish\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18( \x01(\t\x12*\n\x06parent\x18\x32 \x01(\tB\x1a\xfa\x41\x17\x12\x15kineto-augment/UploadB\r\n\x0b_size_bytes\"9\n\x13UploadBytesResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xcd\x02\n\x10\x43reateJobRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x13.augment.v1.JobSpecB\x04\xe2\x41\x01\x02\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x38\n\x06labels\x18) \x03(\x0b\x32(.augment.v1.CreateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18, \x01(\x08\x12\'\n\x06parent\x18\x32 \x01(\tB\x17\xfa\x41\x14\x12\x12kineto-augment/Job\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11\x43reateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"w\n\x16\x42\x61tchCreateJobsRequest\x12\x34\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.augment.v1.CreateJobRequestB\x04\xe2\x41\x01\x02\x12\'\n\x06parent\x18\x32 \x01(\tB\x17\xfa\x41\x14\x12\x12kineto-augment/Job\"8\n\x17\x42\x61tchCreateJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\"]\n\rGetJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12!\n\x04view\x18\x02 \x01(\x0e\x32\x13.augment.v1.JobView\".\n\x0eGetJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\xcd\x01\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12%\n\x06states\x18\x03 \x03(\x0e\x32\x15.augment.v1.Job.State\x12\x0e\n\x06\x66ilter\x18( \x01(\t\x12\x10\n\x08order_by\x18) \x01(\t\x12!\n\x04view\x18* \x01(\x0e\x32\x13.augment.v1.JobView\x12\'\n\x06parent\x18\x32 \x01(\tB\x17\xfa\x41\x14\x12\x12kineto-augment/Job\"J\n\x10ListJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"_\n\x0fWatchJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12!\n\x04view\x18\x02 \x01(\x0e\x32\x13.augment.v1.JobView\"0\n\x10WatchJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"\x96\x02\n\x10UpdateJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x38\n\x06labels\x18\x03 \x03(\x0b\x32(.augment.v1.UpdateJobRequest.LabelsEntry\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12/\n\x0bupdate_mask\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18) \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x11UpdateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"h\n\x10\x43\x61ncelJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"1\n\x11\x43\x61ncelJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"h\n\x10\x44\x65leteJobRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x12\n\nrequest_id\x18( \x01(\t\x12\x15\n\rvalidate_only\x18) \x01(\x08\"\x13\n\x11\x44\x65leteJobResponse\"o\n\x14ListArtifactsRequest\x12\x30\n\x06parent\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\x12\x17kineto-augment/Artifact\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"Y\n\x15ListArtifactsResponse\x12\'\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.augment.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"r\n\x12GetArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12,\n\tlink_life\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"K\n\x13GetArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\x0c\n\x04link\x18\x02 \x01(\t\"d\n\x13ReadArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\"M\n\x14ReadArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"Y\n\x17\x44ownloadArtifactRequest\x12.\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xfa\x41\x19\n\x17kineto-augment/Artifact\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"b\n\x11GetMetricsRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x10\n\x08\x61nalyses\x18\x02 \x03(\t\x12\x10\n\x08\x61rtifact\x18\x14 \x01(\t\"S\n\x12GetMetricsResponse\x12,\n\x07metrics\x18\x01 \x01(\x0b\x32\x1b.augment.v1.AnalysisMetrics\x12\x0f\n\x07verdict\x18\x14 \x03(\t\"\xef\x01\n\x13QueryMetricsRequest\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12kineto-augment/Job\x12\x16\n\x08\x61nalysis\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08\x61rtifact\x18\x03 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x04 \x03(\t\x12\x0e\n\x06\x66ilter\x18\x05 \x01(\t\x12\x10\n\x08order_by\x18\x06 \x01(\t\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x12)\n\x06\x66ormat\x18\t \x01(\x0e\x32\x19.augment.v1.MetricsFormat\"\x92\x01\n\x14QueryMetricsResponse\x12*\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x19.augment.v1.MetricsColumn\x12\x11\n\tjson_rows\x18\x02 \x03(\t\x12\r\n\x05\x61rrow\x18\x03 \x01(\x0c\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\x12\x13\n\x0btotal_count\x18\x05 \x01(\x03\"J\n\rMetricsColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0f\n\x07summary\x18\x04 \x01(\t\"\x15\n\x13ListAnalysesRequest\">\n\x14ListAnalysesResponse\x12&\n\x08\x61nalyses\x18\x01 \x03(\x0b\x32\x14.augment.v1.Analysis\"\x16\n\x14GetServerInfoRequest\"n\n\x15GetServerInfoResponse\x12$\n\x04info\x18\x01 \x01(\x0b\x32\x16.augment.v1.ServerInfo\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12\x1f\n\x05roles\x18\x03 \x03(\x0b\x32\x10.augment.v1.Role\"%\n\x04Role\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"d\n\x0e\x41ugmentRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.augment.v1.AugmentStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x03 \x01(\x08\x42\x06\n\x04part\"\xb7\x02\n\x0c\x41ugmentStart\x12\x32\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestB\x04\xe2\x41\x01\x02\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.augment.v1.AugmentSpec\x12\x14\n\x0c\x64isplay_name\x18( \x01(\t\x12\x34\n\x06labels\x18) \x03(\x0b\x32$.augment.v1.AugmentStart.LabelsEntry\x12\x10\n\x08priority\x18* \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18+ \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18, \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\x0f\x41ugmentResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.JobH\x00\x12(\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.augment.v1.ArtifactH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part*J\n\x07JobView\x12\x18\n\x14JOB_VIEW_UNSPECIFIED\x10\x00\x12\x12\n\x0eJOB_VIEW_BASIC\x10\x01\x12\x11\n\rJOB_VIEW_FULL\x10\x02*b\n\rMetricsFormat\x12\x1e\n\x1aMETRICS_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13METRICS_FORMAT_JSON\x10\x01\x12\x18\n\x14METRICS_FORMAT_ARROW\x10\x02\x32\xd7\x1d\n\x0e\x41ugmentService\x12\x98\x01\n\x0bStartUpload\x12\x1e.augment.v1.StartUploadRequest\x1a\x1f.augment.v1.StartUploadResponse\"H\xda\x41\tfile_name\x82\xd3\xe4\x93\x02\x36\"\x0b/v1/uploads:\x01*Z$\"\x1f/v1/{parent=projects/*}/uploads:\x01*\x12\xbf\x01\n\x11\x42\x61tchStartUploads\x12$.augment.v1.BatchStartUploadsRequest\x1a%.augment.v1.BatchStartUploadsResponse\"]\xda\x41\x08requests\x82\xd3\xe4\x93\x02L\"\x16/v1/uploads:batchStart:\x01*Z/\"*/v1/{parent=projects/*}/uploads:batchStart:\x01*\x12\x90\x01\n\tGetUpload\x12\x1c.augment.v1.GetUploadRequest\x1a\x1d.augment.v1.GetUploadResponse\"F\xda\x41\x04name\x82\xd3\xe4\x93\x02\x39\x12\x14/v1/{name=uploads/*}Z!\x12\x1f/v1/{name=projects/*/uploads/*}\x12o\n\x0bUploadTrace\x12\x1e.augment.v1.UploadTraceRequest\x1a\x1f.augment.v1.UploadTraceResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x12/v1/uploads:stream:\x01*(\x01\x12\x81\x02\n\x0bUploadBytes\x12\x1e.augment.v1.UploadBytesRequest\x1a\x1f.augment.v1.UploadBytesResponse\"\xae\x01\x82\xd3\xe4\x93\x02\xa7\x01\"\x11/v1/uploads:bytes:\x07\x63ontentZ%\x1a\x1a/v1/{name=uploads/*}:bytes:\x07\x63ontentZ0\"%/v1/{parent=projects/*}/uploads:bytes:\x07\x63ontentZ0\x1a%/v1/{name=projects/*/uploads/*}:bytes:\x07\x63ontent(\x01\x12\x89\x01\n\x0bListUploads\x12\x1e.augment.v1.ListUploadsRequest\x1a\x1f.augment.v1.ListUploadsResponse\"9\xda\x41\x00\x82\xd3\xe4\x93\x02\x30\x12\x0b/v1/uploadsZ!\x12\x1f/v1/{parent=projects/*}/uploads\x12\x99\x01\n\x0c\x44\x65leteUpload\x12\x1f.augment.v1.DeleteUploadRequest\x1a .augment.v1.DeleteUploadResponse\"F\xda\x41\x04name\x82\xd3\xe4\x93\x02\x39*\x14/v1/{name=uploads/*}Z!*\x1f/v1/{name=projects/*/uploads/*}\x12\x87\x01\n\tCreateJob\x12\x1c.augment.v1.CreateJobRequest\x1a\x1d.augment.v1.CreateJobResponse\"=\xda\x41\x04spec\x82\xd3\xe4\x93\x02\x30\"\x08/v1/jobs:\x01*Z!\"\x1c/v1/{parent=projects/*}/jobs:\x01*\x12\xb5\x01\n\x0f\x42\x61tchCreateJobs\x12\".augment.v1.BatchCreateJobsRequest\x1a#.augment.v1.BatchCreateJobsResponse\"Y\xda\x41\x08requests\x82\xd3\xe4\x93\x02H\"\x14/v1/jobs:batchCreate:\x01*Z-\"(/v1/{parent=projects/*}/jobs:batchCreate:\x01*\x12\x81\x01\n\x06GetJob\x12\x19.augment.v1.GetJobRequest\x1a\x1a.augment.v1.GetJobResponse\"@\xda\x41\x04name\x82\xd3\xe4\x93\x02\x33\x12\x11/v1/{name=jobs/*}Z\x1e\x12\x1c/v1/{name=projects/*/jobs/*}\x12z\n\x08ListJobs\x12\x1b.augment.v1.ListJobsRequest\x1a\x1c.augment.v1.ListJobsResponse\"3\xda\x41\x00\x82\xd3\xe4\x93\x02*\x12\x08/v1/jobsZ\x1e\x12\x1c/v1/{parent=projects/*}/jobs\x12\x95\x01\n\x08WatchJob\x12\x1b.augment.v1.WatchJobRequest\x1a\x1c.augment.v1.WatchJobResponse\"L\xda\x41\x04name\x82\xd3\xe4\x93\x02?\x12\x17/v1/{name=jobs/*}:watchZ$\x12\"/v1/{name=projects/*/jobs/*}:watch0\x01\x12\xb9\x01\n\tUpdateJob\x12\x1c.augment.v1.UpdateJobRequest\x1a\x1d.augment.v1.UpdateJobResponse\"o\xda\x41-name,display_name,labels,priority,update_mask\x82\xd3\xe4\x93\x02\x39\x32\x11/v1/{name=jobs/*}:\x01*Z!2\x1c/v1/{name=projects/*/jobs/*}:\x01*\x12\x9e\x01\n\tCancelJob\x12\x1c.augment.v1.CancelJobRequest\x1a\x1d.augment.v1.CancelJobResponse\"T\xda\x41\x04name\x82\xd3\xe4\x93\x02G\"\x18/v1/{name=jobs/*}:cancel:\x01*Z(\"#/v1/{name=projects/*/jobs/*}:cancel:\x01*\x12\x8a\x01\n\tDeleteJob\x12\x1c.augment.v1.DeleteJobRequest\x1a\x1d.augment.v1.DeleteJobResponse\"@\xda\x41\x04name\x82\xd3\xe4\x93\x02\x33*\x11/v1/{name=jobs/*}Z\x1e*\x1c/v1/{name=projects/*/jobs/*}\x12\xb0\x01\n\rListArtifacts\x12 .augment.v1.ListArtifactsRequest\x1a!.augment.v1.ListArtifactsResponse\"Z\xda\x41\x06parent\x82\xd3\xe4\x93\x02K\x12\x1d/v1/{parent=jobs/*}/artifactsZ*\x12(/v1/{parent=projects/*/jobs/*}/artifacts\x12\xaa\x01\n\x0bGetArtifact\x12\x1e.augment.v1.GetArtifactRequest\x1a\x1f.augment.v1.GetArtifactResponse\"Z\xda\x41\x04name\x82\xd3\xe4\x93\x02M\x12\x1e/v1/{name=jobs/*/artifacts/**}Z+\x12)/v1/{name=projects/*/jobs/*/artifacts/**}\x12\xb9\x01\n\x0cReadArtifact\x12\x1f.augment.v1.ReadArtifactRequest\x1a .augment.v1.ReadArtifactResponse\"d\xda\x41\x04name\x82\xd3\xe4\x93\x02W\x12#/v1/{name=jobs/*/artifacts/**}:readZ0\x12./v1/{name=projects/*/jobs/*/artifacts/**}:read0\x01\x12\xbd\x01\n\x10\x44ownloadArtifact\x12#.augment.v1.DownloadArtifactRequest\x1a\x14.google.api.HttpBody\"l\xda\x41\x04name\x82\xd3\xe4\x93\x02_\x12\'/v1/{name=jobs/*/artifacts/**}:downloadZ4\x12\x32/v1/{name=projects/*/jobs/*/artifacts/**}:download0\x01\x12\x9f\x01\n\nGetMetrics\x12\x1d.augment.v1.GetMetricsRequest\x1a\x1e.augment.v1.GetMetricsResponse\"P\xda\x41\x04name\x82\xd3\xe4\x93\x02\x43\x12\x19/v1/{name=jobs/*}/metricsZ&\x12$/v1/{name=projects/*/jobs/*}/metrics0\x01\x12\xb8\x01\n\x0cQueryMetrics\x12\x1f.augment.v1.QueryMetricsRequest\x1a .augment.v1.QueryMetricsResponse\"e\xda\x41\rname,analysis\x82\xd3\xe4\x93\x02O\x12\x1f/v1/{name=jobs/*}/metrics:queryZ,\x12*/v1/{name=projects/*/jobs/*}/metrics:query\x12j\n\x0cListAnalyses\x12\x1f.augment.v1.ListAnalysesRequest\x1a .augment.v1.ListAnalysesResponse\"\x17\xda\x41\x00\x82\xd3\xe4\x93\x02\x0e\x12\x0c/v1/analyses\x12o\n\rGetServerInfo\x12 .augment.v1.GetServerInfoRequest\x1a!.augment.v1.GetServerInfoResponse\"\x19\xda\x41\x00\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/serverInfo\x12^\n\x07\x41ugment\x12\x1a.augment.v1.AugmentRequest\x1a\x1b.augment.v1.AugmentResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/augment:\x01*(\x01\x30\x01\x42\x7f\n\x1bio.github.kineto_augment.v1B\x0cServiceProtoP\x01ZCgithub.com/kineto-augment/kineto-augment/proto/augment/v1;augmentv1\xaa\x02\nAugment.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,24 +42,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\033io.github.kineto_augment.v1B\014ServiceProtoP\001ZCgithub.com/kineto-augment/kineto-augment/proto/augment/v1;augmentv1\252\002\nAugment.V1'
   _globals['_STARTUPLOADREQUEST'].fields_by_name['file_name']._loaded_options = None
   _globals['_STARTUPLOADREQUEST'].fields_by_name['file_name']._serialized_options = b'\342A\001\002'
+  _globals['_STARTUPLOADREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_STARTUPLOADREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025kineto-augment/Upload'
   _globals['_BATCHSTARTUPLOADSREQUEST'].fields_by_name['requests']._loaded_options = None
   _globals['_BATCHSTARTUPLOADSREQUEST'].fields_by_name['requests']._serialized_options = b'\342A\001\002'
+  _globals['_BATCHSTARTUPLOADSREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_BATCHSTARTUPLOADSREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025kineto-augment/Upload'
   _globals['_GETUPLOADREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_GETUPLOADREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025kineto-augment/Upload'
+  _globals['_LISTUPLOADSREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_LISTUPLOADSREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025kineto-augment/Upload'
   _globals['_DELETEUPLOADREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_DELETEUPLOADREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025kineto-augment/Upload'
   _globals['_RESUMEUPLOAD'].fields_by_name['name']._loaded_options = None
   _globals['_RESUMEUPLOAD'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025kineto-augment/Upload'
   _globals['_UPLOADBYTESREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_UPLOADBYTESREQUEST'].fields_by_name['name']._serialized_options = b'\372A\027\n\025kineto-augment/Upload'
+  _globals['_UPLOADBYTESREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_UPLOADBYTESREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025kineto-augment/Upload'
   _globals['_CREATEJOBREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_CREATEJOBREQUEST'].fields_by_name['spec']._loaded_options = None
   _globals['_CREATEJOBREQUEST'].fields_by_name['spec']._serialized_options = b'\342A\001\002'
+  _globals['_CREATEJOBREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_CREATEJOBREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\024\022\022kineto-augment/Job'
   _globals['_BATCHCREATEJOBSREQUEST'].fields_by_name['requests']._loaded_options = None
   _globals['_BATCHCREATEJOBSREQUEST'].fields_by_name['requests']._serialized_options = b'\342A\001\002'
+  _globals['_BATCHCREATEJOBSREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_BATCHCREATEJOBSREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\024\022\022kineto-augment/Job'
   _globals['_GETJOBREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_GETJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
+  _globals['_LISTJOBSREQUEST'].fields_by_name['parent']._loaded_options = None
+  _globals['_LISTJOBSREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\024\022\022kineto-augment/Job'
   _globals['_WATCHJOBREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_WATCHJOBREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022kineto-augment/Job'
   _globals['_UPDATEJOBREQUEST_LABELSENTRY']._loaded_options = None
@@ -89,163 +103,165 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AUGMENTSTART'].fields_by_name['file']._loaded_options = None
   _globals['_AUGMENTSTART'].fields_by_name['file']._serialized_options = b'\342A\001\002'
   _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._serialized_options = b'\332A\tfile_name\202\323\344\223\002\020\"\013/v1/uploads:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._serialized_options = b'\332A\tfile_name\202\323\344\223\0026\"\013/v1/uploads:\001*Z$\"\037/v1/{parent=projects/*}/uploads:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['BatchStartUploads']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['BatchStartUploads']._serialized_options = b'\332A\010requests\202\323\344\223\002\033\"\026/v1/uploads:batchStart:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchStartUploads']._serialized_options = b'\332A\010requests\202\323\344\223\002L\"\026/v1/uploads:batchStart:\001*Z/\"*/v1/{parent=projects/*}/uploads:batchStart:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._serialized_options = b'\332A\004name\202\323\344\223\002\026\022\024/v1/{name=uploads/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._serialized_options = b'\332A\004name\202\323\344\223\0029\022\024/v1/{name=uploads/*}Z!\022\037/v1/{name=projects/*/uploads/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadTrace']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadTrace']._serialized_options = b'\202\323\344\223\002\027\"\022/v1/uploads:stream:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._serialized_options = b'\202\323\344\223\002C\"\021/v1/uploads:bytes:\007contentZ%\032\032/v1/{name=uploads/*}:bytes:\007content'
+  _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._serialized_options = b'\202\323\344\223\002\247\001\"\021/v1/uploads:bytes:\007contentZ%\032\032/v1/{name=uploads/*}:bytes:\007contentZ0\"%/v1/{parent=projects/*}/uploads:bytes:\007contentZ0\032%/v1/{name=projects/*/uploads/*}:bytes:\007content'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._serialized_options = b'\332A\000\202\323\344\223\002\r\022\013/v1/uploads'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._serialized_options = b'\332A\000\202\323\344\223\0020\022\013/v1/uploadsZ!\022\037/v1/{parent=projects/*}/uploads'
   _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._serialized_options = b'\332A\004name\202\323\344\223\002\026*\024/v1/{name=uploads/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._serialized_options = b'\332A\004name\202\323\344\223\0029*\024/v1/{name=uploads/*}Z!*\037/v1/{name=projects/*/uploads/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._serialized_options = b'\332A\004spec\202\323\344\223\002\r\"\010/v1/jobs:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._serialized_options = b'\332A\004spec\202\323\344\223\0020\"\010/v1/jobs:\001*Z!\"\034/v1/{parent=projects/*}/jobs:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._serialized_options = b'\332A\010requests\202\323\344\223\002\031\"\024/v1/jobs:batchCreate:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._serialized_options = b'\332A\010requests\202\323\344\223\002H\"\024/v1/jobs:batchCreate:\001*Z-\"(/v1/{parent=projects/*}/jobs:batchCreate:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._serialized_options = b'\332A\004name\202\323\344\223\002\023\022\021/v1/{name=jobs/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._serialized_options = b'\332A\004name\202\323\344\223\0023\022\021/v1/{name=jobs/*}Z\036\022\034/v1/{name=projects/*/jobs/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._serialized_options = b'\332A\000\202\323\344\223\002\n\022\010/v1/jobs'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._serialized_options = b'\332A\000\202\323\344\223\002*\022\010/v1/jobsZ\036\022\034/v1/{parent=projects/*}/jobs'
   _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._serialized_options = b'\332A\004name\202\323\344\223\002\031\022\027/v1/{name=jobs/*}:watch'
+  _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._serialized_options = b'\332A\004name\202\323\344\223\002?\022\027/v1/{name=jobs/*}:watchZ$\022\"/v1/{name=projects/*/jobs/*}:watch'
   _globals['_AUGMENTSERVICE'].methods_by_name['UpdateJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['UpdateJob']._serialized_options = b'\332A-name,display_name,labels,priority,update_mask\202\323\344\223\002\0262\021/v1/{name=jobs/*}:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['UpdateJob']._serialized_options = b'\332A-name,display_name,labels,priority,update_mask\202\323\344\223\00292\021/v1/{name=jobs/*}:\001*Z!2\034/v1/{name=projects/*/jobs/*}:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._serialized_options = b'\332A\004name\202\323\344\223\002\035\"\030/v1/{name=jobs/*}:cancel:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._serialized_options = b'\332A\004name\202\323\344\223\002G\"\030/v1/{name=jobs/*}:cancel:\001*Z(\"#/v1/{name=projects/*/jobs/*}:cancel:\001*'
   _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._serialized_options = b'\332A\004name\202\323\344\223\002\023*\021/v1/{name=jobs/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._serialized_options = b'\332A\004name\202\323\344\223\0023*\021/v1/{name=jobs/*}Z\036*\034/v1/{name=projects/*/jobs/*}'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\332A\006parent\202\323\344\223\002\037\022\035/v1/{parent=jobs/*}/artifacts'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\332A\006parent\202\323\344\223\002K\022\035/v1/{parent=jobs/*}/artifactsZ*\022(/v1/{parent=projects/*/jobs/*}/artifacts'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetArtifact']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002 \022\036/v1/{name=jobs/*/artifacts/**}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002M\022\036/v1/{name=jobs/*/artifacts/**}Z+\022)/v1/{name=projects/*/jobs/*/artifacts/**}'
   _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002%\022#/v1/{name=jobs/*/artifacts/**}:read'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002W\022#/v1/{name=jobs/*/artifacts/**}:readZ0\022./v1/{name=projects/*/jobs/*/artifacts/**}:read'
   _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002)\022\'/v1/{name=jobs/*/artifacts/**}:download'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._serialized_options = b'\332A\004name\202\323\344\223\002_\022\'/v1/{name=jobs/*/artifacts/**}:downloadZ4\0222/v1/{name=projects/*/jobs/*/artifacts/**}:download'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._serialized_options = b'\332A\004name\202\323\344\223\002\033\022\031/v1/{name=jobs/*}/metrics'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._serialized_options = b'\332A\004name\202\323\344\223\002C\022\031/v1/{name=jobs/*}/metricsZ&\022$/v1/{name=projects/*/jobs/*}/metrics'
   _globals['_AUGMENTSERVICE'].methods_by_name['QueryMetrics']._loaded_options = None
-  _globals['_AUGMENTSERVICE'].methods_by_name['QueryMetrics']._serialized_options = b'\332A\rname,analysis\202\323\344\223\002!\022\037/v1/{name=jobs/*}/metrics:query'
+  _globals['_AUGMENTSERVICE'].methods_by_name['QueryMetrics']._serialized_options = b'\332A\rname,analysis\202\323\344\223\002O\022\037/v1/{name=jobs/*}/metrics:queryZ,\022*/v1/{name=projects/*/jobs/*}/metrics:query'
   _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._serialized_options = b'\332A\000\202\323\344\223\002\016\022\014/v1/analyses'
   _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\332A\000\202\323\344\223\002\020\022\016/v1/serverInfo'
   _globals['_AUGMENTSERVICE'].methods_by_name['Augment']._loaded_options = None
   _globals['_AUGMENTSERVICE'].methods_by_name['Augment']._serialized_options = b'\202\323\344\223\002\020\"\013/v1/augment:\001*'
-  _globals['_JOBVIEW']._serialized_start=5317
-  _globals['_JOBVIEW']._serialized_end=5391
-  _globals['_METRICSFORMAT']._serialized_start=5393
-  _globals['_METRICSFORMAT']._serialized_end=5491
+  _globals['_JOBVIEW']._serialized_start=5705
+  _globals['_JOBVIEW']._serialized_end=5779
+  _globals['_METRICSFORMAT']._serialized_start=5781
+  _globals['_METRICSFORMAT']._serialized_end=5879
   _globals['_STARTUPLOADREQUEST']._serialized_start=277
-  _globals['_STARTUPLOADREQUEST']._serialized_end=421
-  _globals['_STARTUPLOADRESPONSE']._serialized_start=423
-  _globals['_STARTUPLOADRESPONSE']._serialized_end=480
-  _globals['_BATCHSTARTUPLOADSREQUEST']._serialized_start=482
-  _globals['_BATCHSTARTUPLOADSREQUEST']._serialized_end=564
-  _globals['_BATCHSTARTUPLOADSRESPONSE']._serialized_start=566
-  _globals['_BATCHSTARTUPLOADSRESPONSE']._serialized_end=630
-  _globals['_GETUPLOADREQUEST']._serialized_start=632
-  _globals['_GETUPLOADREQUEST']._serialized_end=696
-  _globals['_GETUPLOADRESPONSE']._serialized_start=698
-  _globals['_GETUPLOADRESPONSE']._serialized_end=753
-  _globals['_LISTUPLOADSREQUEST']._serialized_start=755
-  _globals['_LISTUPLOADSREQUEST']._serialized_end=848
-  _globals['_LISTUPLOADSRESPONSE']._serialized_start=850
-  _globals['_LISTUPLOADSRESPONSE']._serialized_end=933
-  _globals['_DELETEUPLOADREQUEST']._serialized_start=935
-  _globals['_DELETEUPLOADREQUEST']._serialized_end=1045
-  _globals['_DELETEUPLOADRESPONSE']._serialized_start=1047
-  _globals['_DELETEUPLOADRESPONSE']._serialized_end=1069
-  _globals['_UPLOADTRACEREQUEST']._serialized_start=1072
-  _globals['_UPLOADTRACEREQUEST']._serialized_end=1226
-  _globals['_RESUMEUPLOAD']._serialized_start=1228
-  _globals['_RESUMEUPLOAD']._serialized_end=1304
-  _globals['_UPLOADTRACERESPONSE']._serialized_start=1306
-  _globals['_UPLOADTRACERESPONSE']._serialized_end=1363
-  _globals['_UPLOADBYTESREQUEST']._serialized_start=1366
-  _globals['_UPLOADBYTESREQUEST']._serialized_end=1594
-  _globals['_UPLOADBYTESRESPONSE']._serialized_start=1596
-  _globals['_UPLOADBYTESRESPONSE']._serialized_end=1653
-  _globals['_CREATEJOBREQUEST']._serialized_start=1656
-  _globals['_CREATEJOBREQUEST']._serialized_end=1948
-  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_start=1903
-  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_end=1948
-  _globals['_CREATEJOBRESPONSE']._serialized_start=1950
-  _globals['_CREATEJOBRESPONSE']._serialized_end=1999
-  _globals['_BATCHCREATEJOBSREQUEST']._serialized_start=2001
-  _globals['_BATCHCREATEJOBSREQUEST']._serialized_end=2079
-  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_start=2081
-  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_end=2137
-  _globals['_GETJOBREQUEST']._serialized_start=2139
-  _globals['_GETJOBREQUEST']._serialized_end=2232
-  _globals['_GETJOBRESPONSE']._serialized_start=2234
-  _globals['_GETJOBRESPONSE']._serialized_end=2280
-  _globals['_LISTJOBSREQUEST']._serialized_start=2283
-  _globals['_LISTJOBSREQUEST']._serialized_end=2447
-  _globals['_LISTJOBSRESPONSE']._serialized_start=2449
-  _globals['_LISTJOBSRESPONSE']._serialized_end=2523
-  _globals['_WATCHJOBREQUEST']._serialized_start=2525
-  _globals['_WATCHJOBREQUEST']._serialized_end=2620
-  _globals['_WATCHJOBRESPONSE']._serialized_start=2622
-  _globals['_WATCHJOBRESPONSE']._serialized_end=2670
-  _globals['_UPDATEJOBREQUEST']._serialized_start=2673
-  _globals['_UPDATEJOBREQUEST']._serialized_end=2951
-  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_start=1903
-  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_end=1948
-  _globals['_UPDATEJOBRESPONSE']._serialized_start=2953
-  _globals['_UPDATEJOBRESPONSE']._serialized_end=3002
-  _globals['_CANCELJOBREQUEST']._serialized_start=3004
-  _globals['_CANCELJOBREQUEST']._serialized_end=3108
-  _globals['_CANCELJOBRESPONSE']._serialized_start=3110
-  _globals['_CANCELJOBRESPONSE']._serialized_end=3159
-  _globals['_DELETEJOBREQUEST']._serialized_start=3161
-  _globals['_DELETEJOBREQUEST']._serialized_end=3265
-  _globals['_DELETEJOBRESPONSE']._serialized_start=3267
-  _globals['_DELETEJOBRESPONSE']._serialized_end=3286
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=3288
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=3399
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=3401
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=3490
-  _globals['_GETARTIFACTREQUEST']._serialized_start=3492
-  _globals['_GETARTIFACTREQUEST']._serialized_end=3606
-  _globals['_GETARTIFACTRESPONSE']._serialized_start=3608
-  _globals['_GETARTIFACTRESPONSE']._serialized_end=3683
-  _globals['_READARTIFACTREQUEST']._serialized_start=3685
-  _globals['_READARTIFACTREQUEST']._serialized_end=3785
-  _globals['_READARTIFACTRESPONSE']._serialized_start=3787
-  _globals['_READARTIFACTRESPONSE']._serialized_end=3864
-  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_start=3866
-  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_end=3955
-  _globals['_GETMETRICSREQUEST']._serialized_start=3957
-  _globals['_GETMETRICSREQUEST']._serialized_end=4055
-  _globals['_GETMETRICSRESPONSE']._serialized_start=4057
-  _globals['_GETMETRICSRESPONSE']._serialized_end=4140
-  _globals['_QUERYMETRICSREQUEST']._serialized_start=4143
-  _globals['_QUERYMETRICSREQUEST']._serialized_end=4382
-  _globals['_QUERYMETRICSRESPONSE']._serialized_start=4385
-  _globals['_QUERYMETRICSRESPONSE']._serialized_end=4531
-  _globals['_METRICSCOLUMN']._serialized_start=4533
-  _globals['_METRICSCOLUMN']._serialized_end=4607
-  _globals['_LISTANALYSESREQUEST']._serialized_start=4609
-  _globals['_LISTANALYSESREQUEST']._serialized_end=4630
-  _globals['_LISTANALYSESRESPONSE']._serialized_start=4632
-  _globals['_LISTANALYSESRESPONSE']._serialized_end=4694
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=4696
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=4718
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=4720
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=4781
-  _globals['_AUGMENTREQUEST']._serialized_start=4783
-  _globals['_AUGMENTREQUEST']._serialized_end=4883
-  _globals['_AUGMENTSTART']._serialized_start=4886
-  _globals['_AUGMENTSTART']._serialized_end=5197
-  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_start=1903
-  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_end=1948
-  _globals['_AUGMENTRESPONSE']._serialized_start=5199
-  _globals['_AUGMENTRESPONSE']._serialized_end=5315
-  _globals['_AUGMENTSERVICE']._serialized_start=5494
-  _globals['_AUGMENTSERVICE']._serialized_end=8416
+  _globals['_STARTUPLOADREQUEST']._serialized_end=465
+  _globals['_STARTUPLOADRESPONSE']._serialized_start=467
+  _globals['_STARTUPLOADRESPONSE']._serialized_end=524
+  _globals['_BATCHSTARTUPLOADSREQUEST']._serialized_start=526
+  _globals['_BATCHSTARTUPLOADSREQUEST']._serialized_end=652
+  _globals['_BATCHSTARTUPLOADSRESPONSE']._serialized_start=654
+  _globals['_BATCHSTARTUPLOADSRESPONSE']._serialized_end=718
+  _globals['_GETUPLOADREQUEST']._serialized_start=720
+  _globals['_GETUPLOADREQUEST']._serialized_end=784
+  _globals['_GETUPLOADRESPONSE']._serialized_start=786
+  _globals['_GETUPLOADRESPONSE']._serialized_end=841
+  _globals['_LISTUPLOADSREQUEST']._serialized_start=844
+  _globals['_LISTUPLOADSREQUEST']._serialized_end=981
+  _globals['_LISTUPLOADSRESPONSE']._serialized_start=983
+  _globals['_LISTUPLOADSRESPONSE']._serialized_end=1066
+  _globals['_DELETEUPLOADREQUEST']._serialized_start=1068
+  _globals['_DELETEUPLOADREQUEST']._serialized_end=1178
+  _globals['_DELETEUPLOADRESPONSE']._serialized_start=1180
+  _globals['_DELETEUPLOADRESPONSE']._serialized_end=1202
+  _globals['_UPLOADTRACEREQUEST']._serialized_start=1205
+  _globals['_UPLOADTRACEREQUEST']._serialized_end=1359
+  _globals['_RESUMEUPLOAD']._serialized_start=1361
+  _globals['_RESUMEUPLOAD']._serialized_end=1437
+  _globals['_UPLOADTRACERESPONSE']._serialized_start=1439
+  _globals['_UPLOADTRACERESPONSE']._serialized_end=1496
+  _globals['_UPLOADBYTESREQUEST']._serialized_start=1499
+  _globals['_UPLOADBYTESREQUEST']._serialized_end=1771
+  _globals['_UPLOADBYTESRESPONSE']._serialized_start=1773
+  _globals['_UPLOADBYTESRESPONSE']._serialized_end=1830
+  _globals['_CREATEJOBREQUEST']._serialized_start=1833
+  _globals['_CREATEJOBREQUEST']._serialized_end=2166
+  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_start=2121
+  _globals['_CREATEJOBREQUEST_LABELSENTRY']._serialized_end=2166
+  _globals['_CREATEJOBRESPONSE']._serialized_start=2168
+  _globals['_CREATEJOBRESPONSE']._serialized_end=2217
+  _globals['_BATCHCREATEJOBSREQUEST']._serialized_start=2219
+  _globals['_BATCHCREATEJOBSREQUEST']._serialized_end=2338
+  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_start=2340
+  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_end=2396
+  _globals['_GETJOBREQUEST']._serialized_start=2398
+  _globals['_GETJOBREQUEST']._serialized_end=2491
+  _globals['_GETJOBRESPONSE']._serialized_start=2493
+  _globals['_GETJOBRESPONSE']._serialized_end=2539
+  _globals['_LISTJOBSREQUEST']._serialized_start=2542
+  _globals['_LISTJOBSREQUEST']._serialized_end=2747
+  _globals['_LISTJOBSRESPONSE']._serialized_start=2749
+  _globals['_LISTJOBSRESPONSE']._serialized_end=2823
+  _globals['_WATCHJOBREQUEST']._serialized_start=2825
+  _globals['_WATCHJOBREQUEST']._serialized_end=2920
+  _globals['_WATCHJOBRESPONSE']._serialized_start=2922
+  _globals['_WATCHJOBRESPONSE']._serialized_end=2970
+  _globals['_UPDATEJOBREQUEST']._serialized_start=2973
+  _globals['_UPDATEJOBREQUEST']._serialized_end=3251
+  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_start=2121
+  _globals['_UPDATEJOBREQUEST_LABELSENTRY']._serialized_end=2166
+  _globals['_UPDATEJOBRESPONSE']._serialized_start=3253
+  _globals['_UPDATEJOBRESPONSE']._serialized_end=3302
+  _globals['_CANCELJOBREQUEST']._serialized_start=3304
+  _globals['_CANCELJOBREQUEST']._serialized_end=3408
+  _globals['_CANCELJOBRESPONSE']._serialized_start=3410
+  _globals['_CANCELJOBRESPONSE']._serialized_end=3459
+  _globals['_DELETEJOBREQUEST']._serialized_start=3461
+  _globals['_DELETEJOBREQUEST']._serialized_end=3565
+  _globals['_DELETEJOBRESPONSE']._serialized_start=3567
+  _globals['_DELETEJOBRESPONSE']._serialized_end=3586
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=3588
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=3699
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=3701
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=3790
+  _globals['_GETARTIFACTREQUEST']._serialized_start=3792
+  _globals['_GETARTIFACTREQUEST']._serialized_end=3906
+  _globals['_GETARTIFACTRESPONSE']._serialized_start=3908
+  _globals['_GETARTIFACTRESPONSE']._serialized_end=3983
+  _globals['_READARTIFACTREQUEST']._serialized_start=3985
+  _globals['_READARTIFACTREQUEST']._serialized_end=4085
+  _globals['_READARTIFACTRESPONSE']._serialized_start=4087
+  _globals['_READARTIFACTRESPONSE']._serialized_end=4164
+  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_start=4166
+  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_end=4255
+  _globals['_GETMETRICSREQUEST']._serialized_start=4257
+  _globals['_GETMETRICSREQUEST']._serialized_end=4355
+  _globals['_GETMETRICSRESPONSE']._serialized_start=4357
+  _globals['_GETMETRICSRESPONSE']._serialized_end=4440
+  _globals['_QUERYMETRICSREQUEST']._serialized_start=4443
+  _globals['_QUERYMETRICSREQUEST']._serialized_end=4682
+  _globals['_QUERYMETRICSRESPONSE']._serialized_start=4685
+  _globals['_QUERYMETRICSRESPONSE']._serialized_end=4831
+  _globals['_METRICSCOLUMN']._serialized_start=4833
+  _globals['_METRICSCOLUMN']._serialized_end=4907
+  _globals['_LISTANALYSESREQUEST']._serialized_start=4909
+  _globals['_LISTANALYSESREQUEST']._serialized_end=4930
+  _globals['_LISTANALYSESRESPONSE']._serialized_start=4932
+  _globals['_LISTANALYSESRESPONSE']._serialized_end=4994
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=4996
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=5018
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=5020
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=5130
+  _globals['_ROLE']._serialized_start=5132
+  _globals['_ROLE']._serialized_end=5169
+  _globals['_AUGMENTREQUEST']._serialized_start=5171
+  _globals['_AUGMENTREQUEST']._serialized_end=5271
+  _globals['_AUGMENTSTART']._serialized_start=5274
+  _globals['_AUGMENTSTART']._serialized_end=5585
+  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_start=2121
+  _globals['_AUGMENTSTART_LABELSENTRY']._serialized_end=2166
+  _globals['_AUGMENTRESPONSE']._serialized_start=5587
+  _globals['_AUGMENTRESPONSE']._serialized_end=5703
+  _globals['_AUGMENTSERVICE']._serialized_start=5882
+  _globals['_AUGMENTSERVICE']._serialized_end=9681
 # @@protoc_insertion_point(module_scope)

@@ -82,6 +82,7 @@ class StartUploadRequest(google.protobuf.message.Message):
     SHA256_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     file_name: builtins.str
     """The file's name; folders are removed."""
     size_bytes: builtins.int
@@ -96,6 +97,8 @@ class StartUploadRequest(google.protobuf.message.Message):
     """
     validate_only: builtins.bool
     """Only check whether the request would succeed."""
+    parent: builtins.str
+    """"projects/PROJECT": whose upload it becomes; empty: the caller's own project."""
     def __init__(
         self,
         *,
@@ -104,9 +107,10 @@ class StartUploadRequest(google.protobuf.message.Message):
         sha256: builtins.str = ...,
         request_id: builtins.str = ...,
         validate_only: builtins.bool = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "file_name", b"file_name", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "validate_only", b"validate_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "file_name", b"file_name", "parent", b"parent", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "validate_only", b"validate_only"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_size_bytes", b"_size_bytes"]) -> typing.Literal["size_bytes"] | None: ...
 
 global___StartUploadRequest = StartUploadRequest
@@ -139,6 +143,9 @@ class BatchStartUploadsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUESTS_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
+    parent: builtins.str
+    """"projects/PROJECT": whose uploads they become; empty: the caller's own project."""
     @property
     def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StartUploadRequest]:
         """The same as for StartUpload, at most 1000. If one cannot begin after all, such as for lack of room, those before it
@@ -149,8 +156,9 @@ class BatchStartUploadsRequest(google.protobuf.message.Message):
         self,
         *,
         requests: collections.abc.Iterable[global___StartUploadRequest] | None = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["parent", b"parent", "requests", b"requests"]) -> None: ...
 
 global___BatchStartUploadsRequest = BatchStartUploadsRequest
 
@@ -223,6 +231,7 @@ class ListUploadsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     FILTER_FIELD_NUMBER: builtins.int
     ORDER_BY_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Maximum number of entries, up to 1000; 0: the server's default."""
     page_token: builtins.str
@@ -234,6 +243,8 @@ class ListUploadsRequest(google.protobuf.message.Message):
     """
     order_by: builtins.str
     """Sort order: up to three fields, each with or without " desc". Empty means the newest first."""
+    parent: builtins.str
+    """"projects/PROJECT": whose uploads; empty: the caller's own project."""
     def __init__(
         self,
         *,
@@ -241,8 +252,9 @@ class ListUploadsRequest(google.protobuf.message.Message):
         page_token: builtins.str = ...,
         filter: builtins.str = ...,
         order_by: builtins.str = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]) -> None: ...
 
 global___ListUploadsRequest = ListUploadsRequest
 
@@ -405,6 +417,7 @@ class UploadBytesRequest(google.protobuf.message.Message):
     CONTENT_FIELD_NUMBER: builtins.int
     FINISH_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """In the first message, to continue an upload: "uploads/ID"; empty begins a new upload."""
     offset: builtins.int
@@ -423,6 +436,8 @@ class UploadBytesRequest(google.protobuf.message.Message):
     """In the first message of a new upload: a key chosen by the caller, such as a UUID. A second request with the same key
     within a day gets the response of the first, so a request can be repeated when its response was lost.
     """
+    parent: builtins.str
+    """"projects/PROJECT": whose upload it becomes; empty: the caller's own project."""
     @property
     def content(self) -> google.api.httpbody_pb2.HttpBody:
         """The next bytes are its data; its content type is ignored."""
@@ -438,9 +453,10 @@ class UploadBytesRequest(google.protobuf.message.Message):
         content: google.api.httpbody_pb2.HttpBody | None = ...,
         finish: builtins.bool = ...,
         request_id: builtins.str = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "size_bytes", b"size_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "file_name", b"file_name", "finish", b"finish", "name", b"name", "offset", b"offset", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "file_name", b"file_name", "finish", b"finish", "name", b"name", "offset", b"offset", "parent", b"parent", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_size_bytes", b"_size_bytes"]) -> typing.Literal["size_bytes"] | None: ...
 
 global___UploadBytesRequest = UploadBytesRequest
@@ -495,6 +511,7 @@ class CreateJobRequest(google.protobuf.message.Message):
     PRIORITY_FIELD_NUMBER: builtins.int
     DEADLINE_FIELD_NUMBER: builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """A key chosen by the caller, such as a UUID. A second request with the same key returns the job of the first, so a
     request can be repeated when its response was lost.
@@ -507,6 +524,8 @@ class CreateJobRequest(google.protobuf.message.Message):
     """
     validate_only: builtins.bool
     """Only check whether the job would be accepted; the job in the response has no name."""
+    parent: builtins.str
+    """"projects/PROJECT": whose job it becomes; empty: the caller's own project."""
     @property
     def spec(self) -> augment.v1.resources_pb2.JobSpec:
         """The work."""
@@ -531,9 +550,10 @@ class CreateJobRequest(google.protobuf.message.Message):
         priority: builtins.int = ...,
         deadline: google.protobuf.duration_pb2.Duration | None = ...,
         validate_only: builtins.bool = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["deadline", b"deadline", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deadline", b"deadline", "display_name", b"display_name", "labels", b"labels", "priority", b"priority", "request_id", b"request_id", "spec", b"spec", "validate_only", b"validate_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deadline", b"deadline", "display_name", b"display_name", "labels", b"labels", "parent", b"parent", "priority", b"priority", "request_id", b"request_id", "spec", b"spec", "validate_only", b"validate_only"]) -> None: ...
 
 global___CreateJobRequest = CreateJobRequest
 
@@ -565,6 +585,9 @@ class BatchCreateJobsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUESTS_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
+    parent: builtins.str
+    """"projects/PROJECT": whose jobs they become; empty: the caller's own project."""
     @property
     def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CreateJobRequest]:
         """The same as for CreateJob, at most 1000."""
@@ -573,8 +596,9 @@ class BatchCreateJobsRequest(google.protobuf.message.Message):
         self,
         *,
         requests: collections.abc.Iterable[global___CreateJobRequest] | None = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["parent", b"parent", "requests", b"requests"]) -> None: ...
 
 global___BatchCreateJobsRequest = BatchCreateJobsRequest
 
@@ -653,6 +677,7 @@ class ListJobsRequest(google.protobuf.message.Message):
     FILTER_FIELD_NUMBER: builtins.int
     ORDER_BY_FIELD_NUMBER: builtins.int
     VIEW_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Maximum number of entries, up to 1000; 0: the server's default."""
     page_token: builtins.str
@@ -666,6 +691,8 @@ class ListJobsRequest(google.protobuf.message.Message):
     """Sort order: up to three fields, each with or without " desc". Empty means the newest first."""
     view: global___JobView.ValueType
     """How much of each job is returned; JOB_VIEW_FULL if not set."""
+    parent: builtins.str
+    """"projects/PROJECT": whose jobs; empty: the caller's own project."""
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[augment.v1.resources_pb2.Job.State.ValueType]:
         """Only jobs in one of these states; empty means all."""
@@ -679,8 +706,9 @@ class ListJobsRequest(google.protobuf.message.Message):
         filter: builtins.str = ...,
         order_by: builtins.str = ...,
         view: global___JobView.ValueType = ...,
+        parent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "states", b"states", "view", b"view"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "states", b"states", "view", b"view"]) -> None: ...
 
 global___ListJobsRequest = ListJobsRequest
 
@@ -1325,19 +1353,53 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INFO_FIELD_NUMBER: builtins.int
+    CALLER_FIELD_NUMBER: builtins.int
+    ROLES_FIELD_NUMBER: builtins.int
+    caller: builtins.str
+    """The caller, as the server knows it."""
     @property
     def info(self) -> augment.v1.resources_pb2.ServerInfo:
         """The server's description."""
+
+    @property
+    def roles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Role]:
+        """What the caller may do, the own project first: that of names without a project."""
 
     def __init__(
         self,
         *,
         info: augment.v1.resources_pb2.ServerInfo | None = ...,
+        caller: builtins.str = ...,
+        roles: collections.abc.Iterable[global___Role] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["info", b"info"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["info", b"info"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caller", b"caller", "info", b"info", "roles", b"roles"]) -> None: ...
 
 global___GetServerInfoResponse = GetServerInfoResponse
+
+@typing.final
+class Role(google.protobuf.message.Message):
+    """The role of a caller in a project: a viewer reads; a writer also sends, starts, changes and cancels, and removes what
+    came from the same caller; an admin removes everything.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROJECT_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    project: builtins.str
+    """"projects/PROJECT"; empty: the caller's own, without a name."""
+    role: builtins.str
+    """"viewer", "writer" or "admin"."""
+    def __init__(
+        self,
+        *,
+        project: builtins.str = ...,
+        role: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["project", b"project", "role", b"role"]) -> None: ...
+
+global___Role = Role
 
 @typing.final
 class AugmentRequest(google.protobuf.message.Message):

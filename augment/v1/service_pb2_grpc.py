@@ -31,6 +31,9 @@ class AugmentServiceStub(object):
 
     Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
     metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
+
+    Where a name or parent begins with "projects/PROJECT/", the call is about that project, in which the caller needs a
+    role; without, about the caller's own.
     """
 
     def __init__(self, channel):
@@ -166,6 +169,9 @@ class AugmentServiceServicer(object):
 
     Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
     metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
+
+    Where a name or parent begins with "projects/PROJECT/", the call is about that project, in which the caller needs a
+    role; without, about the caller's own.
     """
 
     def StartUpload(self, request, context):
@@ -477,6 +483,9 @@ class AugmentService(object):
 
     Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
     metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
+
+    Where a name or parent begins with "projects/PROJECT/", the call is about that project, in which the caller needs a
+    role; without, about the caller's own.
     """
 
     @staticmethod

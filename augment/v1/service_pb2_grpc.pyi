@@ -23,6 +23,9 @@ class AugmentServiceStub:
 
     Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
     metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
+
+    Where a name or parent begins with "projects/PROJECT/", the call is about that project, in which the caller needs a
+    role; without, about the caller's own.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -183,6 +186,9 @@ class AugmentServiceAsyncStub:
 
     Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
     metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
+
+    Where a name or parent begins with "projects/PROJECT/", the call is about that project, in which the caller needs a
+    role; without, about the caller's own.
     """
 
     StartUpload: grpc.aio.UnaryUnaryMultiCallable[
@@ -342,6 +348,9 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
 
     Every error has a message for people, and google.rpc.ErrorInfo for programs: a reason, the domain "kineto-augment",
     metadata. A temporary RESOURCE_EXHAUSTED also has google.rpc.RetryInfo.
+
+    Where a name or parent begins with "projects/PROJECT/", the call is about that project, in which the caller needs a
+    role; without, about the caller's own.
     """
 
     @abc.abstractmethod

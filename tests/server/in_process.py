@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub, add_AugmentServiceServicer_to_server
 from augment_server.base.limits import Limits
 from augment_server.base.observer import Observer
+from augment_server.base.people import Person
 from augment_server.ops.core import Core
 from augment_server.storage.storage import Storage
 
@@ -190,12 +192,14 @@ def serving(
     thread.start()
     observer = Remembering()
 
-    def client_of(context: Any) -> str:
-        return dict(context.invocation_metadata()).get("client", client)
+    def person_of(context: Any) -> Person:
+        sent = dict(context.invocation_metadata())
+        roles = json.loads(sent.get("roles", "{}"))
+        return Person(sent.get("client", client), *([roles] if roles else []))
 
     async def start() -> tuple[Core, grpc.aio.Server, int]:
         more = {"catalog": catalog_of(state), "store": store, "prefixes": prefixes, "outputs": outputs}
-        core = Core(state, limits, roots, observer, client_of, **more)  # type: ignore[arg-type]
+        core = Core(state, limits, roots, observer, person_of, **more)  # type: ignore[arg-type]
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
         add_AugmentServiceServicer_to_server(core.servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")

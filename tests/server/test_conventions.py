@@ -21,12 +21,12 @@ from in_process import Server, details, eventually, refused, serving, trace, vio
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.base.people import Caller
 from augment_server.jobs import jobs as jobs_module
 from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Wanted
 from augment_server.jobs.queue_order import Turns
 from augment_server.storage.storage import Storage
-from augment_server.storage.uploads import Caller
 from simulator import JobOptions, simulate
 
 QUICK = ["queue_length"]

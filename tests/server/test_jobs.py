@@ -18,10 +18,10 @@ from in_process import PATIENCE_S, Server, assert_presentable, eventually, refus
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.base.people import Caller
 from augment_server.jobs.jobs import Jobs, Wanted
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage import roots
-from augment_server.storage.uploads import Caller
 from augment_server.workers.workers import Worker
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING

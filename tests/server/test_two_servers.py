@@ -18,12 +18,12 @@ from serving_process import augment
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.base.people import Caller
 from augment_server.jobs import parts
 from augment_server.jobs.jobs import Jobs
 from augment_server.storage import postgres as catalogs
 from augment_server.storage.inputs import NOTHING
 from augment_server.storage.storage import Storage
-from augment_server.storage.uploads import Caller
 
 SUCCEEDED, RUNNING, QUEUED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_RUNNING, v1.Job.STATE_QUEUED
 CANCELLED = v1.Job.STATE_CANCELLED

@@ -19,6 +19,7 @@ from object_store import STORES, store_of
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.base.people import Caller
 from augment_server.storage import uploads
 from augment_server.storage.storage import Storage
 
@@ -91,7 +92,7 @@ def test_resume_after_a_cut(server: Server) -> None:
 
 def test_received_bytes_are_right_while_a_call_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call ends directly after the row was read."""
-    storage, caller = Storage(tmp_path), uploads.Caller("client", "realm")
+    storage, caller = Storage(tmp_path), Caller("client", "realm")
     every = uploads.Uploads(storage, SMALL)
     upload = every.start(caller, uploads.Announced("a.json", 10, "")).name.removeprefix("uploads/")
     writer, read = every.open(caller, upload, 0), storage.row

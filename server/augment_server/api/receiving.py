@@ -14,10 +14,11 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal
 from augment_server.base.limits import Limits
 from augment_server.base.names import expect_plain, id_of, safe_file_name, sha256_of
+from augment_server.base.people import Caller
 from augment_server.base.threads import Apart
 from augment_server.jobs.retention import Retention
 from augment_server.storage.requests import Requests, expect_id
-from augment_server.storage.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
+from augment_server.storage.uploads import SYNC_BYTES, Announced, Uploads, Writer
 
 _MOST_VALUES = 5_000  #: of a message of a stream
 SLOWEST = 1024  #: bytes a second, averaged over a call, below which an upload is ended

@@ -9,7 +9,7 @@ import inspect
 import logging
 import os
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
@@ -30,10 +30,11 @@ from augment_server.base.errors import (
     refuse,
     within,
 )
-from augment_server.base.interception import LARGE
+from augment_server.base.interception import LARGE, concern
 from augment_server.base.limits import Limits
 from augment_server.base.names import artifact_of, attachment, expect_plain, id_of
 from augment_server.base.observer import Observer
+from augment_server.base.people import Caller, Person, caller_of, prefix_of
 from augment_server.base.threads import Apart
 from augment_server.jobs import catalog
 from augment_server.jobs.creating import MOST_TOGETHER, Creating
@@ -46,11 +47,12 @@ from augment_server.storage.pages import Asked
 from augment_server.storage.places import Places
 from augment_server.storage.requests import Requests, expect_id
 from augment_server.storage.storage import Storage
-from augment_server.storage.uploads import Caller, Uploads
+from augment_server.storage.uploads import Uploads
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _MOST_LINK = timedelta(hours=1)
+_MOST_NAMED = 10  #: of a call, in its line of the log
 CHUNK = 128 << 10  #: bytes of an artifact in one message
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
 
@@ -61,6 +63,7 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def fail(self: Service, context: Any, error: Exception) -> None:
         if not isinstance(error, Refusal):
             self.observer.log(logging.ERROR, "".join(traceback.format_exception(error)), call=method.__name__)
+        concern(reason=error.reason if isinstance(error, Refusal) else "INTERNAL")
         error.__traceback__ = None  # it refers to frames, and these to it: large requests would stay
         await refuse(context, error if isinstance(error, Refusal) else _unexpected(error))
 
@@ -75,7 +78,9 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def single(self: Service, request: Any, context: Any) -> Any:
         try:
             await check(self, request)
-            return await method(self, request, context)
+            answered = await method(self, request, context)
+            concern(*_names_in(answered))
+            return answered
         except Exception as error:
             failure = error
         return await fail(self, context, failure)
@@ -109,12 +114,12 @@ class Service(AugmentServiceServicer):
         limits: Limits,
         places: Places,
         observer: Observer,
-        client_of: Callable[[Any], str],
+        person_of: Callable[[Any], Person],
         apart: Apart,
     ) -> None:
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
         self._scheduler, self._limits, self._places = scheduler, limits, places
-        self.observer, self._client_of, self._apart = observer, client_of, apart
+        self.observer, self._person_of, self._apart = observer, person_of, apart
         self._requests = Requests(storage)
         self._receiving = Receiving(uploads, retention, limits, apart, self._requests)
         self._creating = Creating(jobs, scheduler, limits, places, apart)
@@ -126,7 +131,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def StartUpload(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's names
         """Announce an upload."""
-        caller = self._caller(context)
+        caller = self._caller(context, request)
         if request.validate_only:
             return calls.StartUploadResponse(upload=self._receiving.expect(request))
         return calls.StartUploadResponse(upload=await self._receiving.start(caller, request))
@@ -136,9 +141,10 @@ class Service(AugmentServiceServicer):
         """Announce several uploads."""
         if not 0 < len(request.requests) <= MOST_TOGETHER:
             raise invalid("requests", f"between 1 and {MOST_TOGETHER}")
-        caller, expected = self._caller(context), []
+        caller, expected = self._caller(context, request), []
         for at, each in enumerate(request.requests):
             with within(f"requests[{at}]"):
+                _expect_parent(request, each)
                 if each.validate_only != request.requests[0].validate_only:
                     raise invalid("validate_only", "must be set for all requests of a batch, or for none")
                 expected.append(self._receiving.expect(each))
@@ -153,18 +159,18 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return an upload, with the number of received bytes."""
-        upload = await self._look(self._uploads.get, self._caller(context), id_of(request.name, "uploads"))
+        upload = await self._look(self._uploads.get, self._caller(context, request), id_of(request.name, "uploads"))
         return calls.GetUploadResponse(upload=upload)
 
     @answering
     async def UploadTrace(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
         """Receive a trace in chunks."""
-        caller = self._caller(context)
         first = await self._receiving.next(request)
         kind = first.WhichOneof("part") if first else None
         if kind not in ("start", "resume"):
             raise Refusal("INVALID_REQUEST", "the first message must be start or resume, which name the upload")
         with within(kind):
+            caller = self._caller(context, first, first.resume.name, first.start.parent)
             if kind == "start":
                 upload, offset = id_of((await self._receiving.start(caller, first.start)).name, "uploads"), 0
             else:
@@ -175,10 +181,10 @@ class Service(AugmentServiceServicer):
     @answering
     async def UploadBytes(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
         """Receive a trace as plain bytes."""
-        caller = self._caller(context)
         first = await self._receiving.next(request)
         if first is None:
             raise Refusal("INVALID_REQUEST", "the first message must name the upload")
+        caller = self._caller(context, first)
         name = first.name or (await self._receiving.start(caller, first)).name
         upload = id_of(name, "uploads")
         pieces = self._receiving.contents(first, request)
@@ -188,13 +194,13 @@ class Service(AugmentServiceServicer):
     @answering
     async def ListUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of uploads."""
-        uploads, more = await self._apart(self._uploads.page, self._caller(context), Asked.of(request))
+        uploads, more = await self._apart(self._uploads.page, self._caller(context, request), Asked.of(request))
         return calls.ListUploadsResponse(uploads=uploads, next_page_token=more)
 
     @answering
     async def DeleteUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Remove an upload."""
-        caller, upload = self._caller(context), id_of(request.name, "uploads")
+        caller, upload = self._caller(context, request), id_of(request.name, "uploads")
 
         def remove() -> None:
             if self._requests.is_removed(caller, "DeleteUpload", request):
@@ -211,7 +217,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept a job."""
-        (job,) = await self._creating.answer(self._caller(context), {"": request})
+        (job,) = await self._creating.answer(self._caller(context, request), {"": request})
         return calls.CreateJobResponse(job=job)
 
     @answering
@@ -220,12 +226,16 @@ class Service(AugmentServiceServicer):
         if not 0 < len(request.requests) <= MOST_TOGETHER:
             raise invalid("requests", f"between 1 and {MOST_TOGETHER}")
         requests = {f"requests[{at}]": each for at, each in enumerate(request.requests)}
-        return calls.BatchCreateJobsResponse(jobs=await self._creating.answer(self._caller(context), requests))
+        for path, each in requests.items():
+            with within(path):
+                _expect_parent(request, each)
+        caller = self._caller(context, request)
+        return calls.BatchCreateJobsResponse(jobs=await self._creating.answer(caller, requests))
 
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a job."""
-        asked = self._caller(context), id_of(request.name, "jobs")
+        asked = self._caller(context, request), id_of(request.name, "jobs")
         job = await self._look(self._jobs.get, *asked, basic=_is_basic(request))
         return calls.GetJobResponse(job=await self._placed(job))
 
@@ -233,19 +243,20 @@ class Service(AugmentServiceServicer):
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of jobs."""
         asked = Asked.of(request), request.states, _is_basic(request)
-        jobs, more = await self._apart(self._jobs.page, self._caller(context), *asked)
+        jobs, more = await self._apart(self._jobs.page, self._caller(context, request), *asked)
         return calls.ListJobsResponse(jobs=jobs, next_page_token=more)
 
     @answering
     async def WatchJob(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return a job after each of its changes."""
-        async for job in self._follow(self._caller(context), id_of(request.name, "jobs"), basic=_is_basic(request)):
+        caller, job_id = self._caller(context, request), id_of(request.name, "jobs")
+        async for job in self._follow(caller, job_id, basic=_is_basic(request)):
             yield calls.WatchJobResponse(job=job)
 
     @answering
     async def UpdateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Change what a job is called, its labels or its priority."""
-        caller, job = self._caller(context), id_of(request.name, "jobs")
+        caller, job = self._caller(context, request), id_of(request.name, "jobs")
         names = set(request.update_mask.paths) or {field.name for field, _ in request.ListFields()} & CHANGEABLE
         names = set(CHANGEABLE) if names == {"*"} else names
         if unknown := sorted(names - CHANGEABLE):
@@ -260,7 +271,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Cancel a job."""
-        caller = self._caller(context)
+        caller = self._caller(context, request)
         await self._look(self._job, caller, request.name)
         expect_id(request.request_id)  # cancelling twice changes nothing
         if not request.validate_only:
@@ -270,12 +281,15 @@ class Service(AugmentServiceServicer):
     @answering
     async def DeleteJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Remove a job."""
-        caller = self._caller(context)
+        caller = self._caller(context, request)
 
         def remove() -> None:
             if self._requests.is_removed(caller, "DeleteJob", request):
                 return
             job = self._job(caller, request.name)
+            if not caller.is_admin and job.creator != caller.creator:
+                what = f"{job.name}: is of {job.creator}; only an admin of its project removes jobs of others"
+                raise Refusal("NOT_PERMITTED", what)
             if job.state not in FINAL:
                 raise Refusal("JOB_NOT_DONE", f"{job.name}: is waiting or running; cancel it first")
             if not request.validate_only:
@@ -289,7 +303,8 @@ class Service(AugmentServiceServicer):
     @answering
     async def ListArtifacts(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the artifacts of a job."""
-        caller, job = self._caller(context), id_of(request.parent, "jobs", "parent")
+        job = id_of(request.parent, "jobs", "parent")
+        caller = self._caller(context, request, request.parent)
         asked = Asked(request.page_size, request.page_token)
         artifacts, more = await self._apart(self._jobs.artifacts_page, caller, job, asked)
         return calls.ListArtifactsResponse(artifacts=artifacts, next_page_token=more)
@@ -297,7 +312,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetArtifact(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return an artifact's size, digest and media type."""
-        artifact = await self._look(self._artifact, context, request.name)
+        artifact = await self._look(self._artifact, self._caller(context, request), request.name)
         if not request.HasField("link_life"):
             return calls.GetArtifactResponse(artifact=artifact)
         life = request.link_life.ToTimedelta()
@@ -313,7 +328,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact's bytes."""
-        artifact = await self._look(self._artifact, context, request.name, request.offset)
+        artifact = await self._look(self._artifact, self._caller(context, request), request.name, request.offset)
         if request.limit < 0:
             raise invalid("limit", "must not be negative")
         yield calls.ReadArtifactResponse(artifact=artifact)
@@ -324,7 +339,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return an artifact as a file."""
-        artifact = await self._look(self._artifact, context, request.name, request.offset)
+        artifact = await self._look(self._artifact, self._caller(context, request), request.name, request.offset)
         at, count = request.offset, artifact.size_bytes - request.offset
         if hasattr(context, "part"):  # over HTTP
             skipped, count = context.part(count, artifact.sha256)
@@ -339,7 +354,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Return a job's metrics."""
-        job, sidecar = await self._look(self._metrics, context, request)
+        job, sidecar = await self._look(self._metrics, self._caller(context, request), request)
         with contextlib.closing(await self._apart(lambda: catalog.MetricsFile(self._opened(sidecar)))) as file:
             for at, name in enumerate(request.analyses):
                 _expect_analysis(job, file, name, f"analyses[{at}]")
@@ -353,7 +368,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def QueryMetrics(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of the rows of an analysis."""
-        job, sidecar = await self._look(self._metrics, context, request)
+        job, sidecar = await self._look(self._metrics, self._caller(context, request), request)
 
         def answer() -> calls.QueryMetricsResponse:
             with contextlib.closing(catalog.MetricsFile(self._opened(sidecar))) as file:
@@ -369,16 +384,21 @@ class Service(AugmentServiceServicer):
 
     @answering
     async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
-        """Return the server's version, formats and limits."""
-        return calls.GetServerInfoResponse(info=await self._apart(catalog.server_info, self._limits, self._places))
+        """Return the server's version, formats and limits, and who the caller is."""
+        info, person = await self._apart(catalog.server_info, self._limits, self._places), self._person_of(context)
+        roles = [
+            calls.Role(project=f"projects/{project}" if project else "", role=role)
+            for project, role in person.roles.items()
+        ]
+        return calls.GetServerInfoResponse(info=info, caller=person.client, roles=roles)
 
     @answering
     async def Augment(self, request: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Upload a trace, convert it, and return the artifacts, in one call."""
-        caller = self._caller(context)
         first = await self._receiving.next(request)
         if first is None or first.WhichOneof("part") != "start":
             raise Refusal("INVALID_REQUEST", "the first message must be start, with the spec")
+        caller = self._caller(context, first, "", first.start.file.parent)
         spec = v1.AugmentSpec()
         spec.CopyFrom(first.start.spec)
         spec.input.Clear()
@@ -390,6 +410,7 @@ class Service(AugmentServiceServicer):
         await self._receiving.receive(caller, id_of(upload, "uploads"), 0, pieces)
         spec.input.upload = upload
         (job,) = await self._creating.create(caller, {"start": _of_augment(first.start, spec)})
+        concern(f"{prefix_of(caller.realm)}jobs/{job}")
         context.add_done_callback(lambda _: self._scheduler.cancel_soon(job))
         state = v1.Job()
         async for state in self._follow(caller, job):
@@ -400,9 +421,17 @@ class Service(AugmentServiceServicer):
             async for chunk in self._read(artifact, 0, artifact.size_bytes):
                 yield calls.AugmentResponse(chunk=chunk)
 
-    def _caller(self, context: Any) -> Caller:
-        client = self._client_of(context)
-        return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
+    def _caller(self, context: Any, request: Any, name: str | None = None, parent: str = "") -> Caller:
+        """Who calls, and in which project: that of ``name`` or ``parent``, which by default are the request's.
+
+        Raises:
+            Refusal: the caller lacks the role that the method needs there.
+        """
+        if name is None:
+            name, parent = getattr(request, "name", ""), getattr(request, "parent", "")
+        person = self._person_of(context)
+        concern(name or parent)
+        return caller_of(person, request.DESCRIPTOR.name.removesuffix("Request"), name, parent)
 
     async def _look(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """The result of a function that reads a few rows: cheaper here than in a thread, if they are here."""
@@ -420,17 +449,17 @@ class Service(AugmentServiceServicer):
             await self._apart(self._jobs.place, [job])
         return job
 
-    def _metrics(self, context: Any, request: Any) -> tuple[v1.Job, v1.Artifact]:
+    def _metrics(self, caller: Caller, request: Any) -> tuple[v1.Job, v1.Artifact]:
         """The job that a request names, and its metrics."""
-        job = self._job(self._caller(context), request.name)
+        job = self._job(caller, request.name)
         if job.state != SUCCEEDED:
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, because it has not succeeded")
         return job, _metrics_of(job, request.artifact)
 
-    def _artifact(self, context: Any, name: str, offset: int = 0) -> v1.Artifact:
+    def _artifact(self, caller: Caller, name: str, offset: int = 0) -> v1.Artifact:
         """The artifact of this name, which has at least ``offset`` bytes."""
         job, file_name = artifact_of(name)
-        artifact = self._jobs.artifact(self._caller(context), job, file_name)
+        artifact = self._jobs.artifact(caller, job, file_name)
         if artifact is None:
             raise Refusal("NOT_FOUND", f"{name[:300]}: there is no such artifact")
         if not 0 <= offset <= artifact.size_bytes:
@@ -476,6 +505,19 @@ class Service(AugmentServiceServicer):
             return self._storage.store.open(f"{self._jobs.folder(job)}/{file_name}")
         except OSError as error:
             raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
+
+
+def _names_in(answered: Any) -> Iterator[str]:
+    """The names of the uploads or jobs in an answer."""
+    for field in ("upload", "job"):
+        yield getattr(getattr(answered, field, None), "name", "")
+    for field in ("uploads", "jobs"):
+        yield from (each.name for each in getattr(answered, field, ())[:_MOST_NAMED])
+
+
+def _expect_parent(batch: Any, request: Any) -> None:
+    if request.parent not in ("", batch.parent):
+        raise invalid("parent", "must be that of the batch, or empty")
 
 
 def _is_basic(request: Any) -> bool:

@@ -51,6 +51,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     ),
     "UNREAD": (_C.DEADLINE_EXCEEDED, "the client read nothing for max_unread_s"),
     "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
+    "NOT_PERMITTED": (_C.PERMISSION_DENIED, "the caller's role in the project does not allow the call"),
     "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "the file lies outside of the folders that the server may read"),
     "ORIGIN_NOT_ALLOWED": (_C.PERMISSION_DENIED, "over HTTP: a web page of another server asks, or Host differs"),
     "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the request_id was used with another spec"),

@@ -32,6 +32,8 @@ class Call:
     code: str = "OK"
     received_bytes: int = 0
     sent_bytes: int = 0
+    resource: str = ""  #: what it is about, as the client names it, or as it was created; cut off
+    reason: str = ""  #: of its refusal
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Unread:
 
 Around = Callable[[Call], AbstractContextManager[object]]
 _OF_CALL, _MOST_UNCOLLECTED = 20 << 10, 16 << 20  #: bytes of a call without its messages, of ended calls in memory
+_MOST_RESOURCE = 300  #: characters
 LARGE = 32 << 10  #: bytes of a request from which on it is large
 _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 
@@ -116,6 +119,14 @@ def calling() -> str:
 def work_for(client: str) -> None:
     """Let the current task work for a client."""
     _CURRENT.set(Call("", {}, client))
+
+
+def concern(*names: str, reason: str = "") -> None:
+    """Record what the current call is about, unless ``names`` are empty, and why it is refused."""
+    call = _CURRENT.get()
+    if call is not None:
+        call.resource = ", ".join(filter(None, names))[:_MOST_RESOURCE] or call.resource
+        call.reason = reason
 
 
 def count_received(size: int) -> None:

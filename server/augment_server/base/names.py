@@ -70,12 +70,12 @@ def new_id() -> str:
 
 
 def id_of(name: str, kind: str, field: str = "name") -> str:
-    """``x`` of ``jobs/x``, where ``kind`` is ``jobs``; ``field`` is the field with the name.
+    """``x`` of ``jobs/x`` or ``projects/P/jobs/x``, where ``kind`` is ``jobs``; ``field`` is the field with the name.
 
     Raises:
         Refusal: ``name`` is no such name.
     """
-    head, _, id_ = name.partition("/")
+    head, _, id_ = re.sub(r"^projects/[^/]*/", "", name).partition("/")
     if head != kind or not _ID.fullmatch(id_):
         raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is not a name of the form {kind}/ID", field_path=field)
     return id_

@@ -24,6 +24,7 @@ import grpc.aio
 from augment.errors import UsageError
 from augment_server.base.errors import Refusal, refuse
 from augment_server.base.interception import Behaviour, wrapped
+from augment_server.base.people import OWN, PROJECT, ROLES, Person
 from augment_server.base.sockets import hang_up
 
 #: methods that need no token, because probes have none. Watch is not among them: it occupies a call for long
@@ -135,15 +136,18 @@ class TlsFiles:
         return [_version(path) for path in (self.cert, self.key, self.client_ca) if path]
 
 
-_NAMED = re.compile(r"([A-Za-z0-9._-]{1,64}):(?:(sha256):(?=[0-9a-fA-F]{64}$))?(\S+)")
+_NAMED = re.compile(
+    rf"([A-Za-z0-9._-]{{1,64}}):(?:({'|'.join(ROLES)})@({PROJECT}):)?(?:(sha256):(?=[0-9a-fA-F]{{64}}$))?(\S+)"
+)
 
 
 class Tokens:
     """The tokens in a file, one per line; empty lines and those that begin with ``#`` are skipped.
 
     ``NAME:TOKEN`` names the client, ``NAME:sha256:HEX`` contains only the token's digest. A name may have several
-    tokens; its jobs and uploads stay its own when these change. Memory holds only digests. If the file becomes
-    unreadable, every token is refused.
+    tokens; its jobs and uploads stay its own when these change. ``NAME:ROLE@PROJECT:…`` gives the token a role in a
+    project, and more lines with it and the same name give it more roles; the first project is its own. Memory holds
+    only digests. If the file becomes unreadable, every token is refused.
 
     Raises:
         UsageError: the file cannot be read, or contains no token.
@@ -153,36 +157,51 @@ class Tokens:
         self._path = path
         self._version = _version(path)
         try:
-            self._clients = dict(self._read())
+            self._people = self._read()
         except OSError as error:
             raise UsageError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from error
-        if not self._clients:
+        if not self._people:
             raise UsageError(f"--token-file {path}: contains no token; write one per line")
 
     def client(self, token: str) -> str | None:
         """The client with this token: ``name:…``, else ``token:…``; None if the token is unknown."""
+        person = self.person(token)
+        return person.client if person else None
+
+    def person(self, token: str) -> Person | None:
+        """The client with this token, and its roles; None if the token is unknown."""
         return self._current().get(_digest(token))  # by digest: the duration reveals nothing about similar tokens
 
-    def _current(self) -> dict[bytes, str]:
+    def _current(self) -> dict[bytes, Person]:
         version = _version(self._path)
         if version != self._version:
             try:
-                self._clients = dict(self._read())
+                self._people = self._read()
             except OSError:
-                self._clients = {}
+                self._people = {}
             self._version = version
-        return self._clients
+        return self._people
 
-    def _read(self) -> Iterator[tuple[bytes, str]]:
+    def _read(self) -> dict[bytes, Person]:
+        people: dict[bytes, Person] = {}
+        for digest, client, project, role in self._lines():
+            known = people.get(digest)
+            roles = dict(known.roles) if known and known.client == client else {}
+            people[digest] = Person(client, {**roles, project: role})
+        return people
+
+    def _lines(self) -> Iterator[tuple[bytes, str, str, str]]:
+        """Of each line the token's digest, the client, a project, and the role in it."""
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             token = line.strip()
             if not token or line.startswith("#"):
                 continue
             if named := _NAMED.fullmatch(token):
-                name, hashed, token = named.groups()
-                yield bytes.fromhex(token) if hashed else _digest(token), f"name:{name}"
+                name, role, project, hashed, token = named.groups()
+                digest = bytes.fromhex(token) if hashed else _digest(token)
+                yield digest, f"name:{name}", project or OWN, role or ROLES[-1]
             else:
-                yield _digest(token), f"token:{_digest(token).hex()[:32]}"
+                yield _digest(token), f"token:{_digest(token).hex()[:32]}", OWN, ROLES[-1]
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -196,7 +215,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def __init__(self, tokens: Tokens, unread_s: float, hang_up: Callable[[str], object] = hang_up) -> None:
         self._tokens, self._unread_s, self._hang_up = tokens, unread_s, hang_up
-        self._streams: dict[asyncio.Task[Any], tuple[str, str]] = {}  # the token of each, and its client
+        self._streams: dict[asyncio.Task[Any], tuple[str, Person]] = {}  # the token of each, and its client
         self._looking: asyncio.Task[None] | None = None
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
@@ -205,15 +224,15 @@ class Gate(grpc.aio.ServerInterceptor):
         if details.method == HEALTH_CHECK:
             return handler
         token = _bearer(details.invocation_metadata)
-        client = None if token is None else self._tokens.client(token)
+        client = None if token is None else self._tokens.person(token)
         if token is None or client is None:
             return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
         if handler is None or not (handler.request_streaming or handler.response_streaming):
             return handler
         return wrapped(handler, lambda behaviour: self._while_known(behaviour, token, client))
 
-    def _while_known(self, behaviour: Behaviour, token: str, client: str) -> Behaviour:
-        """The behaviour of a stream, which is ended when the token is no longer that of ``client``."""
+    def _while_known(self, behaviour: Behaviour, token: str, client: Person) -> Behaviour:
+        """The behaviour of a stream, which is ended when the token is no longer that of ``client``, with its roles."""
 
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
@@ -245,7 +264,7 @@ class Gate(grpc.aio.ServerInterceptor):
             while self._streams:
                 await asyncio.sleep(_LOOK_S)
                 for stream, (token, client) in list(self._streams.items()):
-                    if self._tokens.client(token) != client:
+                    if self._tokens.person(token) != client:
                         del self._streams[stream]
                         stream.cancel()
         finally:
@@ -263,22 +282,27 @@ async def _bad_token(_request: object, context: Any) -> None:
 
 
 def client_of(context: Any, *, tokens: Tokens | None) -> str:
-    """The caller: ``name:…``, ``token:…`` or ``certificate:…`` if verified, else ``host:…``.
+    """The name of :func:`person_of`."""
+    return person_of(context, tokens=tokens).client
+
+
+def person_of(context: Any, *, tokens: Tokens | None) -> Person:
+    """The caller, with its roles: ``name:…``, ``token:…`` or ``certificate:…`` if verified, else ``host:…``.
 
     Args:
         context: the call's context.
         tokens: those of the :class:`Gate`.
     """
     token = _bearer(context.invocation_metadata()) if tokens else None
-    if tokens and token is not None and (client := tokens.client(token)):
-        return client
+    if tokens and token is not None and (person := tokens.person(token)):
+        return person
     shown = context.auth_context()
     for field in ("x509_common_name", "x509_subject_alternative_name"):
         if names := shown.get(field):
-            return f"certificate:{names[0].decode(errors='replace')}"
+            return Person(f"certificate:{names[0].decode(errors='replace')}")
     if certificates := shown.get("x509_pem_cert"):
-        return f"certificate:{hashlib.sha256(certificates[0]).hexdigest()}"
-    return f"host:{context.peer().rpartition(':')[0]}"
+        return Person(f"certificate:{hashlib.sha256(certificates[0]).hexdigest()}")
+    return Person(f"host:{context.peer().rpartition(':')[0]}")
 
 
 def _bearer(metadata: Any) -> str | None:

@@ -11,6 +11,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import id_of
+from augment_server.base.people import Caller
 from augment_server.base.threads import Apart
 from augment_server.jobs import catalog
 from augment_server.jobs.job_metadata import card_of
@@ -19,7 +20,6 @@ from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.inputs import files_of, list_path, paths_of
 from augment_server.storage.places import Places
 from augment_server.storage.requests import expect_id
-from augment_server.storage.uploads import Caller
 
 MOST_TOGETHER = 1000  #: maximum number of jobs in one call
 MOST_SPEC_BYTES = 64 << 10  #: maximum size of a spec: it is stored, and returned with each job

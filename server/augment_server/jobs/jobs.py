@@ -12,6 +12,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
+from augment_server.base.people import Caller, prefix_of
 from augment_server.jobs import parts
 from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Overtaken, Part, Step
@@ -31,7 +32,6 @@ from augment_server.storage.inputs import (
 )
 from augment_server.storage.pages import Asked, page, page_of
 from augment_server.storage.storage import Storage, now_ns
-from augment_server.storage.uploads import Caller
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
@@ -148,7 +148,7 @@ class Jobs:
         spec, request_id = wanted.spec, wanted.request_id
         if request_id and (known := _with_request(db, caller, request_id)):
             if known["spec"] != spec.SerializeToString(deterministic=True) or Card.of(known) != wanted.card:
-                job = f"jobs/{known['id']}"
+                job = f"{prefix_of(caller.realm)}jobs/{known['id']}"
                 what = f"{job} has this request_id, but another spec; choose a new one"
                 raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
             return str(known["id"]), [], []
@@ -162,12 +162,14 @@ class Jobs:
             return known, False
         spec, request_id = wanted.spec, wanted.request_id
         text = spec.SerializeToString(deterministic=True)
-        used = {given.upload.removeprefix("uploads/") for given in files_of(spec)} - {""}
+        used = {given.upload.rpartition("/")[2] for given in files_of(spec)} - {""}
         db.executemany("UPDATE uploads SET touched_ns = ? WHERE id = ?", [(now_ns(), upload) for upload in used])
         job, now, plain = new_id(), now_ns(), is_plain(spec)
         first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
-        columns = f"id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns, {COLUMNS}"
-        values = (job, caller.client, caller.realm, request_id, text, *first, QUEUED, now, now)
+        columns = (
+            f"id, client, realm, creator, request_id, spec, file_name, content, state, created_ns, queued_ns, {COLUMNS}"
+        )
+        values = (job, caller.client, caller.realm, caller.creator, request_id, text, *first, QUEUED, now, now)
         values = (*values, *wanted.card.values(now))
         db.execute(f"INSERT INTO jobs ({columns}) VALUES ({_marks(values)})", values)  # noqa: S608
         if plain:
@@ -235,7 +237,7 @@ class Jobs:
 
     def place(self, jobs: Sequence[v1.Job]) -> None:
         """Set the place in the queue of jobs that wait."""
-        waiting = {job.name.removeprefix("jobs/"): job for job in jobs if job.state == QUEUED}
+        waiting = {job.name.rpartition("/")[2]: job for job in jobs if job.state == QUEUED}
         for job, place in self._turns.places(waiting).items():  # without those that have begun in the meantime
             waiting[job].queue_position = place
 
@@ -255,9 +257,9 @@ class Jobs:
         where = f"realm = ? AND state IN ({_marks(wanted) or 'NULL'})", [caller.realm, *wanted]
         return page(self._storage, "jobs", FIELDS, where, asked, partial(self._message, basic=basic))
 
-    def _artifacts(self, job: str) -> list[v1.Artifact]:
-        rows = self._storage.rows("SELECT * FROM artifacts WHERE job = ? ORDER BY position", job)
-        return [_artifact(job, row) for row in rows]
+    def _artifacts(self, job: Row) -> list[v1.Artifact]:
+        rows = self._storage.rows("SELECT * FROM artifacts WHERE job = ? ORDER BY position", job["id"])
+        return [_artifact(_name_of(job), row) for row in rows]
 
     def artifacts_page(self, caller: Caller, job: str, asked: Asked) -> tuple[list[v1.Artifact], str]:
         """Artifacts of a job, and the token of the next page.
@@ -265,8 +267,9 @@ class Jobs:
         Raises:
             Refusal: no such job is visible to the caller, or the size or token is invalid.
         """
-        succeeded = self._row(caller, job)["state"] == SUCCEEDED
-        return page_of(self._storage, f"artifacts of {job}", self._artifacts(job) if succeeded else [], asked)
+        row = self._row(caller, job)
+        artifacts = self._artifacts(row) if row["state"] == SUCCEEDED else []
+        return page_of(self._storage, f"artifacts of {job}", artifacts, asked)
 
     def artifact(self, caller: Caller, job: str, file_name: str) -> v1.Artifact | None:
         """The artifact of this name; None if a job has none.
@@ -274,9 +277,9 @@ class Jobs:
         Raises:
             Refusal: no such job is visible to the caller.
         """
-        succeeded = self._row(caller, job)["state"] == SUCCEEDED
-        row = self._storage.row("SELECT * FROM artifacts WHERE job = ? AND file_name = ?", job, file_name)
-        return _artifact(job, row) if row and succeeded else None
+        row = self._row(caller, job)
+        file = self._storage.row("SELECT * FROM artifacts WHERE job = ? AND file_name = ?", job, file_name)
+        return _artifact(_name_of(row), file) if file and row["state"] == SUCCEEDED else None
 
     def folder(self, job: str) -> str:
         """The key under which its artifacts are stored."""
@@ -510,7 +513,8 @@ class Jobs:
 
     def _message(self, row: Row, *, basic: bool = False) -> v1.Job:
         made = v1.Job(
-            name=f"jobs/{row['id']}",
+            name=_name_of(row),
+            creator=row["creator"],
             state=row["state"],
             progress=None if row["state"] in FINAL else self._progress.get(row["id"]),
             error=v1.JobError.FromString(row["error"]) if row["error"] else None,
@@ -525,7 +529,7 @@ class Jobs:
             made.artifact_count = count["count"] if count and row["state"] == SUCCEEDED else 0
         else:
             made.spec.ParseFromString(row["spec"])
-            made.artifacts.extend(self._artifacts(row["id"]) if row["state"] == SUCCEEDED else ())
+            made.artifacts.extend(self._artifacts(row) if row["state"] == SUCCEEDED else ())
             made.failures.extend(self._failures(row["id"]) if row["state"] in FINAL else ())
             made.notes.extend(self._notes(row["id"]) if row["state"] == SUCCEEDED else ())
             made.artifact_count = len(made.artifacts)
@@ -562,10 +566,14 @@ def _with_request(db: Database, caller: Caller, request_id: str) -> Row | None:
     return row
 
 
+def _name_of(row: Row) -> str:
+    return f"{prefix_of(row['realm'])}jobs/{row['id']}"
+
+
 def _artifact(job: str, row: Row) -> v1.Artifact:
     name = row["file_name"]
     kind = next((kind for ending, kind in _MEDIA_TYPES.items() if name.endswith(ending)), "application/octet-stream")
-    place = f"jobs/{job}/artifacts/{name}"
+    place = f"{job}/artifacts/{name}"
     return v1.Artifact(name=place, file_name=name, size_bytes=row["size"], sha256=row["sha256"], media_type=kind)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from augment_server.api.service import Service
 from augment_server.base.limits import Limits
 from augment_server.base.observer import Observer
+from augment_server.base.people import Person
 from augment_server.base.threads import Apart
 from augment_server.jobs.jobs import Jobs
 from augment_server.jobs.retention import Retention
@@ -51,7 +52,7 @@ class Core:
         prefixes: URLs of buckets below which clients may name objects.
         outputs: URLs of buckets below which clients may have outputs written.
         role: ``both``; ``front``, which begins no jobs; or ``work``, which leaves old data to the others.
-        client_of: returns a context's caller; ``name:…``, ``token:…`` and ``certificate:…`` see only their own data.
+        person_of: returns a context's caller, with the roles that it has.
 
     Raises:
         AugmentError: another server works in the directory, or it cannot be written to.
@@ -63,7 +64,7 @@ class Core:
         limits: Limits,
         roots: Sequence[Path],
         observer: Observer,
-        client_of: Callable[[Any], str],
+        person_of: Callable[[Any], Person],
         *,
         repair: bool = False,
         network: bool = False,
@@ -96,7 +97,7 @@ class Core:
             limits,
             self._places,
             observer,
-            client_of,
+            person_of,
             self._apart,
         )
         self._tasks: list[asyncio.Task[None]] = []

@@ -15,19 +15,11 @@ from typing import Any, TextIO
 
 from augment_server.base.interception import Call
 from augment_server.base.observer import Observer
+from augment_server.base.people import WRITES
 from augment_server.base.threads import relay
 
 _LOGGER = "augment_server"
 _LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: libraries whose log is included
-_TOLD = (  # what changes something
-    "UploadTrace",
-    "UploadBytes",
-    "CreateJob",
-    "CancelJob",
-    "DeleteJob",
-    "DeleteUpload",
-    "Augment",
-)
 
 
 class Logs(Observer):
@@ -54,14 +46,16 @@ class Logs(Observer):
             yield
         finally:
             name = call.method.rpartition("/")[2]
-            if call.code != "OK" or name in _TOLD:
+            if call.code != "OK" or name in WRITES:
                 seconds = round(time.monotonic() - begin, 6)
+                about = {"resource": call.resource, "reason": call.reason}
                 self.log(
                     logging.INFO,
                     "call",
                     method=name,
                     code=call.code,
                     client=call.client,
+                    **{field: value for field, value in about.items() if value},
                     seconds=seconds,
                     received_bytes=call.received_bytes,
                     sent_bytes=call.sent_bytes,

@@ -33,7 +33,7 @@ from augment_server.api.reflecting import add_reflection
 from augment_server.base.interception import Around, CallInterceptor
 from augment_server.base.limits import Limits
 from augment_server.base.observer import Observer, Observers
-from augment_server.base.security import Address, Gate, TlsFiles, Tokens, client_of
+from augment_server.base.security import Address, Gate, TlsFiles, Tokens, client_of, person_of
 from augment_server.ops.core import Core
 from augment_server.ops.logs import Logs
 from augment_server.ops.metrics import Metrics, MetricsPort
@@ -208,7 +208,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             settings.limits,
             settings.roots,
             observer,
-            known_by,
+            functools.partial(person_of, tokens=settings.tokens),
             repair=settings.repair,
             network=settings.network_state,
             catalog=settings.catalog,

@@ -138,6 +138,7 @@ ADDED = {
         "deadline_ms": "INTEGER",
         "due_ns": "INTEGER NOT NULL DEFAULT 0",  # created_ns, earlier for each level of priority
         "changed_ns": "INTEGER",  # when one of the columns above was changed by its owner
+        "creator": "TEXT NOT NULL DEFAULT ''",  # who created it, if it is of a project
         "folder": "TEXT NOT NULL DEFAULT ''",  # the key of that with its artifacts; empty: an earlier version's
         **_ATTEMPT,
     },

@@ -11,9 +11,9 @@ from augment.v1 import resources_pb2 as v1
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, stem
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.names import id_of, safe_file_name, safe_path
+from augment_server.base.people import Caller, prefix_of
 from augment_server.storage.catalog import Database, Row
 from augment_server.storage.storage import Storage
-from augment_server.storage.uploads import Caller
 
 _SUCCEEDED = v1.Job.STATE_SUCCEEDED
 _OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need only the metrics of an earlier job
@@ -255,6 +255,7 @@ class Inputs:
             yield trace
 
     def _read(self, job: str) -> Earlier:
+        _expect_same_project(self._caller, job, "job")
         query, values = "SELECT * FROM jobs WHERE id = ? AND realm = ?", (id_of(job, "jobs"), self._caller.realm)
         row = self._db.execute(query, values).fetchone()
         if row is None:
@@ -329,8 +330,14 @@ def _expect_different(traces: Sequence[Given], paths: Sequence[str], others: Map
         seen[outputs] = name
 
 
+def _expect_same_project(caller: Caller, name: str, field: str) -> None:
+    if name.startswith("projects/") and not name.startswith(prefix_of(caller.realm) or "/"):
+        raise invalid(field, f"{name[:80]} is of another project than the job; send it, or make it, in this one")
+
+
 def _complete_upload(db: Database, caller: Caller, name: str) -> Row:
-    upload = name.removeprefix("uploads/")
+    _expect_same_project(caller, name, "upload")
+    upload = id_of(name, "uploads", "upload")
     query = "SELECT * FROM uploads WHERE id = ? AND realm = ?"
     row: Row | None = db.execute(query, (upload, caller.realm)).fetchone()
     if row is None:

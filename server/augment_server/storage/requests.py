@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from augment_server.base.errors import Refusal, invalid
+from augment_server.base.people import Caller
 from augment_server.storage.storage import Storage, now_ns
-from augment_server.storage.uploads import Caller
 
 LIFE_NS = 24 * 3600 * 10**9
 MOST_REQUEST_ID = 200

@@ -14,6 +14,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
+from augment_server.base.people import Caller, prefix_of
 from augment_server.storage.catalog import Database, Row
 from augment_server.storage.filters import Field
 from augment_server.storage.folder import BytesLost, Part
@@ -34,14 +35,6 @@ FIELDS = {
     "size_bytes": Field("number", "COALESCE(size, received)"),
     "sha256": Field("text", "sha256"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller: ``client`` for limits; ``realm`` for visibility, which all unauthenticated callers share."""
-
-    client: str
-    realm: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +170,7 @@ class Uploads:
 
     def _message(self, row: Row, received: int) -> v1.Upload:
         made = v1.Upload(
-            name=f"uploads/{row['id']}",
+            name=f"{prefix_of(row['realm'])}uploads/{row['id']}",
             file_name=row["file_name"],
             state=v1.Upload.STATE_COMPLETE if row["complete"] else v1.Upload.STATE_ACTIVE,
             received_bytes=received,
