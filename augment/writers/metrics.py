@@ -60,18 +60,18 @@ class MetricsSeam(Seam, frozen=True, tag=NAME):
         content = old.read()
         until = content.index(_ANALYSES)  # in texts, ends of lines are escaped
         alone, analyses = content[until - self.verdict_size : until], content[until:]
-        told = content[: until - self.verdict_size].find(b"\n    " + _json(ROWS_ALONE) + b": ")
-        if told >= 0:
-            own = msgspec.json.decode(content[told:].partition(b": ")[2].partition(b"\n")[0].rstrip(b","))
-            analyses = _replaced(analyses, own)[0]
+        marked = content[: until - self.verdict_size].find(b"\n    " + _json(ROWS_ALONE) + b": ")
+        if marked >= 0:
+            rows_alone = msgspec.json.decode(content[marked:].partition(b": ")[2].partition(b"\n")[0].rstrip(b","))
+            analyses = _replaced(analyses, rows_alone)[0]
         name = "verdict"
         for member in [each.reported for each in annotations if isinstance(each, ReportedTrack)][:1]:
             if alone and member["verdict"]:
                 rows = found_in_job(msgspec.json.decode(alone)["rows"], member["rows"])
                 new.write(b',\n  "verdict": ' + _verdict({"text": member["verdict"], "rows": rows}))
                 name = ALONE
-            analyses, own = _replaced(analyses, member["rows"])
-            members = {k: _json(v) for k, v in member.items()} | {ROWS_ALONE: _json(own)}
+            analyses, rows_alone = _replaced(analyses, member["rows"])
+            members = {k: _json(v) for k, v in member.items()} | {ROWS_ALONE: _json(rows_alone)}
             new.write(b",\n  " + _json(TOLD) + b": " + _members(members, b"  "))
         if alone:
             new.write(b",\n  " + _json(name) + b": " + alone)
@@ -80,9 +80,9 @@ class MetricsSeam(Seam, frozen=True, tag=NAME):
 
 def _replaced(analyses: bytes, rows: Sequence[Mapping[str, Any]]) -> tuple[bytes, list[dict[str, Any]]]:
     """The analyses of a sidecar with these ``rows`` of the diagnosis in place of those of their rules; and those."""
-    told, before = {row["rule"]: row for row in rows}, list[dict[str, Any]]()
+    of_rule, before = {row["rule"]: row for row in rows}, list[dict[str, Any]]()
     start = analyses.find(_DIAGNOSIS)
-    if not told or start < 0:
+    if not of_rule or start < 0:
         return analyses, before
     stop = analyses.index(b"\n    ", start + len(_DIAGNOSIS))
     while analyses[stop : stop + 7] == b"\n      ":  # a line for each row
@@ -91,9 +91,9 @@ def _replaced(analyses: bytes, rows: Sequence[Mapping[str, Any]]) -> tuple[bytes
     for place, line in enumerate(lines):
         if line.startswith(b"      {"):
             row = msgspec.json.decode(line.rstrip(b","))
-            if row["rule"] in told:
+            if row["rule"] in of_rule:
                 before.append(row)
-                lines[place] = b"      " + _json(told[row["rule"]]) + b"," * line.endswith(b",")
+                lines[place] = b"      " + _json(of_rule[row["rule"]]) + b"," * line.endswith(b",")
     return analyses[:start] + b"\n".join(lines) + analyses[stop:], before
 
 
