@@ -73,9 +73,9 @@ class Cause(Struct, frozen=True):
 @derived
 def fetching(trace: Trace) -> Cause | None:
     """Fetches of batches, but those that only take from workers what is there: their time is the host's own."""
-    rows, launches = fetches_in_steps(trace), kernel_launches(trace)
-    if len(launches):
-        of_workers = strings_where(trace, lambda name: WORKERS in name)[trace.events.name[rows]]
+    rows = fetches_in_steps(trace)
+    of_workers = strings_where(trace, lambda name: WORKERS in name)[trace.events.name[rows]]
+    if of_workers.any() and len(launches := kernel_launches(trace)):
         rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * median(trace.events.dur[launches]))]
     return _of_slices(trace, rows)
 
