@@ -393,6 +393,7 @@ def server_options(function: Function) -> Function:
     for name, kind in {
         **dict.fromkeys(("tls-key", "tls-cert", "tls-ca", "token-file"), _FILE),
         "patience": click.FloatRange(min=0),
+        "project": str,
     }.items():
         variable = f"AUGMENT_{name.upper().replace('-', '_')}"
         function = click.option(f"--{name}", type=kind, envvar=variable, hidden=True)(function)
@@ -411,6 +412,7 @@ def client_of(
     server: str | None,
     forget: bool,
     patience: float | None,
+    project: str | None,
     token_file: Path | None,
     tls: bool,
     tls_ca: Path | None,
@@ -424,7 +426,7 @@ def client_of(
     """
     if server is None:
         context = click.get_current_context()
-        for name in ("forget", "patience", "token_file", "tls", "tls_ca", "tls_cert", "tls_key"):
+        for name in ("forget", "patience", "project", "token_file", "tls", "tls_ca", "tls_cert", "tls_key"):
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise UsageError(f"--{name.replace('_', '-')}: needs --server grpc://HOST:PORT")
         yield None
@@ -448,7 +450,8 @@ def client_of(
             say(f"augment: {address}: {what}; waiting for up to {patience_s:g} s")
 
     token = _token(token_file)
-    with Client(address, token=token, tls=secured, patience_s=patience_s, waiting=waiting, forget=forget) as client:
+    how = {"patience_s": patience_s, "waiting": waiting, "forget": forget, "project": project or ""}
+    with Client(address, token=token, tls=secured, **how) as client:  # type: ignore[arg-type]
         yield client
 
 

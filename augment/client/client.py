@@ -32,6 +32,8 @@ class Client(Session):
         patience_s: how long to retry while the server is full or busy, or no longer answers (it may be restarting).
         waiting: called before each pause with the reason for it.
         forget: remove each trace from the server once its job is created; otherwise the server keeps it for a while.
+        project: the project whose the uploads and jobs are, in which the token has the role of a writer; the jobs stay
+            for its members.
 
     Raises:
         UsageError: a file of ``tls`` cannot be used, or ``token`` cannot be sent.

@@ -92,13 +92,14 @@ class Session:
         patience_s: float = PATIENCE_S,
         waiting: Callable[[str], object] = lambda _: None,
         forget: bool = False,
+        project: str = "",
     ) -> None:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit()):
             raise UsageError(f"{address}: must be HOST:PORT, such as 127.0.0.1:50051")
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise UsageError("a token must consist of printable ASCII characters, and must not be empty")
-        self.address, self._forgets = address, forget
+        self.address, self._forgets, self._parent = address, forget, f"projects/{project}" if project else ""
         self._prefixes: tuple[str, ...] | None = None
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
@@ -122,7 +123,7 @@ class Session:
         Another client with the same trace and ``forget`` may have removed the upload.
         """
         for again in range(_MOST_SENT):
-            request = service_pb2.CreateJobRequest(spec=wanted(), request_id=str(uuid.uuid4()))
+            request = service_pb2.CreateJobRequest(spec=wanted(), request_id=str(uuid.uuid4()), parent=self._parent)
             try:
                 return self._connection.ask(self._stub.CreateJob, request, deadline, path).job
             except ServiceError as error:
@@ -143,7 +144,7 @@ class Session:
         if "://" in path and self.reads(path):
             return path
         try:
-            upload = Upload(path, sent_name(path), self._connection)
+            upload = Upload(path, sent_name(path), self._connection, self._parent)
         except OSError as error:
             raise InputError(path, (error.strerror or str(error)).lower()) from error
         return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
@@ -226,8 +227,12 @@ class Session:
                     raise
 
     def _forget(self, job: str) -> None:
-        """Remove the job and its artifacts from the server; if that fails, the server's retention removes them."""
-        self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
+        """Remove the job and its artifacts from the server; if that fails, the server's retention removes them.
+
+        The members of a project keep it.
+        """
+        if not self._parent:
+            self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
 
     def _try(self, method: Callable[..., object], request: object) -> None:
         with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel is closed

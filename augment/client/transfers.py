@@ -42,12 +42,13 @@ class Upload:
     Args:
         path: the file.
         file_name: its name on the server.
+        parent: the project whose it becomes; empty: the caller's own.
 
     Raises:
         OSError: the file cannot be read.
     """
 
-    def __init__(self, path: str, file_name: str, connection: Connection) -> None:
+    def __init__(self, path: str, file_name: str, connection: Connection, parent: str = "") -> None:
         self._path, self._connection = path, connection
         hashed, self._size = hashlib.sha256(), 0
         with open(path, "rb") as file:
@@ -55,7 +56,8 @@ class Upload:
                 hashed.update(chunk)
                 self._size += len(chunk)
         sha256 = hashed.hexdigest()
-        self._start = service_pb2.StartUploadRequest(file_name=file_name, size_bytes=self._size, sha256=sha256)
+        start = service_pb2.StartUploadRequest(file_name=file_name, size_bytes=self._size, sha256=sha256, parent=parent)
+        self._start = start
         self._sent = 0
         self._taken_over = False
 

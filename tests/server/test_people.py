@@ -13,12 +13,14 @@ import grpc
 import pytest
 from in_process import Server, serving, told_by, trace
 from serving_process import Server as Process
+from serving_process import augment
 from serving_process import serving as started
 
 from augment.client import Client
 from augment.errors import ServiceError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment.v1 import service_pb2_grpc
 from augment_server.base.people import RIGHTS, ROLES
 from augment_server.base.security import Tokens
 
@@ -207,3 +209,16 @@ def test_a_colleague_follows_a_link_over_http(process: Process, tmp_path: Path) 
         asked(f"{job}:cancel", "read", b"{}")
     error.value.close()
     assert error.value.code == 403
+
+
+def test_the_command_leaves_its_job_to_the_members_of_a_project(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("write")
+    path = trace(tmp_path / "kept.json")
+    of_ci = {"AUGMENT_TOKEN_FILE": str(tmp_path / "token"), "AUGMENT_PROJECT": "team"}
+    ended = augment("run", path, "--server", f"grpc://{process.address}", **of_ci)
+    assert ended.returncode == 0, ended.stderr
+    asked, token = calls.ListJobsRequest(parent=TEAM, page_size=1), ("authorization", "Bearer read")
+    with grpc.insecure_channel(process.address) as channel:
+        (job,) = service_pb2_grpc.AugmentServiceStub(channel).ListJobs(asked, metadata=(token,)).jobs
+    assert (job.state, job.creator) == (v1.Job.STATE_SUCCEEDED, "name:ci")
+    assert job.spec.augment.input.upload.startswith(f"{TEAM}/uploads/")
