@@ -1,11 +1,15 @@
-"""Two servers on one catalog and one folder; servers, workers and PostgreSQL are killed. Exits 1 if anything is lost.
+"""Two fronts, three workers, PostgreSQL and a store (SeaweedFS), each killed at random moments.
 
-python benchmarks/service_kills.py [--kills 50] [--jobs 400] [--seed 1]
+Meanwhile four clients upload, run jobs of one trace and whole jobs, and watch. Exits 1 if anything is lost, done twice,
+or not as the command's.
+
+python benchmarks/service_kills.py [--kills 50] [--jobs 400] [--ranks 64] [--seed 1]    kills: of each kind
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -13,20 +17,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / part) for part in ("", "server", "tests/server", "tests/support")]
 
-from killing import storm  # noqa: E402
+from killing import Storm  # noqa: E402
 from postgres_cluster import cluster  # noqa: E402
 
 
 def main() -> int:
     """Run it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("kills", 50), ("jobs", 400), ("seed", 1)):
+    for name, default in (("kills", 50), ("jobs", 400), ("ranks", 64), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
+    kills = ["front", "worker", "postgres", "store"] * asked.kills
+    random.Random(asked.seed).shuffle(kills)
     with tempfile.TemporaryDirectory() as folder, cluster() as catalog:
-        tally = storm(Path(folder), catalog, kills=asked.kills, jobs=asked.jobs, seed=asked.seed)
+        tally = Storm(Path(folder), catalog, asked.ranks, asked.seed).run(kills, asked.jobs)
     print(tally)
-    return int(bool(tally.lost or tally.twice or tally.wrong))
+    return int(bool(tally.lost or tally.twice or tally.wrong or tally.errors))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Servers, their workers and PostgreSQL are killed at random moments, while clients have jobs done."""
+"""Fronts, workers, PostgreSQL and the store are killed at random moments, while clients have jobs done."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
 import psycopg
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 from in_process import trace
+from object_store import new_store, weed
 from postgres_cluster import Cluster
-from serving_process import Ended, Server, augment
+from serving_process import Ended, Server, Worker, augment
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -28,8 +32,9 @@ from augment.v1.service_pb2_grpc import AugmentServiceStub
 
 T = TypeVar("T")
 PATIENCE_S = 240.0
-CLIENTS = 4
+CLIENTS, WORKERS = 4, 3
 FINAL = (v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED)
+_AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED")
 
 
 @dataclass
@@ -39,112 +44,196 @@ class Tally:
     jobs: int
     kills: Counter[str] = field(default_factory=Counter)
     again: int = 0  #: attempts beyond the first
+    refused: Counter[str] = field(default_factory=Counter)  #: calls, by reason; they were repeated
     lost: int = 0  #: accepted jobs that are not there, or not done; but those whose workers were killed twice
     twice: int = 0  #: jobs or artifacts beyond those asked for
-    wrong: int = 0  #: artifacts that differ from the command's
+    wrong: int = 0  #: jobs of which an artifact differs from the command's
+    errors: list[str] = field(default_factory=list)  #: what ended a client
     seconds: float = 0.0
 
 
-def storm(folder: Path, catalog: Cluster, *, kills: int, jobs: int, seed: int) -> Tally:
-    """Kill ``kills`` times, while ``jobs`` jobs are asked for; returns once all are done.
+class Storm:
+    """Two servers, in one folder; or, with ``ranks``, two fronts and three workers, with a store.
 
-    Each client sends its requests, with an id, to both servers in turn until it has an answer.
+    Args:
+        folder: for traces and state.
+        catalog: for all.
+        ranks: of each second job of a client, which is a whole job; the others are of one trace.
+        seed: of the moments.
     """
-    path, tally, chance, began = trace(folder / "a.json", 200), Tally(jobs), random.Random(seed), time.monotonic()
-    out = folder / "out"
-    assert augment("run", path, "-o", out, "--quiet").returncode == 0
-    url, state = catalog.url("storm"), folder / "state"
-    ports = [_free_port() for _ in range(2)]
-    flags = ("--catalog", url, "--max-running-jobs", 1, "--max-client-jobs", jobs, "--max-job-attempts", 100 + kills)
 
-    def start(port: int) -> Server:
+    def __init__(self, folder: Path, catalog: Cluster, ranks: int, seed: int) -> None:
+        self._folder, self._catalog, self._ranks, self._chance = folder, catalog, ranks, random.Random(seed)
+        self._url = catalog.url("storm")
+        flags = ["--catalog", self._url, "--max-job-attempts", 10_000]
+        self._flags = [*flags, "--store", new_store()] if ranks else [*flags, "--max-running-jobs", 1]
+        self._ports = [_free_port() for _ in range(2)]
+        self._traces, self._wanted = {}, {}  # of each client
+        for number in range(CLIENTS):
+            here = folder / f"client{number}"
+            self._traces[number] = [
+                trace(here / "job" / f"rank{at}.json", 100 + at, f"k{number}") for at in range(ranks or 1)
+            ]
+            self._wanted[number] = [_of_command(path, here / f"out{at}") for at, path in enumerate(self._inputs(here))]
+        self._servers = [self._server(port) for port in self._ports]
+        self._workers = [self._worker() for _ in range(WORKERS if ranks else 0)]
+        self._channels = [grpc.insecure_channel(f"127.0.0.1:{port}") for port in self._ports]
+        self._stubs = [AugmentServiceStub(channel) for channel in self._channels]
+        self._names: list[str] = []
+
+    def _inputs(self, folder: Path) -> list[Path]:
+        return [folder / "job" / "rank0.json", *([folder / "job"] if self._ranks else [])]
+
+    def _started(self, start: Callable[[], Server]) -> Server:
         while True:
-            with contextlib.suppress(Ended):  # PostgreSQL was killed meanwhile, or the port is not free yet
-                return Server(state, *flags, listen=f"127.0.0.1:{port}")
+            with contextlib.suppress(Ended):  # what it needs was killed meanwhile, or the port is not free yet
+                return start()
             time.sleep(0.2)
 
-    servers = [start(port) for port in ports]
-    channels = [grpc.insecure_channel(f"127.0.0.1:{port}") for port in ports]
-    stubs = [AugmentServiceStub(channel) for channel in channels]
-    names: list[str] = []
+    def _server(self, port: int) -> Server:
+        state = self._folder / (f"state{port}" if self._ranks else "state")
+        flags = [*self._flags, "--max-client-jobs", 10_000, *(["--role", "front"] if self._ranks else [])]
+        return self._started(lambda: Server(state, *flags, listen=f"127.0.0.1:{port}"))
 
-    def ask(call: Callable[[AugmentServiceStub], T]) -> T:
+    def _worker(self) -> Server:
+        return self._started(lambda: Worker(*self._flags, "--max-running-jobs", 1))
+
+    def run(self, kills: Sequence[str], jobs: int) -> Tally:
+        """Kill these, one after the other, while ``jobs`` jobs are asked for; returns once all are done."""
+        tally, began = Tally(jobs), time.monotonic()
+        clients = [threading.Thread(target=self._client, args=(tally, at), daemon=True) for at in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        for what in kills:
+            time.sleep(self._chance.uniform(0.3, 1.5))
+            self._kill(what)
+            tally.kills[what] += 1
+        for client in clients:
+            client.join(PATIENCE_S + began - time.monotonic() + 2 * len(kills) + jobs)
+        tally.lost += sum(client.is_alive() for client in clients)
+        for name in self._names:
+            job = self._ask(tally, lambda stub, name=name: stub.GetJob(calls.GetJobRequest(name=name), timeout=20)).job  # type: ignore[misc]
+            tally.again += job.attempt_count - 1
+            tally.lost += job.state != v1.Job.STATE_SUCCEEDED and not self._may_fail(job)
+        for each in (*self._servers, *self._workers):
+            each.terminate()
+            each.close()
+        for channel in self._channels:
+            channel.close()
+        with psycopg.connect(self._url) as connection:
+            row = connection.execute("SELECT COUNT(*), COUNT(DISTINCT request_id) FROM jobs").fetchone()
+            assert row
+            tally.twice = row[0] - row[1] + len(self._names) - len(set(self._names))
+            tally.lost += jobs - row[1]
+            (attempts,) = connection.execute(
+                "SELECT COALESCE(SUM(attempts - 1), 0) FROM parts WHERE attempts > 0"
+            ).fetchone() or [0]
+            tally.again += int(attempts)
+        tally.seconds = time.monotonic() - began
+        return tally
+
+    def _may_fail(self, job: v1.Job) -> bool:
+        """Whether the processes that did it were killed twice, of which a job ends."""
+        return not self._ranks and job.error.reason == "WORKER_DIED"
+
+    def _kill(self, what: str) -> None:
+        at, servers = self._chance.randrange(2), self._servers
+        if what == "postgres":
+            self._catalog.kill()
+            time.sleep(self._chance.uniform(0.0, 0.5))
+            self._catalog.start()
+        elif what == "store":
+            weed().stop()
+            time.sleep(self._chance.uniform(0.0, 3.0))
+            weed().start()
+        elif what == "process":
+            with contextlib.suppress(ProcessLookupError, IndexError, FileNotFoundError):
+                os.kill(self._chance.choice(servers[at].workers), signal.SIGKILL)
+        elif what == "worker":
+            at = self._chance.randrange(WORKERS)
+            _kill(self._workers[at])
+            self._workers[at] = self._worker()
+        else:
+            _kill(servers[at])
+            servers[at] = self._server(self._ports[at])
+
+    def _ask(self, tally: Tally, call: Callable[[AugmentServiceStub], T]) -> T:
+        """The answer of either server, which are asked in turn until one gives it."""
         until, at = time.monotonic() + PATIENCE_S, random.randrange(2)
         while True:
             at += 1
             try:
-                return call(stubs[at % 2])
+                return call(self._stubs[at % 2])
             except grpc.RpcError as error:
-                is_away = error.code().name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED")  # type: ignore[attr-defined]
-                if not is_away or time.monotonic() > until:
+                tally.refused[_reason(error)] += 1
+                if error.code().name not in _AWAY or time.monotonic() > until:  # type: ignore[attr-defined]
                     raise
                 time.sleep(0.1)
 
-    def upload(stub: AugmentServiceStub) -> str:
-        start = calls.StartUploadRequest(
-            file_name="a.json", size_bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest()
-        )
-        parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=path.read_bytes(), finish=True)]
-        return str(stub.UploadTrace(iter(parts), timeout=20).upload.name)
+    def _client(self, tally: Tally, number: int) -> None:
+        try:
+            for at in range(number, tally.jobs, CLIENTS):
+                self._job(tally, number, at)
+        except Exception as error:
+            tally.errors.append(f"{error!r}"[:2000])
 
-    def client(number: int) -> None:
-        for at in range(number, jobs, CLIENTS):
-            spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=ask(upload))))
-            request = calls.CreateJobRequest(spec=spec, request_id=f"job{at}")
-            names.append(name := ask(lambda stub, request=request: stub.CreateJob(request, timeout=20)).job.name)  # type: ignore[misc]
+    def _job(self, tally: Tally, number: int, at: int) -> None:
+        """Send, ask, watch, read and compare, as client ``number``."""
+        ask, paths = partial(self._ask, tally), self._traces[number]
+        whole = self._ranks > 0 and at // CLIENTS % 2 == 1
+        sent = {path.name: ask(partial(_upload, path)) for path in (paths if whole else paths[:1])}
+        inputs = [v1.Input(upload=name, file_name=file if whole else "") for file, name in sent.items()]
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=inputs[0]))
+        if whole:
+            spec = v1.JobSpec(job=v1.WholeJobSpec(inputs=inputs, name="job"))
+        request = calls.CreateJobRequest(spec=spec, request_id=f"job{at}")
+        self._names.append(name := ask(lambda stub: stub.CreateJob(request, timeout=20)).job.name)
 
-            def watched(stub: AugmentServiceStub, name: str = name) -> v1.Job:
-                *_, last = stub.WatchJob(calls.WatchJobRequest(name=name), timeout=PATIENCE_S)
-                return last.job
+        def watched(stub: AugmentServiceStub) -> v1.Job:
+            *_, last = stub.WatchJob(calls.WatchJobRequest(name=name), timeout=PATIENCE_S)
+            return last.job
 
-            assert ask(watched).state in FINAL
+        job = ask(watched)
+        assert job.state in FINAL
+        if job.state == v1.Job.STATE_SUCCEEDED:
+            tally.wrong += {each.file_name: ask(partial(_read, each.name)) for each in job.artifacts} != self._wanted[
+                number
+            ][whole]
+        elif not self._may_fail(job):
+            tally.errors.append(f"{job.error}")
+        for upload in sent.values() if self._ranks else ():  # so that the next job sends it again
+            forget = calls.DeleteUploadRequest(name=upload, request_id=f"forget {at} {upload}")
+            ask(lambda stub, forget=forget: stub.DeleteUpload(forget, timeout=20))  # type: ignore[misc]
 
-    threads = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for number in range(kills):
-        time.sleep(chance.uniform(0.3, 1.5))
-        what = ("server", "worker", "server", "postgres")[number % 4]
-        if what == "postgres":
-            catalog.kill()
-            time.sleep(chance.uniform(0.0, 0.5))
-            catalog.start()
-        elif what == "worker":
-            with contextlib.suppress(ProcessLookupError, IndexError, FileNotFoundError):
-                os.kill(chance.choice(chance.choice(servers).workers), signal.SIGKILL)
-        else:
-            at = chance.randrange(2)
-            servers[at].process.kill()
-            servers[at].close()
-            servers[at] = start(ports[at])
-        tally.kills[what] += 1
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    tally.lost = sum(thread.is_alive() for thread in threads)
-    wanted = {each.name: each.read_bytes() for each in out.iterdir() if not each.name.endswith((".summary", ".jsonl"))}
-    for name in names:
-        job = ask(lambda stub, name=name: stub.GetJob(calls.GetJobRequest(name=name), timeout=20)).job  # type: ignore[misc]
-        tally.again += job.attempt_count - 1
-        if job.state != v1.Job.STATE_SUCCEEDED:
-            tally.lost += job.error.reason != "WORKER_DIED"
-            continue
-        made = {}
-        for artifact in job.artifacts:
-            request = calls.ReadArtifactRequest(name=artifact.name)
-            read = ask(lambda stub, request=request: list(stub.ReadArtifact(request, timeout=60)))  # type: ignore[misc]
-            made[artifact.file_name] = b"".join(each.chunk for each in read)
-        tally.wrong += made != wanted
-    for server, channel in zip(servers, channels, strict=True):
-        channel.close()
-        server.terminate()
-        server.close()
-    with psycopg.connect(url) as connection:
-        row = connection.execute("SELECT COUNT(*), COUNT(DISTINCT request_id) FROM jobs").fetchone()
-        assert row
-        tally.twice = row[0] - row[1] + len(names) - len(set(names))
-        tally.lost += jobs - row[1]
-    tally.seconds = time.monotonic() - began
-    return tally
+
+def _reason(error: grpc.RpcError) -> str:
+    """The reason of a refusal; that of a lost connection is its code."""
+    info, status = error_details_pb2.ErrorInfo(), rpc_status.from_call(error)
+    if any(detail.Unpack(info) for detail in (status.details if status else ())):
+        return str(info.reason)
+    return str(error.code().name)  # type: ignore[attr-defined]
+
+
+def _upload(path: Path, stub: AugmentServiceStub) -> str:
+    data = path.read_bytes()
+    start = calls.StartUploadRequest(file_name=path.name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=data, finish=True)]
+    return str(stub.UploadTrace(iter(parts), timeout=20).upload.name)
+
+
+def _read(name: str, stub: AugmentServiceStub) -> bytes:
+    return b"".join(each.chunk for each in stub.ReadArtifact(calls.ReadArtifactRequest(name=name), timeout=60))
+
+
+def _of_command(path: Path, out: Path) -> dict[str, bytes]:
+    """The outputs of ``augment run``."""
+    assert augment("run", path, "-o", out, "--quiet").returncode == 0
+    return {each.name: each.read_bytes() for each in out.iterdir() if not each.name.endswith((".summary", ".jsonl"))}
+
+
+def _kill(server: Server) -> None:
+    server.process.kill()
+    server.close()
 
 
 def _free_port() -> int:

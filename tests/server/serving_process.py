@@ -48,8 +48,8 @@ class Server:
         self.metrics = self._told("metrics on ") if "--metrics-listen" in flags else ""
         self.http = self._told("http on ") if "--http" in flags else ""
 
-    def _begin(self, program: Sequence[object], *args: object) -> None:
-        command = [sys.executable, *map(str, (*program, *args)), "--log-format", "json"]
+    def _begin(self, program: Sequence[object], name: str, *args: object) -> None:
+        command = [sys.executable, *map(str, (*program, name, "--log-format", "json", *args))]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8", env=environment())
         self._errors: list[str] = []
