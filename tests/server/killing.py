@@ -202,8 +202,16 @@ class Storm:
         elif not self._may_fail(job):
             tally.errors.append(f"{job.error}")
         for upload in sent.values() if self._ranks else ():  # so that the next job sends it again
-            forget = calls.DeleteUploadRequest(name=upload, request_id=f"forget {at} {upload}")
-            ask(lambda stub, forget=forget: stub.DeleteUpload(forget, timeout=20))  # type: ignore[misc]
+            ask(partial(_forget, upload))
+
+
+def _forget(upload: str, stub: AugmentServiceStub) -> None:
+    """Remove an upload, which a call whose answer was lost may have done."""
+    try:
+        stub.DeleteUpload(calls.DeleteUploadRequest(name=upload), timeout=20)
+    except grpc.RpcError as error:
+        if error.code().name != "NOT_FOUND":  # type: ignore[attr-defined]
+            raise
 
 
 def _reason(error: grpc.RpcError) -> str:

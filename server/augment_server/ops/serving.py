@@ -239,8 +239,9 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             ports = _Ports(server, probes, bound, http)
         gc.collect()
         gc.freeze()  # what stays is not looked through again, whenever calls are collected
-        where: dict[str, Any] = {"address": str(ports.address), "tls": bool(settings.tls)} if ports else {}
-        logs.log(logging.INFO, "serving" if ports else "working", version=__version__, **where)
+        where: dict[str, Any] = {"address": str(ports.address)} if ports else {}
+        said = {**where, "version": __version__, "tls": bool(settings.tls)}
+        logs.log(logging.INFO, "serving" if ports else "working", **said)
         if lower := _lowered(wished, settings.limits):
             level = logging.WARNING if "max_calls" in lower else logging.INFO
             logs.log(level, "limits are lower: the system allows few open files", **lower)
