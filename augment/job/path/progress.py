@@ -253,8 +253,10 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         sort = np.empty(0, np.int64)
     else:
         sort = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.step)[1]
-    columns: list[list[Int64s]] = []
-    parts: list[Parts] = []
+    size, used = len(matched.instance) + len(summaries), 0
+    member_of = np.empty(size, matched.member.dtype)
+    row, begins, ends, own_ns = np.empty((4, size), np.int64)
+    parts = np.zeros((len(Parts._fields), size), np.int64)  # which takes no memory where nothing is written
     for member, summary in enumerate(summaries):
         rows = matched.rows_of(member)
         if not len(rows):
@@ -276,16 +278,14 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
             spent = Parts(*(np.append(part, last) for part, last in zip(spent, tail, strict=True)))
             since, ts = np.append(since, ts[-1]), np.append(ts, finish)
             rows_, before = np.append(rows_, rows_[-1]), np.append(before, LAST)
-        columns.append([np.full(len(rows_), member), rows_, before, ts, ts - since - spent.communication])
-        parts.append(spent)
-    if not columns:
-        none = np.empty(0, np.int64)
-        return Stretches(matched.member[:0], none, none, none, none, Parts(*[none] * len(Parts._fields)))
-    member_of, row, begins, ts, own_ns = (
-        np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True)
-    )
-    spent_all = Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return Stretches(member_of.astype(matched.member.dtype, copy=False), row, begins, ts, own_ns, spent_all)
+        place = slice(used, used + len(rows_))
+        member_of[place], row[place], begins[place], ends[place] = member, rows_, before, ts
+        own_ns[place] = ts - since - spent.communication
+        for part, ns in zip(parts, spent, strict=True):
+            if ns.any():
+                part[place] = ns
+        used = place.stop
+    return Stretches(member_of[:used], row[:used], begins[:used], ends[:used], own_ns[:used], Parts(*parts[:, :used]))
 
 
 def _as_launched(matched: Matched, summary: RankSummary, rows: Int64s) -> Places:

@@ -73,7 +73,9 @@ def excess_of(progress: WorkProgress, stretches: Stretches, members: int) -> Exc
     )[stretches.member]
     by_cause, causes, lasting_causes = {}, {}, {}
     for cause, names in CAUSES.items():
-        by_cause[cause] = excess = beside_peers(stretches, stretches.parts.of(names), matched)[0]
+        ns = stretches.parts.of(names)
+        excess = beside_peers(stretches, ns, matched)[0] if ns.any() else np.zeros(len(ns), np.int64)  # of no memory
+        by_cause[cause] = excess
         causes[cause] = sums(stretches.member, excess, members)
         lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
     seen, usually = by_stretch[lasting], np.rint(usual[lasting]).astype(np.int64)
