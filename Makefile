@@ -74,7 +74,7 @@ bench-truth: $(STAMP)  ## faults of an independent generator in ../shared: how m
 bench-serving: $(STAMP)  ## simulated engines with known truth: how many faults are named, and healthy ones accused
 	$(BIN)/python benchmarks/serving.py $(ARGS)
 
-wheels: $(STAMP) ## wheels of all platforms into dist/, inspected; run where this machine can (qemu-user, Wine)
+wheels: $(STAMP) ## dist/ for a registry: wheels of all platforms and sources, inspected, installed and run where this machine can
 	$(BIN)/python -m building.wheels
 
 clean:           ## remove what make made
