@@ -158,8 +158,9 @@ def _drawn(trace: Trace, windows: facts.steps.StepWindows, z: Floats, middle: Fl
     """The windows of the steps. One whose length is unusual is called an outlier."""
     dur: Int64s = windows.end - windows.start
     outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - middle) > _SEEN * middle)
+    where = "device" if len(facts.gpu.work(trace)) else "host"
     names = [
-        f"step {number} (device): {text.four_digits(ns, text.TIMES)}{', outlier' * far}"
+        f"step {number} ({where}): {text.four_digits(ns, text.TIMES)}{', outlier' * far}"
         for number, ns, far in zip(windows.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
     return SliceTrack(

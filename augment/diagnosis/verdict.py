@@ -344,7 +344,8 @@ def _left_out(trace: Trace) -> str:
     """How long a recording without steps, or of an engine, lasts before its first GPU work and after its last, and what
     the host does before; empty if that is short."""
     whole, least = measure(trace), TOLD_RATIO * measure(trace).length_ns
-    before = f"{time(whole.lead_in_ns)} before its first {words(trace).gpu} work" * (whole.lead_in_ns > least)
+    whose = "its first" if whole.unit == "recording" else "the step's first"
+    before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
     windows, events, work = recorded_windows(trace), trace.events, gpu_work(trace)
     calls = events.slices_of(*LAUNCHES)
     if before and len(windows) and len(calls):
@@ -357,6 +358,8 @@ def _left_out(trace: Trace) -> str:
             )
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
             before += f", which was launched {time(end - int(events.end[launch]))} earlier"
+    if before and whole.unit == "step" and whole.count == 1 and whole.lead_in_ns > whole.length_ns:
+        before += "; one step cannot tell whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)
     return " and ".join(filter(None, (before, after)))
 

@@ -271,3 +271,5 @@ def test_a_long_step_is_named_in_seconds() -> None:
     findings = steps.analyze(trace_of(annotation("ProfilerStep#1", 0, 13_340_000_000), kernel("gemm", 30, 90)))
     (track,) = findings.annotations
     assert slices_of(track)[0]["name"] == "step 1 (device): 13.34 s"
+    (track,) = steps.analyze(trace_of(annotation("ProfilerStep#1", 0, 13_340_000_000))).annotations
+    assert slices_of(track)[0]["name"] == "step 1 (host): 13.34 s"
