@@ -228,18 +228,21 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
 
     Of a late rank it is the finding that would save, beyond what it would save on its peers (their median), most nearly
-    what the rank is late by, if that is most of it. Where all wait for their hosts alike, it is that of the rule whose
-    cures would save most of all ranks, on the rank where that is most. Findings about other ranks, and about the
-    recording, are none. Of many ranks some are asked: for their ``problems``, by member, or else their summaries.
+    what the rank is late by, if that is most of it. Where all wait for their hosts alike, or no rank is known to be
+    late, it is that of the rule whose cures would save most of all ranks, on the rank where that is most. Findings
+    about other ranks, and about the recording, are none. Of many ranks some are asked: for their ``problems``, by
+    member, or else their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
-    if row is None or (row.rank is None and row.cause != "shared"):
+    if row is not None and row.rank is None and row.cause != "shared":
         return []
-    late = [member for member, summary in enumerate(answer.summaries) if summary.rank == row.rank][:1]
+    late_rank = None if row is None else row.rank
+    ranks = [summary.rank for summary in answer.summaries]
+    late = [] if late_rank is None else [ranks.index(late_rank)]
     count = len(answer.summaries)
     members = {*range(0, count, -(-count // MOST_PEERS)), *late}
     asked = {member: problems.get(member) or _problems(answer, member) for member in sorted(members)}
-    if not late:
+    if row is None or not late:
         saved = Counter[str]()
         for of_rank in asked.values():
             saved.update({rule: each["saved_ns"] or 0 for rule, each in of_rank.items() if _is_grave(each)})
