@@ -247,10 +247,10 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         for of_rank in asked.values():
             saved.update({rule: each["saved_ns"] or 0 for rule, each in of_rank.items() if _is_grave(each)})
         for rule, _ in saved.most_common(1):
-            ranks = [member for member, of_rank in asked.items() if rule in of_rank and _is_grave(of_rank[rule])]
-            most = max(ranks, key=lambda member: (asked[member][rule]["saved_ns"] or 0, -member))
+            having = [member for member, of_rank in asked.items() if rule in of_rank and _is_grave(of_rank[rule])]
+            most = max(having, key=lambda member: (asked[member][rule]["saved_ns"] or 0, -member))
             problem = asked[most][rule]
-            share = f"{len(ranks)} of {len(asked)} ranks have this, {rank_names([answer.summaries[most]])[0]} most"
+            share = f"{len(having)} of {len(asked)} ranks have this, {rank_names([answer.summaries[most]])[0]} most"
             return [f"{share}: {problem['title']}", problem["advice"]]
         return []
     of_late = asked.pop(late[0])
