@@ -13,6 +13,12 @@ _OF_CAUSE = {
     "host": "see its own findings for what its host does before collectives",
     "compute": "give it less work, or compare its device's clock and kernels with those of its peers",
 }
+#: rules whose cures make the host faster: they explain why a host is late, and not why a device computes longer
+_OF_HOST = frozenset(
+    "allocator_calls data_loading garbage_collection graph_breaks graph_capture host_gaps launch_bound long_calls "
+    "profiler_overhead recompilation starved_host step_gaps synchronizing_calls unfused_optimizer".split()
+)
+_OF_CALLS = frozenset({"allocator_calls", "long_calls", "synchronizing_calls"})
 _BALANCE = "balance the work of the ranks (loads of experts, lengths of sequences, layers of stages)"
 _OF_OTHER = "see its own findings"
 
@@ -30,6 +36,17 @@ def fix_rank(late: LateRank, waited_ns: float) -> str:
     return f"Fix {late.name}{rather}: {way_to_fix(late)}"
 
 
+def can_explain(rule: str, reason: Reason) -> bool:
+    """Whether what a rule finds on a late rank can be why it is late: what is of its host, or of its device, and where
+    its host was known to be, of that place."""
+    if reason.cause != "host":
+        return reason.cause != "compute" or rule not in _OF_HOST
+    if reason.where in ("annotation", "no_operator"):
+        return rule in _OF_HOST - _OF_CALLS
+    of_place = {"memory": frozenset({"allocator_calls"}), "call": _OF_CALLS}
+    return rule in of_place.get(reason.where, _OF_HOST)
+
+
 def compared(reason: Reason) -> str:
     """What to compare with peers where a rank's own findings may not say why it is late; empty for other reasons."""
     if reason.more_work:
@@ -40,6 +57,11 @@ def compared(reason: Reason) -> str:
         return (
             "Compare its CPU with its peers': other processes on its cores, its NUMA node, its clock (top, numactl); "
             "then what it runs besides (py-spy)"
+        )
+    if reason.where == "memory":
+        return (
+            "Compare the sizes of what it allocates with those of its peers: sizes that change are asked of the driver "
+            "again (pad to a few sizes, or use expandable segments)"
         )
     return ""
 

@@ -24,7 +24,7 @@ from augment.core import AugmentedTrace, Findings, Flows, Outcome, RankInJob, Sl
 from augment.core.attachments import LateRank, Reason
 from augment.core.text import Words, counted, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
-from augment.diagnosis.late_ranks import MOST_OF_IT, compared
+from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import straggling_rank
@@ -227,11 +227,11 @@ Problems = dict[str, dict[str, Any]]  #: what rules found on a rank, as rows of 
 def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({})) -> list[str]:
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
 
-    Of a late rank it is the finding that would save, beyond what it would save on its peers (their median), most nearly
-    what the rank is late by, if that is most of it. Where all wait for their hosts alike, or no rank is known to be
-    late, it is that of the rule whose cures would save most of all ranks, on the rank where that is most. Findings
-    about other ranks, and about the recording, are none. Of many ranks some are asked: for their ``problems``, by
-    member, or else their summaries.
+    Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
+    would save on its peers (their median), most nearly what the rank is late by, if that is most of it. Where all wait
+    for their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all
+    ranks, on the rank where that is most. Findings about other ranks, and about the recording, are none. Of many ranks
+    some are asked: for their ``problems``, by member, or else their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
     if row is not None and row.rank is None and row.cause != "shared":
@@ -258,9 +258,14 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         rule: np.median([problems.get(rule, {}).get("saved_ns") or 0 for problems in asked.values()] or [0])
         for rule in of_late
     }
-    beyond = {rule: (each["saved_ns"] or 0) - usual[rule] for rule, each in of_late.items() if _is_grave(each)}
+    reason = Reason(row.cause, row.figures.get("where", ""), more_work=row.figures.get("more_work", 0.0))
+    beyond = {
+        rule: (each["saved_ns"] or 0) - usual[rule]
+        for rule, each in of_late.items()
+        if _is_grave(each) and can_explain(rule, reason)
+    }
     name = rank_names([answer.summaries[late[0]]])[0].capitalize()
-    look = compared(Reason(row.cause, row.figures.get("where", ""), more_work=row.figures.get("more_work", 0.0)))
+    look = compared(reason)
     way = [f"{name}: {look}"] if look else []
     late_ns = row.charged_ns / (answer.judgement.step_count or 1)
     for rule in sorted(beyond, key=lambda rule: abs(beyond[rule] - late_ns)):

@@ -465,6 +465,28 @@ def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
     assert cures(of_found(job, *ranks)) == []
 
 
+def test_a_cure_fits_the_place_that_the_verdict_names() -> None:
+    """Waits for the GPU explain no time outside operators, and nothing but requests of memory does time in these."""
+    ranks: list[dict[str, int]] = [{} for _ in range(JOB.ranks)]
+    ranks[LATE] = {"synchronizing_calls": 40, "host_gaps": 30, "matrix_units": 40}
+    job_of_them = of_found(simulated(replace(JOB, **FAULTS["host"])), *ranks)
+    (row,) = job_of_them.verdict.rows
+    for where, first in {
+        "": "synch",
+        "annotation": "host_gaps",
+        "call": "synch",
+        "memory": "Compare the sizes",
+    }.items():
+        placed = msgspec.structs.replace(
+            row, charged_ns=40 * job_of_them.judgement.step_count, figures={**row.figures, "where": where}
+        )
+        vars(job_of_them)["verdict"] = SimpleNamespace(rows=[placed])
+        assert cures(job_of_them)[0].startswith(f"Rank {LATE}: {first}")
+    computing = msgspec.structs.replace(row, cause="compute", figures={})
+    vars(job_of_them)["verdict"] = SimpleNamespace(rows=[computing])
+    assert cures(job_of_them)[1] == f"Rank {LATE}: matrix_units"
+
+
 def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do() -> None:
     """Not the gravest finding of the first rank: what the most time of all ranks goes to is what the job waits for."""
     row = SimpleNamespace(rank=None, cause="shared", figures={})
