@@ -15,8 +15,22 @@ _OF_CAUSE = {
 }
 #: rules whose cures make the host faster: they explain why a host is late, and not why a device computes longer
 _OF_HOST = frozenset(
-    "allocator_calls data_loading garbage_collection graph_breaks graph_capture host_gaps launch_bound long_calls "
-    "profiler_overhead recompilation starved_host step_gaps synchronizing_calls unfused_optimizer".split()
+    [
+        "allocator_calls",
+        "data_loading",
+        "garbage_collection",
+        "graph_breaks",
+        "graph_capture",
+        "host_gaps",
+        "launch_bound",
+        "long_calls",
+        "profiler_overhead",
+        "recompilation",
+        "starved_host",
+        "step_gaps",
+        "synchronizing_calls",
+        "unfused_optimizer",
+    ]
 )
 _OF_CALLS = frozenset({"allocator_calls", "long_calls", "synchronizing_calls"})
 _BALANCE = "balance the work of the ranks (loads of experts, lengths of sequences, layers of stages)"
