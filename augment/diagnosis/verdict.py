@@ -146,7 +146,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
 
 def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: Cut) -> list[Sentence]:
     """What would limit the run once ``cut`` has taken out what is ``fixed``: the finding that saves most then, or else
-    what decides most of a step, if that is news."""
+    what decides most of a step, if that is news and much of it remains."""
     say, saved = words(trace), saved_a_step(trace, cut)
     done = {each.rule for each in fixed}
     most, seen = 0, None
@@ -161,7 +161,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
                 tuple(sorted(done)),
             )
         ]
-    if has_pauses(trace):
+    if has_pauses(trace) or measure(trace).ratio(saved) > 1 - HIGH_RATIO:
         return []
     then = decided_in_steps(trace, cut)[1]
     decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))

@@ -60,6 +60,11 @@ def test_what_decides_after_the_cures() -> None:
     assert said == "After that, computing limits 96 % of what remains of a step."
 
 
+def test_what_decides_the_little_that_remains_is_no_news(shared_traces: Path) -> None:
+    said = verdict(read(str(shared_traces / "torchbench/trace.json")))
+    assert said[-1].endswith("removing them would save 31 ms per step (100 %).")
+
+
 def alternating() -> Trace:
     """Steps in which the host fetches a batch for 4 ms, then launches a kernel of 6 ms, and waits for it."""
     events: list[Event] = []
