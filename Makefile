@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml server/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > $(VENV)/build-tools.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/build-tools.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]' --editable './server[otel,http,postgres,store]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]' --editable './server[otel,http,postgres,store,oidc]'
 	touch $@
 
 demo: $(STAMP)   ## simulates and augments a small job, prints its main figures and which file to open

@@ -32,6 +32,7 @@ def test_the_service_has_the_version_of_the_library_and_each_names_the_other_wit
     assert extras["otel"] == [f"kineto-augment-server[otel]=={__version__}"]
     assert extras["postgres"] == [f"kineto-augment-server[postgres]=={__version__}"]
     assert extras["store"] == [f"kineto-augment-server[store]=={__version__}"]
+    assert extras["oidc"] == [f"kineto-augment-server[oidc]=={__version__}"]
     assert extras["http"] == [f"kineto-augment-server[http]=={__version__}"]
     assert library["requires-python"] == service["requires-python"]
 
@@ -52,5 +53,5 @@ def test_both_have_the_license() -> None:
 def test_what_installs_from_a_checkout_names_both() -> None:
     for path in ("Makefile", ".github/workflows/ci.yml"):
         assert re.search(
-            r"--editable '\.\[dev\]' --editable '\./server\[otel,http,postgres,store\]'", (ROOT / path).read_text()
+            r"--editable '\.\[dev\]' --editable '\./server\[otel,http,postgres,store,oidc\]'", (ROOT / path).read_text()
         ), path

@@ -60,6 +60,6 @@ def test_the_version_is_set_wherever_it_stands(tmp_path: Path, monkeypatch: pyte
     assert release.main(["9.8.7"]) == 0
     assert release.main(["next"]) == 2
     texts = {name: (tmp_path / name).read_text("utf-8") for name in (*release._PLACES, "CHANGELOG.md")}
-    assert [texts[name].count("9.8.7") for name in release._PLACES] == [1, 2, 5]
+    assert [texts[name].count("9.8.7") for name in release._PLACES] == [1, 2, 6]
     assert "- A flag." in texts["CHANGELOG.md"]
     assert not list((tmp_path / "changelog.d").glob("*.md"))

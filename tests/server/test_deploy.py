@@ -267,7 +267,7 @@ def test_the_container_installs_what_the_tests_ran_with() -> None:
     wanted = [
         *library["project"]["dependencies"], *library["project"]["optional-dependencies"]["client"],
         *server["project"]["dependencies"],
-        *(dependency for extra in ("otel", "http", "postgres")
+        *(dependency for extra in ("otel", "http", "postgres", "store", "oidc")
           for dependency in server["project"]["optional-dependencies"][extra]),
     ]  # fmt: skip
     for text in wanted:

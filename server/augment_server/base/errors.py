@@ -79,7 +79,8 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "DRAINING": (_C.UNAVAILABLE, "the server is stopping; try again"),
     AWAY: (_C.UNAVAILABLE, "the server does not reach the database of its `--catalog`; try again"),
     "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server requires a token"),
-    "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
+    "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token, or it has expired"),
+    "ISSUER_AWAY": (_C.UNAVAILABLE, "the server does not get the keys of the token's issuer; try again"),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+from pathlib import Path
 from urllib.parse import quote
 
 from google.protobuf.message import Message
@@ -140,3 +142,12 @@ def sha256_of(text: str) -> str:
     if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
         raise invalid("sha256", "must be 64 hexadecimal digits")
     return text.lower()
+
+
+def file_version(path: Path) -> object:
+    """A value that changes with the file, or with the target of a link."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev

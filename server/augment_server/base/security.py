@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import ipaddress
-import os
 import re
 import ssl
 from collections.abc import Callable, Iterator
@@ -24,6 +23,8 @@ import grpc.aio
 from augment.errors import UsageError
 from augment_server.base.errors import Refusal, refuse
 from augment_server.base.interception import Behaviour, wrapped
+from augment_server.base.names import file_version
+from augment_server.base.oidc import Issuers
 from augment_server.base.people import OWN, PROJECT, ROLES, Person
 from augment_server.base.sockets import hang_up
 
@@ -133,7 +134,7 @@ class TlsFiles:
         return context
 
     def _versions(self) -> list[object]:
-        return [_version(path) for path in (self.cert, self.key, self.client_ca) if path]
+        return [file_version(path) for path in (self.cert, self.key, self.client_ca) if path]
 
 
 _NAMED = re.compile(
@@ -149,15 +150,22 @@ class Tokens:
     project, and more lines with it and the same name give it more roles; the first project is its own. Memory holds
     only digests. If the file becomes unreadable, every token is refused.
 
+    Args:
+        path: the file; None: there is none, only those of ``issuers``.
+        issuers: identity providers, whose tokens count, too.
+
     Raises:
         UsageError: the file cannot be read, or contains no token.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._version = _version(path)
+    def __init__(self, path: Path | None, issuers: Issuers | None = None) -> None:
+        self._path, self._issuers = path, issuers
+        self._people: dict[bytes, Person] = {}
+        if path is None:
+            return
+        self._version = file_version(path)
         try:
-            self._people = self._read()
+            self._people = self._read(path)
         except OSError as error:
             raise UsageError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from error
         if not self._people:
@@ -170,29 +178,41 @@ class Tokens:
 
     def person(self, token: str) -> Person | None:
         """The client with this token, and its roles; None if the token is unknown."""
-        return self._current().get(_digest(token))  # by digest: the duration reveals nothing about similar tokens
+        person = self._current().get(_digest(token))  # by digest: the duration reveals nothing about similar tokens
+        return person if person or not self._issuers else self._issuers.person(token)
+
+    async def learn(self, token: str) -> None:
+        """Get ready to tell whose token it is.
+
+        Raises:
+            Refusal: its issuer does not answer.
+        """
+        if self._issuers:
+            await self._issuers.learn(token)
 
     def _current(self) -> dict[bytes, Person]:
-        version = _version(self._path)
+        if self._path is None:
+            return self._people
+        version = file_version(self._path)
         if version != self._version:
             try:
-                self._people = self._read()
+                self._people = self._read(self._path)
             except OSError:
                 self._people = {}
             self._version = version
         return self._people
 
-    def _read(self) -> dict[bytes, Person]:
+    def _read(self, path: Path) -> dict[bytes, Person]:
         people: dict[bytes, Person] = {}
-        for digest, client, project, role in self._lines():
+        for digest, client, project, role in self._lines(path):
             known = people.get(digest)
             roles = dict(known.roles) if known and known.client == client else {}
             people[digest] = Person(client, {**roles, project: role})
         return people
 
-    def _lines(self) -> Iterator[tuple[bytes, str, str, str]]:
+    def _lines(self, path: Path) -> Iterator[tuple[bytes, str, str, str]]:
         """Of each line the token's digest, the client, a project, and the role in it."""
-        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             token = line.strip()
             if not token or line.startswith("#"):
                 continue
@@ -224,6 +244,12 @@ class Gate(grpc.aio.ServerInterceptor):
         if details.method == HEALTH_CHECK:
             return handler
         token = _bearer(details.invocation_metadata)
+        if token is not None:
+            try:
+                await self._tokens.learn(token)
+            except Refusal as refusal:
+                away = refusal
+                return wrapped(handler, lambda _: lambda _request, context: refuse(context, away))
         client = None if token is None else self._tokens.person(token)
         if token is None or client is None:
             return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
@@ -277,8 +303,8 @@ async def _no_token(_request: object, context: Any) -> None:
 
 
 async def _bad_token(_request: object, context: Any) -> None:
-    advice = "ask its operator for one that is valid"
-    await refuse(context, Refusal("TOKEN_UNKNOWN", f"this server does not know the token: {advice}"))
+    advice = "get a new one, or ask its operator for one that is valid"
+    await refuse(context, Refusal("TOKEN_UNKNOWN", f"this server does not know the token, or it has expired: {advice}"))
 
 
 def client_of(context: Any, *, tokens: Tokens | None) -> str:
@@ -287,7 +313,7 @@ def client_of(context: Any, *, tokens: Tokens | None) -> str:
 
 
 def person_of(context: Any, *, tokens: Tokens | None) -> Person:
-    """The caller, with its roles: ``name:…``, ``token:…`` or ``certificate:…`` if verified, else ``host:…``.
+    """The caller, with its roles: ``name:``, ``token:``, ``oidc:`` or ``certificate:…`` if verified, else ``host:…``.
 
     Args:
         context: the call's context.
@@ -314,15 +340,6 @@ def _bearer(metadata: Any) -> str | None:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="replace")).digest()
-
-
-def _version(path: Path) -> object:
-    """A value that changes with the file, or with the target of a link."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def _usable(what: str, load: Callable[[], None]) -> None:

@@ -118,6 +118,12 @@ _OF_WORK |= {"otlp_endpoint", "log_format", "grace_s", "debug", *limits_of_work(
 )
 @click.option("--token-file", type=_FILE, metavar="FILE", help="Require one of the tokens in this file, one per line.")
 @click.option(
+    "--oidc-file",
+    type=_FILE,
+    metavar="FILE",
+    help="Also take tokens of the identity providers in this TOML file (extra [oidc]).",
+)
+@click.option(
     "--metrics-listen",
     metavar="HOST:PORT",
     help="Serve Prometheus metrics on this address, with TLS if the service has it.",
@@ -207,6 +213,7 @@ def _settings(values: dict[str, Any]) -> Settings:
     Raises:
         UsageError: the flags contradict each other.
     """
+    from augment_server.base.oidc import Issuers
     from augment_server.base.security import TlsFiles, Tokens, address, expect_safe
     from augment_server.ops.serving import Settings
 
@@ -219,7 +226,8 @@ def _settings(values: dict[str, Any]) -> Settings:
     if bool(cert) != bool(key) or (client_ca and not cert):
         raise UsageError("--tls-cert and --tls-key need each other, and --tls-client-ca needs both")
     tls = TlsFiles(cert, key, client_ca) if cert else None
-    insecure, token_file = values.pop("insecure_listen"), values.pop("token_file")
+    insecure, token_file, oidc_file = (values.pop(name) for name in ("insecure_listen", "token_file", "oidc_file"))
+    issuers = Issuers(oidc_file) if oidc_file else None
     listen = address(values.pop("listen"), "--listen")
     metrics = values.pop("metrics_listen")
     metrics_listen = address(metrics, "--metrics-listen") if metrics else None
@@ -235,7 +243,7 @@ def _settings(values: dict[str, Any]) -> Settings:
         state=values.pop("state_dir") or _default_state(values),
         limits=limits,
         tls=tls,
-        tokens=Tokens(token_file) if token_file else None,
+        tokens=Tokens(token_file, issuers) if token_file or issuers else None,
         metrics_listen=metrics_listen,
         http=http,
         **values,

@@ -128,8 +128,10 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Ga
 
 
 def _known(client: str) -> str:
-    """The label of a client. Clients known only by their host share one, because their number is unbounded."""
-    return "host" if client.startswith("host:") else client
+    """The label of a client. Those known only by their host share one, and those of identity providers, too, because
+    their number is unbounded."""
+    kind = client.partition(":")[0]
+    return kind if kind in ("host", "oidc") else client
 
 
 def _requests(
