@@ -192,9 +192,6 @@ def command(
     chosen.inputs = of_ranks(chosen.inputs, ranks) if ranks else chosen.inputs
     chosen.inputs = share(chosen.inputs, *shard) if shard else chosen.inputs
     request.evidence.check(len(chosen.inputs))
-    ours = {"--tables": request.tables, "--peak": request.peaks, "--region": request.region}
-    if server["server"] and (option := next((name for name, value in ours.items() if value), None)):
-        raise UsageError(f"{option}: not supported with a server; leave --server out")
     if server["server"] and outputs != "all":
         raise UsageError("--outputs: not supported with a server; leave --server out")
     if server["server"] and memory is not None:

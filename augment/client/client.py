@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from augment.client.connection import Deadline, job_failure
-from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, as_input, attached
+from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, as_input, attached, beside_all
 from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
@@ -79,9 +79,10 @@ class Client(Session):
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
         request = Request.of(request, fields)
+        self._expect_taken(request)
         spec = spec_of(request, summaries=summaries)
         spec.metrics_only = metrics_only
-        beside = [*attached(request.evidence.paths), *attached(request.evidence.of_traces.get(name, {}))]
+        beside = [*beside_all(request), *attached(request.evidence.of_traces.get(name, {}))]
 
         def wanted() -> resources_pb2.JobSpec:
             spec.input.CopyFrom(as_input(self._upload(name, deadline, tell)))
@@ -212,6 +213,7 @@ class Client(Session):
         title = name or "job"
         deadline, names = Deadline(timeout_s, title), JobNames(paths, Path(out), self.address, name)
         request = Request.of(request, fields)
+        self._expect_taken(request)
         spec = resources_pb2.WholeJobSpec(
             augment=spec_of(request, summaries=summaries),
             name=names.title,
@@ -228,7 +230,7 @@ class Client(Session):
             inputs = [as_input(upload, names.there[n]) for n, upload in uploads]
             del spec.inputs[:], spec.augment.attachments[:]
             spec.inputs.extend(inputs)
-            beside = attached(request.evidence.paths)
+            beside = beside_all(request)
             for at, called in enumerate(sent.uploads):
                 beside += attached(request.evidence.of_traces.get(paths[called], {}), at)
             spec.augment.attachments.extend(self._attachments(beside, deadline, tell))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,9 @@ import grpc
 
 from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to, job_failure
 from augment.client.transfers import Moved, Upload, all_of, sent_name
-from augment.core.attachment_kinds import RANK
+from augment.core.attachment_kinds import RANK, TABLES
 from augment.errors import InputError, ServiceError, UsageError
+from augment.pipeline.request import Request
 from augment.readers.attachments import files_at
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 
@@ -80,6 +82,12 @@ def attached(paths: Mapping[str, str], trace_index: int | None = None) -> list[A
     return [Attached(kind, file, trace_index) for kind, path in paths.items() for file in files_at(path)]
 
 
+def beside_all(request: Request) -> list[Attached]:
+    """The files that all traces of a request share; the errors are those of :func:`attached`."""
+    tables = [Attached(TABLES, path, None) for path in request.tables]
+    return [*attached(request.evidence.paths), *tables]
+
+
 class Session:
     """The steps that all calls of a client share. The arguments are those of :class:`augment.client.Client`."""
 
@@ -100,7 +108,6 @@ class Session:
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise UsageError("a token must consist of printable ASCII characters, and must not be empty")
         self.address, self._forgets, self._parent = address, forget, f"projects/{project}" if project else ""
-        self._prefixes: tuple[str, ...] | None = None
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
         self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
@@ -133,11 +140,22 @@ class Session:
 
     def reads(self, url: str) -> bool:
         """Whether the server itself reads a trace at this URL of a bucket; all other traces are sent."""
-        if self._prefixes is None:
-            request = service_pb2.GetServerInfoRequest()
-            info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
-            self._prefixes = tuple(info.input_prefixes)
-        return url.startswith(self._prefixes)
+        return url.startswith(tuple(self._info.input_prefixes))
+
+    @functools.cached_property
+    def _info(self) -> resources_pb2.ServerInfo:
+        request = service_pb2.GetServerInfoRequest()
+        return self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
+
+    def _expect_taken(self, request: Request) -> None:
+        """Refuse what an earlier server would leave out without a word.
+
+        Raises:
+            UsageError: it takes no tables, peaks and regions.
+        """
+        if (request.tables or request.peaks or request.region) and TABLES not in self._info.attachment_kinds:
+            why = "this server takes no tables, peaks and regions; update it, or convert the trace here"
+            raise UsageError(f"{self.address}: {why}")
 
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         """Send a trace: the name of its upload, or ``path`` itself if the server reads that."""

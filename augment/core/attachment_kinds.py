@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+TABLES = "tables"  #: what an attachment of the user's own tables is called by a server; every trace shares it
 RANK, STEM = "{rank}", "{stem}"  #: placeholders in paths: the rank of a trace, its file's name without endings
 
 

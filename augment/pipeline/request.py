@@ -177,15 +177,9 @@ def _wrong_type(analysis: str, option: str, default: Any, value: object) -> Usag
 
 
 def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
-    """The message for ``request``, without its input.
-
-    Raises:
-        UsageError: the request has what a server does not take.
-    """
+    """The message for ``request``, without the input and the files beside it."""
     from augment.v1 import resources_pb2
 
-    if request.tables or request.peaks or request.region:
-        raise UsageError("tables, peaks and a region: a server takes none; convert the trace here")
     steps = request.steps
     return resources_pb2.AugmentSpec(
         formats=request.formats,
@@ -194,6 +188,8 @@ def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
         options=request.option_texts(),
         steps=resources_pb2.StepRange(first=steps[0], last=steps[1]) if steps else None,
         summaries=summaries,
+        peaks=request.peaks,
+        region=request.region,
     )
 
 
@@ -212,4 +208,6 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
         skip=tuple(spec.skip),
         options=option_values(spec.options),
         steps=(steps.first, steps.last) if steps else None,
+        peaks=tuple(spec.peaks),
+        region=spec.region,
     )

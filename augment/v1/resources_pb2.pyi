@@ -143,7 +143,9 @@ class Attachment(google.protobuf.message.Message):
     INPUT_FIELD_NUMBER: builtins.int
     TRACE_INDEX_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """What it is: "memory_snapshot", "flight_recorder", "nccl_log", …, as the command's options are called, with "_"."""
+    """What it is: one of ServerInfo.attachment_kinds, "memory_snapshot", "flight_recorder", "nccl_log", …, as the command's
+    options are called, with "_"; "tables" are the user's own, shared by all traces.
+    """
     trace_index: builtins.int
     """In WholeJobSpec the place of its trace in inputs, from 0; not set for a file that all traces share."""
     @property
@@ -178,6 +180,8 @@ class AugmentSpec(google.protobuf.message.Message):
     SUMMARIES_FIELD_NUMBER: builtins.int
     METRICS_ONLY_FIELD_NUMBER: builtins.int
     ATTACHMENTS_FIELD_NUMBER: builtins.int
+    PEAKS_FIELD_NUMBER: builtins.int
+    REGION_FIELD_NUMBER: builtins.int
     summaries: builtins.bool
     """Whether the artifacts begin with summaries of the trace, STEM.*.summary. From the summaries of all ranks, the command
     makes the figures of a whole job, job.metrics.json. STEM.seams.summary says where the job's tracks can be added to
@@ -185,6 +189,8 @@ class AugmentSpec(google.protobuf.message.Message):
     """
     metrics_only: builtins.bool
     """Whether to write only metrics, and no augmented trace."""
+    region: builtins.str
+    """The annotation whose occurrences serve as steps, as in --region of the command; empty means ProfilerSteps."""
     @property
     def input(self) -> global___Input:
         """The trace."""
@@ -211,7 +217,11 @@ class AugmentSpec(google.protobuf.message.Message):
 
     @property
     def attachments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Attachment]:
-        """What was recorded beside the trace, or beside the traces of a WholeJobSpec."""
+        """What was recorded beside the trace, or beside the traces of a WholeJobSpec; and the user's own tables."""
+
+    @property
+    def peaks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Peaks of devices, each "[DEVICE:]NAME=VALUE", as in --peak of the command; a later one counts before an earlier one."""
 
     def __init__(
         self,
@@ -225,9 +235,11 @@ class AugmentSpec(google.protobuf.message.Message):
         summaries: builtins.bool = ...,
         metrics_only: builtins.bool = ...,
         attachments: collections.abc.Iterable[global___Attachment] | None = ...,
+        peaks: collections.abc.Iterable[builtins.str] | None = ...,
+        region: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "steps", b"steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "peaks", b"peaks", "region", b"region", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
 
 global___AugmentSpec = AugmentSpec
 
@@ -1045,6 +1057,7 @@ class ServerInfo(google.protobuf.message.Message):
     RETENTION_FIELD_NUMBER: builtins.int
     INPUT_PREFIXES_FIELD_NUMBER: builtins.int
     OUTPUT_PREFIXES_FIELD_NUMBER: builtins.int
+    ATTACHMENT_KINDS_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The version of kineto-augment."""
     metrics_schema_version: builtins.str
@@ -1077,6 +1090,10 @@ class ServerInfo(google.protobuf.message.Message):
     def output_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What JobSpec.output_uri begins with."""
 
+    @property
+    def attachment_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The kinds of attachments. Servers that list none take no tables, peaks and regions."""
+
     def __init__(
         self,
         *,
@@ -1089,9 +1106,10 @@ class ServerInfo(google.protobuf.message.Message):
         retention: global___ServerRetention | None = ...,
         input_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
         output_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
+        attachment_kinds: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "retention", b"retention"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_kinds", b"attachment_kinds", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
 
 global___ServerInfo = ServerInfo
 

@@ -267,6 +267,19 @@ def test_options_and_choices_go_there(both: Command, tmp_path: Path) -> None:
     assert both(trace, "--only", "idle_time_breakdown,queue_length", "--option", option).code == 0
 
 
+def test_tables_peaks_and_regions_go_there(both: Command, recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "first.toml").write_text("[[kernel]]\nfamily = 'ours'\npattern = 'nccldevkernel'\n")
+    (tmp_path / "second.toml").write_text("[[collectives]]\nkind = 'Broadcast'\npattern = 'ncclDevKernel_AllReduce'\n")
+    tables = ["--tables", tmp_path / "first.toml", "--tables", tmp_path / "second.toml"]
+    options = [*tables, "--peak", "bf16=1", "--peak", "bf16=2"]
+    for inputs in (recorded / "rank1.json", recorded):
+        ended = both(inputs, *options, "--region", "aten::mm")
+        assert ended.code == 0
+        assert b'"Broadcast"' in ended.written["rank1.metrics.json"]
+    (tmp_path / "second.toml").write_text("[[nothing]]\n")
+    assert both(recorded, *options).code == 2
+
+
 @pytest.mark.parametrize("flag", ["--tls", "--token-file=x", "--tls-ca=x", "--patience=5"])
 def test_what_means_nothing_without_a_server(run: Command, tmp_path: Path, flag: str) -> None:
     ended = run(write_trace(tmp_path / "a.json"), flag)

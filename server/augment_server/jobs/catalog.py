@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from augment import __version__
-from augment.core.attachment_kinds import KINDS
+from augment.core.attachment_kinds import KINDS, TABLES
 from augment.errors import UsageError, expect_known
 from augment.pipeline.request import request_of
 from augment.results.sidecars import in_job, verdict_in_job
@@ -245,6 +245,7 @@ def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
         retention=v1.ServerRetention(max_kept=limits.max_kept, max_stored_bytes=limits.max_stored_bytes),
         input_prefixes=places.readable,
         output_prefixes=places.writable,
+        attachment_kinds=[*(kind.name for kind in KINDS), TABLES],
     )
     info.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
     info.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
@@ -321,6 +322,8 @@ def check(spec: v1.AugmentSpec) -> None:
         if name == "formats":
             with _usage(name):
                 request_of(v1.AugmentSpec(formats=values)).check()
+    with _usage("peaks"):
+        request_of(v1.AugmentSpec(peaks=spec.peaks)).check()
     with _usage("steps"):
         request_of(v1.AugmentSpec(steps=spec.steps))
     with _usage("skip"):  # each is right, but together they leave none
@@ -328,15 +331,18 @@ def check(spec: v1.AugmentSpec) -> None:
 
 
 def _check_attachments(attachments: Sequence[v1.Attachment]) -> None:
-    kinds, seen = {kind.name: kind for kind in KINDS}, dict[str, set[int | None]]()
+    several = {kind.name: kind.several for kind in KINDS} | {TABLES: True}
+    seen = dict[str, set[int | None]]()
     for at, attachment in enumerate(attachments):
         with _usage(f"attachments[{at}].kind"):
-            expect_known(attachment.kind, kinds, "kind of file")
+            expect_known(attachment.kind, several, "kind of file")
         beside = attachment.trace_index if attachment.HasField("trace_index") else None
         if beside is not None and beside < 0:
             raise invalid(f"attachments[{at}].trace_index", "counts the traces from 0")
+        if beside is not None and attachment.kind == TABLES:
+            raise invalid(f"attachments[{at}].trace_index", "leave it out: all traces share the tables")
         others = seen.setdefault(attachment.kind, set())
-        if beside in others and not kinds[attachment.kind].several:
+        if beside in others and not several[attachment.kind]:
             raise invalid(f"attachments[{at}]", f"a trace has only one {attachment.kind}")
         if others and (beside is None) != (None in others):
             raise invalid(f"attachments[{at}]", f"traces either share each {attachment.kind}, or none")

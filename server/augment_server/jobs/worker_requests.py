@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from augment.core.attachment_kinds import TABLES
 from augment.pipeline.request import request_of
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import OF_DIFF, OF_TRACE
@@ -93,12 +94,13 @@ class Orders:
     def _attached(self, begun: Begun) -> Iterator[Order]:
         """What was recorded beside the traces of the order: its kind, and beside which ``inputs`` (None: all).
 
-        A whole job's last step needs it only for a timeline.
+        A whole job's last step needs only its tables, but for a timeline.
         """
         step = begun.step
-        if step and step.is_last and not begun.spec.job.HasField("merge"):
-            return
+        only_tables = step is not None and step.is_last and not begun.spec.job.HasField("merge")
         for given, attachment in zip(begun.attached, attachments_of(begun.spec), strict=True):
+            if only_tables and attachment.kind != TABLES:
+                continue
             index = attachment.trace_index if attachment.HasField("trace_index") else None
             traces = begun.parts if step and step.is_last else begun.inputs
             origins = [(part.given if isinstance(part, Part) else part).origin for part in traces]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from augment.core.attachment_kinds import TABLES
 from augment.pipeline.request import Request
 from augment.readers.attachments import Evidence
 
@@ -33,10 +34,13 @@ def request_in(order: Order) -> Request:
     request = msgspec.convert(order["request"], Request)
     traces = [str(place_of(order, given)) for given in order["inputs"]]
     beside: dict[str, dict[str, str]] = {trace: {} for trace in traces}
+    tables = [str(place_of(order, given)) for given in order["attached"] if given["kind"] == TABLES]
     for given in order["attached"]:
+        if given["kind"] == TABLES:
+            continue
         place = place_of(order, given)
         for trace in traces if given["beside"] is None else [traces[at] for at in given["beside"]]:
             several = given["kind"] in beside[trace]  # then they lie in a folder each, of one folder
             pattern = f"{glob.escape(str(place.parent.parent))}/*/*" if several else str(place)
             beside[trace][given["kind"]] = pattern
-    return replace(request, evidence=Evidence(of_traces=beside))
+    return replace(request, tables=tuple(tables), evidence=Evidence(of_traces=beside))
