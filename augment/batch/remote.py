@@ -216,7 +216,8 @@ def convert_folder(folder: Folder, plan: RunPlan, progress: Progress) -> RemoteJ
         metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
         if os.path.realpath(metrics) in there:
             verdict = msgspec.json.decode(locations.read(metrics))["verdict"]
-            concluded.append(Concluded(job, [metrics], (), 0, verdict["text"], verdict.get("joined", True)))
+            said = [*verdict["text"], *(f"→ {cure}" for cure in verdict.get("cures", ()))]
+            concluded.append(Concluded(job, [metrics], (), 0, said, verdict.get("joined", True)))
         if os.path.realpath(timeline) in there:
             timelines.append(timeline)
     notes = [locations.join(folder.out, note) for note in augmented.notes]

@@ -439,7 +439,8 @@ class AugmentedJob(Struct, frozen=True):
 class Diagnosis(Struct, frozen=True):
     """The diagnosis of traces: a report on their job, if they are its ranks, and on each readable trace.
 
-    Each of ``reports`` has ``input`` (the path of a trace), ``verdict`` and ``rows``. ``failed`` are the other traces.
+    Each of ``reports`` has ``input`` (the path of a trace), ``verdict`` and ``rows``, of a rank also ``rank``.
+    ``failed`` are the other traces.
     """
 
     reports: tuple[dict[str, Any], ...]

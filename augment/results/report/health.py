@@ -259,7 +259,7 @@ def json_of(report: Report) -> str:
     """A report as a line of JSON."""
     from augment.core.jsontext import json_line
 
-    return json_line({name: report[name] for name in ("input", "verdict", "rows", "cures") if name in report})
+    return json_line({name: report[name] for name in ("input", "rank", "verdict", "rows", "cures") if name in report})
 
 
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
