@@ -333,7 +333,7 @@ def test_slices_of_many_threads_are_cut_by_many_steps() -> None:
     for thread in range(2, 2 + threads):
         events.append(op("aten::mm", 1, 100 * steps - 1, thread=thread))
         events.append(call("cudaLaunchKernel", 10, 20, thread=thread, correlation=thread))
-        events.append(kernel("gemm", 30 * thread, 30 * thread + 20, correlation=thread))
+        events.append(kernel("gemm", 20 + 2 * thread, 21 + 2 * thread, correlation=thread))
     trace = trace_of(*events)
     result = longest_names(trace, 3)
     totals = {(window, trace.strings[name]): ns for window, name, ns in zip(

@@ -89,7 +89,7 @@ def test_the_openapi_document_has_every_route() -> None:
         for verb, operation in verbs.items():
             filled = path.replace("{name}", "ab").replace("{parent}", "ab").replace("{file}", "rank0/a.json")
             route = route_of(verb.upper(), filled)
-            assert operation["operationId"].rstrip("2") == route.route.method.name
+            assert operation["operationId"].rstrip("234") == route.route.method.name
             operations.add((verb.upper(), route.route.pattern))
     assert operations == {(route.verb, route.pattern) for route in ROUTES.all}
 
