@@ -254,8 +254,8 @@ class Failure(Struct, frozen=True):
     @property
     def passing(self) -> bool:
         """Whether the failure may pass, so that a retry can help: the connection failed, or the server was busy."""
-        if self.code == "INTERNAL":  # a proxy, or a server that died, cut the stream
-            return not self.reason and "RST_STREAM" in self.message
+        if self.code in _OF_CUT_STREAMS:  # by a proxy, or a server that died or ended
+            return not self.reason and _OF_CUT_STREAMS[self.code] in self.message
         full = self.code == "RESOURCE_EXHAUSTED" and "Concurrent RPC limit" in self.message
         dropped = self.code == self.message == "CANCELLED" and not self.reason  # from a server with too many calls
         return dropped or self.code == "UNAVAILABLE" or self.reason == "UPLOAD_TAKEN_OVER" or full
@@ -279,6 +279,8 @@ class Failure(Struct, frozen=True):
         return ServiceError(f"{path}: {address}: {reason}" if path else f"{address}: {reason}", self.code, self.reason)
 
 
+#: what gRPC says, by code, of a stream that ends without the status that every answer of the server has
+_OF_CUT_STREAMS = {"INTERNAL": "RST_STREAM", "UNKNOWN": "Stream removed"}
 _SPOKEN = {
     "UNAVAILABLE": "the server cannot be reached; check its address, and that both sides use TLS or neither does",
     "DEADLINE_EXCEEDED": "not done in time",

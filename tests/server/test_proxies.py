@@ -161,6 +161,21 @@ def test_what_is_no_response_of_grpc_is_a_proxys(code: str, message: str, expect
     assert message in str(error)
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "passing"),
+    [
+        ("UNKNOWN", "", "Stream removed (Data frame with END_STREAM flag received)", True),
+        ("INTERNAL", "", "Received RST_STREAM with error code 2", True),
+        ("UNKNOWN", "", "Received http2 header with status: 413", False),
+        ("INTERNAL", "INTERNAL", "a bug: Stream removed, RST_STREAM", False),
+    ],
+)
+def test_a_stream_that_ends_without_a_status_is_tried_again(
+    code: str, reason: str, message: str, passing: bool
+) -> None:
+    assert Failure(code, reason, message).passing == passing
+
+
 def test_envoy_ends_no_stream() -> None:
     """Envoy is not run here: by its defaults each response ends after 15 s, and what is not HTTP/2 is no gRPC."""
     resources = yaml.safe_load((PROXIES / "envoy.yaml").read_text())["static_resources"]
