@@ -68,13 +68,18 @@ def figures(sidecar: Sidecar) -> Section:
                 "colour": _colour(row["delta"], row["verdict"]),
                 "exact": f"{row['delta']:+,.0f} ns"
                 + ("" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"),
-                "shown": rough_time(row["delta"]) + (" (noise)" if row["verdict"] == "within_noise" else ""),
+                "shown": rough_time(row["delta"]) + (f" ({_doubt(row)})" if row["verdict"] == "within_noise" else ""),
             }
         )
-    lead = "Changes of a step's figures, with the interval that holds the true change with 95 %; grey: within noise."
+    lead = "Changes of a step's figures, with 95 % intervals; grey: noise, or not certain among so many figures."
     title = "change in % of the control's step"
     chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if marks else []
     return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", rows)])
+
+
+def _doubt(row: Row) -> str:
+    """What a change is that does not exceed the noise of all figures together: its own interval may exclude zero."""
+    return "not certain" if row["low"] is not None and row["low"] * row["high"] > 0 else "noise"
 
 
 def waterfall(sidecar: Sidecar) -> Section:
@@ -97,7 +102,7 @@ def waterfall(sidecar: Sidecar) -> Section:
     bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
     lead = f"{changes[0][0]} changed most: {rough_time(changes[0][1])} per step."
     if step["verdict"] == "within_noise":
-        lead += " The change of the whole step is within noise."
+        lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
     largest = sorted(rows, key=lambda row: -abs(row[_DELTA]))
     return Section("What changed", lead, [chart], [made_table("diff_waterfall", "Parts of the change", largest)])
