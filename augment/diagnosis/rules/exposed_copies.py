@@ -43,8 +43,8 @@ class Copies(rule.Seen, frozen=True):
         pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
         what = f"{self._what(words)} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{pageable})"
         if self.can_be_hidden:
-            return f"{what} hold up the {words.gpu}"
-        return f"{what} dominate: only {text.time(self.other_ns)} of other work could hide them"
+            return f"The {words.gpu} waits for {what}"
+        return f"Copies dominate: {what}, and only {text.time(self.other_ns)} of other work could hide them"
 
     def cure(self, words: text.Words) -> str:
         return "hiding them" if self.can_be_hidden else "removing them"

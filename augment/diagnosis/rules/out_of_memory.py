@@ -22,6 +22,7 @@ from augment.facts.memory.held import BEFORE, Held, Holder, Moment, held_memory
 from augment.facts.source.recorded_times import instant
 
 NAME = "out_of_memory"
+LEAST_HELD = 0.01  #: of what is allocated, by the line that holds most, to name that
 LEAST_LEAK = 0.001  #: of what is allocated at most; less is not told
 
 
@@ -172,7 +173,7 @@ def _when(moment: Moment) -> str:
 
 
 def _held_by(line: str, ratio: float, count: int, step_bytes: int | None) -> str:
-    if not line:
-        return "Who holds it was not recorded: call torch.cuda.memory._record_memory_history() at the start"
+    if not line or ratio < LEAST_HELD:
+        return "Who holds most of it was not recorded: call torch.cuda.memory._record_memory_history() at the start"
     grew = f", which grew {size(step_bytes)} per step" if step_bytes else ""
     return f"{percent(ratio)} of what is allocated is held by `{line}`{grew}, in {counted(count, 'allocation')}"
