@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -151,6 +152,16 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     starts = [next(at for at, line in enumerate(lines) if line.startswith(sign)) for sign in "!✓–"]
     assert [lines[at - 1] for at in starts[1:]] == ["Checked, and fine:", "Cannot be told from this trace:"]
     assert starts == sorted(starts)
+
+
+def test_what_rules_lack_alike_is_said_once(folder: Path, tmp_path: Path, augment: Augment) -> None:
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(gzip.decompress((folder / "rank0.pt.trace.json.gz").read_bytes())[:20_000])
+    whole, marked = (augment("diagnose", cut, *options).out for options in ((), ("--markdown",)))
+    lack = "and 35 more: no step is known to be whole in the file, which is cut off; record again"
+    assert "\n  – cold_start, profiler_overhead, data_loading, " in whole
+    assert "\n- – `cold_start`, `profiler_overhead`, `data_loading`, " in marked
+    assert whole.count(lack) == marked.count(lack) == 1
 
 
 def test_the_exit_code_says_whether_anything_is_grave(folder: Path, augment: Augment) -> None:

@@ -65,6 +65,8 @@ def check(trace: Trace) -> rule.Answer:
     stop = np.append(start[1:], len(simple))
     long = simple[start] & (stop - start >= LEAST_LENGTH)
     start, stop = start[long], stop[long]
+    if not long.any():
+        return rule.Fine(f"no {LEAST_LENGTH} elementwise kernels follow each other")
     dur = np.maximum(work.end - work.ts, 0)
     less = np.zeros(len(work), np.int64)
     kept = np.array([low + int(dur[low:high].argmax()) for low, high in zip(start, stop, strict=True)], np.intp)

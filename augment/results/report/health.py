@@ -285,28 +285,24 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     yield from (
         ("", *(f"- {plain(cure)}" for cure in cures)) if markdown and cures else (f"  → {cure}" for cure in cures)
     )
-    order = list(_SIGNS)
-    shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
-    shown.sort(key=lambda row: order.index(row.get("status", "found")))
-    if brief:
-        shown = [row for row in shown if is_grave(row, "warning") and not row.get("in_verdict")]
-    status = "found"
-    if shown and shown[0].get("status", "found") == status:
+    of_status: dict[str, list[Report]] = {status: [] for status in _SIGNS}
+    for row in report["rows"]:
+        if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
+            of_status.get(row.get("status", "found"), []).append(row)
+    if found := of_status.pop("found"):
         yield ""
-    for row in shown:
-        if row.get("status", "found") != status:
-            status = row["status"]
-            yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
+    for row in found:
         yield from map(plain, _markdown(row)) if markdown else _text(row, brief)
+    for status, rows in of_status.items():
+        if rows:
+            yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
+        for said in unfound(rows, "`" if markdown else ""):
+            yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
 
 
 def _text(row: Report, brief: bool) -> Iterator[str]:
-    status = row.get("status", "found")
-    if status != "found":
-        yield f"  {_SIGNS[status]} {unfound(row, row['rule'])}"
-        return
     sure = " (medium confidence)" if row["confidence"] == "medium" else ""
-    yield f"  {_SIGNS[status]} {severity_of(row)}{sure}: {heading(row)}"
+    yield f"  {_SIGNS['found']} {severity_of(row)}{sure}: {heading(row)}"
     if not brief:
         for line in row.get("evidence", []):
             yield f"      {line}"
@@ -321,10 +317,5 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
 
 
 def _markdown(row: Report) -> Iterator[str]:
-    status = row.get("status", "found")
-    if status == "found":
-        certain = f"(`{row['rule']}`, confidence {row['confidence']})"
-        yield f"- **{severity_of(row)}**: {heading(row)}. {row['advice']}. {certain}"
-    else:
-        rule = f"`{row['rule']}`"
-        yield f"- {_SIGNS[status]} {unfound(row, rule)}"
+    certain = f"(`{row['rule']}`, confidence {row['confidence']})"
+    yield f"- **{severity_of(row)}**: {heading(row)}. {row['advice']}. {certain}"

@@ -215,7 +215,7 @@ def _findings(document: Document) -> Iterator[str]:
     for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
-            items = "".join(f"<li>{html.escape(unfound(row, row['rule']))}</li>" for row in rows)
+            items = "".join(f"<li>{html.escape(said)}</li>" for said in unfound(rows))
             yield f"<details><summary>{title} ({len(rows)})</summary><ul>{items}</ul></details>"
 
 

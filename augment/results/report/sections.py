@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.core.text import counted, percent
+from augment.core.text import counted, listed, percent
 from augment.diagnosis.headings import heading as in_words
 
 Row = Mapping[str, Any]
@@ -69,6 +69,7 @@ class Document(Struct, frozen=True):
 MOST_ROWS = 200  #: rows of a table that a page holds
 MOST_NAMED = 3  #: analyses that are named for one reason
 _CLIP = 160  #: the longest text of a cell
+_MOST_RULES = 6  #: that are named beside what they all say
 
 
 def rows_of(sidecar: Mapping[str, Any], analysis: str) -> list[dict[str, Any]]:
@@ -176,9 +177,14 @@ def severity_of(row: Row) -> str:
     return "possible" if row.get("confidence") == "low" else str(row.get("severity") or "info")
 
 
-def unfound(row: Row, rule: str) -> str:
-    """A row of a rule that found nothing: what it saw or what is missing, and what would provide that."""
-    return f"{rule}: {row['title']}" + (f"; {row['advice']}" if row.get("advice") else "")
+def unfound(rows: Iterable[Row], quote: str = "") -> Iterator[str]:
+    """Rows of rules that found nothing, those that say the same in one: what they saw or what is missing, and what
+    would provide that."""
+    rules: dict[str, list[str]] = {}
+    for row in rows:
+        said = row["title"] + (f"; {row['advice']}" if row.get("advice") else "")
+        rules.setdefault(said, []).append(f"{quote}{row['rule']}{quote}")
+    yield from (f"{listed(names, _MOST_RULES)}: {said}" for said, names in rules.items())
 
 
 def mean(rows: Sequence[Row], figure: str) -> float | None:
