@@ -77,6 +77,9 @@ def test_of_each_rank_and_again_when_one_changed(job: Path, tmp_path: Path, augm
     write_memory_timeline(memory_of(tmp_path, 1), [[-1, 1, 7000, 0], [20_000, 2, 8, 4]])
     assert again(*both) == ["done_before", "augmented"]
     assert found_in(tmp_path / "out", 1)["Parameter"] == 7000
+    nodes = [{"name": "aten::mm", "id": 900, "rf_id": 5, "parent": 1, "tid": 1}]
+    write_execution_trace(tmp_path / "et" / "0.json.gz", {"nodes": nodes})
+    assert again(*both) == ["augmented", "done_before"]
     assert again(*both[2:]) == ["augmented", "augmented"], "other files beside them"
     memory_of(tmp_path, 0).unlink()
     assert again(*both[2:]) == ["augmented", "done_before"]
@@ -98,8 +101,9 @@ def test_what_cannot_be_used(job: Path, tmp_path: Path, augment: Augment) -> Non
 def test_in_the_folder_of_its_trace_it_is_no_input(job: Path, tmp_path: Path, augment: Augment) -> None:
     (job / "rank1.json").unlink()
     beside = memory_of(tmp_path, 0).rename(job / "0.raw.json.gz")
+    executed = (tmp_path / "et" / "0.json.gz").rename(job / "et.json.gz")
     for command in ("run", "merge"):
-        ended = augment(command, job, "--memory-timeline", beside)
+        ended = augment(command, job, "--memory-timeline", beside, "--execution-trace", executed)
         assert (ended.code, "passed over" in ended.err) == (0, False), ended.err
     assert b"Memory timeline Parameter" in unpacked(job / "job.augmented.pftrace")
 

@@ -33,7 +33,8 @@ def cut_off(path: Path) -> Path:
 
 def test_a_trace_that_is_cut_off(tmp_path: Path, augment: Augment) -> None:
     trace = cut_off(tmp_path / "a.json")
-    assert augment("run", trace, "-o", tmp_path / "o").code == DONE_IN_PART
+    ended = augment("run", trace, "-o", tmp_path / "o")
+    assert (ended.code, "incomplete: the text ends inside the event" in ended.err) == (DONE_IN_PART, True)
     quiet = augment("run", trace, "-o", tmp_path / "o", "--quiet")
     assert quiet.code == DONE_IN_PART
     (line,) = quiet.err.splitlines()

@@ -14,7 +14,7 @@ from running import Augment, unpacked
 
 from augment.readers import read
 from execution_traces import write_execution_trace
-from traces import kernel, launch, op, trace_text, write_trace
+from traces import kernel, launch, op, write_trace
 
 
 def files(folder: Path) -> list[str]:
@@ -275,13 +275,6 @@ def test_a_bug_is_one_line_unless_debugging(tmp_path: Path, augment: Augment, mo
     assert files(tmp_path) == ["a.json", "b.json"]
 
 
-def test_truncated_text_is_augmented_and_said(tmp_path: Path, augment: Augment) -> None:
-    (tmp_path / "a.json").write_bytes(trace_text()[:-20])
-    ended = augment("run", tmp_path / "a.json")
-    assert ended.code == 5
-    assert "incomplete: the text ends inside the event" in ended.err
-
-
 def test_some_steps_alone(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(tmp_path / "a.json")
     assert augment("run", trace, "--steps", "0").code == 0
@@ -350,43 +343,3 @@ def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment
     ]:
         ended = augment("run", *arguments)
         assert (ended.code, problem in ended.err) == (code, True), ended.err
-
-
-def test_a_trace_is_converted_again_when_its_execution_trace_changed(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 2)
-    call = ("run", tmp_path, "-o", tmp_path / "out", "--execution-trace", tmp_path / "et" / "et_{rank}.json.gz")
-
-    def again(*more: str) -> list[str]:
-        """What came of each rank; the execution traces, which are no traces, are passed over every time."""
-        content = [json.loads(line) for line in augment(*call, "--json", *more).out.splitlines()]
-        return [each["status"] for each in content if "rank" in each.get("input", "")]
-
-    assert again() == ["augmented", "augmented"]
-    assert again() == ["done_before", "done_before"]
-    write_execution_trace(
-        tmp_path / "et" / "et_1.json.gz",
-        {"nodes": [{"name": "aten::mm", "id": 900, "rf_id": 5, "parent": 1, "tid": 1}]},
-    )
-    assert again() == ["done_before", "augmented"]
-    assert node_of(tmp_path / "out", 1) == 900
-    (tmp_path / "et" / "et_0.json.gz").unlink()
-    assert again() == ["augmented", "done_before"]
-    assert again() == ["done_before", "done_before"]
-    assert "no execution trace" in node_of(tmp_path / "out", 0)
-
-
-def test_an_execution_trace_in_the_folder_of_its_trace_is_no_input(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 1)
-    ended = augment("run", tmp_path, "-o", tmp_path / "out", "--execution-trace", tmp_path / "et" / "et_0.json.gz")
-    assert (ended.code, node_of(tmp_path / "out", 0)) == (0, 70)
-    assert "passed over" not in ended.err
-
-
-def test_execution_traces_are_in_the_one_timeline(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 2)
-    call = ("run", tmp_path, "-o", tmp_path / "out", "--merge")
-    named = ("--execution-trace", tmp_path / "et" / "et_{rank}.json.gz")
-    assert augment(*call).code == 0
-    assert b"augment.execution_trace" not in unpacked(tmp_path / "out" / "job.augmented.pftrace")
-    assert augment(*call, *named).code == 0
-    assert b"augment.execution_trace" in unpacked(tmp_path / "out" / "job.augmented.pftrace")

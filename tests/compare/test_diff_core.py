@@ -22,35 +22,8 @@ from augment.core.trace import Trace
 from augment.errors import InputError, UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
-from diffs import adds_up, partners_are_partners, rows
+from diffs import PAIRS, adds_up, partners_are_partners, rows
 from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
-
-PAIRS = {
-    "HTA's": ("hta_trace_diff_pair/control.json.gz", "hta_trace_diff_pair/test.json.gz"),
-    "optimizer hook": (
-        "h100_rank0_pair_modded_nanogpt/control_current_rank0.json.gz",
-        "h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz",
-    ),
-    "H100 against MI300X": (
-        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz",
-        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz",
-    ),
-    "quantised": (
-        "a100_torch_compile_ao/quantize_vit_bfloat16.json.gz",
-        "a100_torch_compile_ao/quantize_vit_quant.json.gz",
-    ),
-    "workers": (
-        "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz",
-        "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
-    ),
-    "B300 against MI300X": (
-        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
-        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_MI300_TP0.trace.json.gz",
-    ),
-    "GPU alone": ("mi210_tracelens/gpu_only_trace.json.gz", "mi308x_aiter/trace.json"),
-    "host alone": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "cpu_dtu/exercise_trace.json.gz"),
-    "host against GPU": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "hta_trace_diff_pair/test.json.gz"),
-}
 
 
 @pytest.mark.parametrize("pair", PAIRS)

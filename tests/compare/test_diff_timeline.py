@@ -22,33 +22,12 @@ from augment.core.trace import Category, EventTable, SparseColumn, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.viewer.preparing import prepare
 from augment.writers.perfetto.several import first_view
-from diffs import rows
+from diffs import PAIRS, rows
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import op, step, write_trace
 
 JOB = JobOptions(ranks=2, steps=3, layers=2, jitter=0.0)
-PAIRS = [
-    ("hta_trace_diff_pair/control.json.gz", "hta_trace_diff_pair/test.json.gz"),
-    ("hta_tiny/trace_compare_base.json.gz", "hta_tiny/trace_compare_test.json.gz"),
-    (
-        "h100_rank0_pair_modded_nanogpt/control_current_rank0.json.gz",
-        "h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz",
-    ),
-    (
-        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz",
-        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz",
-    ),
-    ("a100_torch_compile_ao/quantize_vit_bfloat16.json.gz", "a100_torch_compile_ao/quantize_vit_quant.json.gz"),
-    (
-        "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz",
-        "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
-    ),
-    (
-        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
-        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_MI300_TP0.trace.json.gz",
-    ),
-]
 DENSE = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
 Slice = dict[str, Any]
 
@@ -268,11 +247,10 @@ def test_counters_end_at_the_sums(control: Trace, tmp_path: Path) -> None:
     assert (np.diff(track.ts) > 0).all()
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[pair[1].split("/")[0] for pair in PAIRS])
-def test_recorded_pairs_in_perfetto(
-    shared_traces: Path, perfetto: PerfettoEngine, tmp_path: Path, first: str, second: str
-) -> None:
+@pytest.mark.parametrize("pair", list(PAIRS)[:7])
+def test_recorded_pairs_in_perfetto(shared_traces: Path, perfetto: PerfettoEngine, tmp_path: Path, pair: str) -> None:
     """The engine has as many slices of ours as were drawn, and nothing to complain of that it had not before."""
+    first, second = PAIRS[pair]
     result = diff(augment.read(str(shared_traces / first)), augment.read(str(shared_traces / second)))
     annotations = drawn(result.pairs[0], "C", MIN_DELTA_NS, result.verdict.text).annotations
     expect_nested(annotations)

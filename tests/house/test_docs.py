@@ -23,7 +23,6 @@ import augment.analyses
 import augment.diagnosis.ranking
 import augment.readers
 from augment.analyses import ANALYSES
-from augment.cli.registry import COMMANDS, command_named
 from augment.core.findings import Skipped
 from augment.diagnosis.rules import RULES
 from augment.errors import MalformedTrace
@@ -103,17 +102,6 @@ def test_check_names_the_file_that_differs(
     assert page.read_text().startswith("before\n<!-- generated dialects -->\n\n| category in the file |")
     assert page.read_text().endswith("<!-- end dialects -->\nafter\n")
     assert generate.main(["--check"]) == 0
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_documented(name: str) -> None:
-    assert command_named(name).name == name
-    assert f"## augment {name}\n" in (ROOT / "docs" / "cli.md").read_text()
-
-
-@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda item: item.NAME)
-def test_every_analysis_is_documented(analysis: Any) -> None:
-    assert f"\n## {analysis.NAME}\n" in (ROOT / "docs" / "analyses.md").read_text()
 
 
 def test_every_member_of_the_sidecar_is_documented() -> None:

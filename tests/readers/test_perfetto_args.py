@@ -17,7 +17,7 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import write_all
 from oracles import with_unknown_decoder
-from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
+from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, operators
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
@@ -65,56 +65,11 @@ VALUES = st.one_of(
     st.sampled_from(["", "7", "0x10", " 8", "99999999999999999999", "[[2, 3], []]", "text"]),
     st.lists(st.integers(0, 3), max_size=3), st.dictionaries(st.sampled_from("ab"), st.integers(0, 9), max_size=2),
 )  # fmt: skip
+NAMES = st.sampled_from(["External id", "external id", "Input Dims", "wait_on_stream", "Other", "Addr"])
+CATEGORIES = ("cpu_op", "cpu_op", "cuda_sync", "kernel")
 
 
-@st.composite
-def packets(draw: st.DrawFn) -> Messages:
-    """Operators of two sequences, whose keys and strings are told once or each time, and now and then anew."""
-    made = Messages()
-    made.thread(5, 42, 43, "main")
-    told_keys: dict[int, dict[str, int]] = {}
-    strings: dict[int, dict[str, int]] = {}
-    for number in range(draw(st.integers(1, 25))):
-        sequence = draw(st.sampled_from([1, 1, 1, 2]))
-        packet = made.packet(sequence, timestamp=10 * number)
-        if sequence not in told_keys or draw(st.integers(0, 6)) == 0:
-            packet.sequence_flags = CLEARED
-            told_keys[sequence], strings[sequence] = {}, {}
-        else:
-            packet.sequence_flags = NEEDED
-        event = packet.track_event
-        event.type, event.track_uuid, event.name = BEGIN, 5, f"op {number}"
-        event.categories.append(draw(st.sampled_from(["cpu_op", "cpu_op", "cuda_sync", "kernel"])))
-        for _ in range(draw(st.integers(0, 4))):
-            name = draw(
-                st.sampled_from(["External id", "external id", "Input Dims", "wait_on_stream", "Other", "Addr"])
-            )
-            annotation = event.debug_annotations.add()
-            if draw(st.integers(0, 4)):
-                keys = told_keys[sequence]
-                if name not in keys:
-                    keys[name] = len(keys) + 1
-                    packet.interned_data.debug_annotation_names.add(iid=keys[name], name=name)
-                annotation.name_iid = keys[name]
-            else:
-                annotation.name = name
-            value = draw(VALUES)
-            if isinstance(value, str) and draw(st.booleans()):
-                known = strings[sequence]
-                if value not in known:
-                    known[value] = len(known) + 1
-                    packet.interned_data.debug_annotation_string_values.add(iid=known[value], str=value.encode())
-                annotation.string_value_iid = known[value]
-            elif isinstance(value, int) and value >= 2**63:
-                annotation.uint_value = value
-            else:
-                annotate(annotation, value)
-        end = made.packet(sequence, timestamp=10 * number + 5, sequence_flags=NEEDED)
-        end.track_event.type, end.track_event.track_uuid = END, 5
-    return made
-
-
-@given(packets())
+@given(operators(25, st.lists(NAMES, max_size=4), VALUES, *CATEGORIES))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     both(made.read(tmp_path_factory.mktemp("made")))

@@ -6,6 +6,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from augment.core.trace import Trace
 from augment.readers import read
 from perfetto_schema import protos
@@ -70,6 +72,49 @@ class Messages:
     def read(self, folder: Path, **options: Any) -> Trace:
         """The trace, as both engines have it."""
         return read(str(self.write(folder)), **options)
+
+
+@st.composite
+def operators(
+    draw: st.DrawFn, most: int, names: st.SearchStrategy[list[str]], values: st.SearchStrategy[Any], *categories: str
+) -> Messages:
+    """Operators of two sequences, whose keys and strings have a number or stand there, and now and then are cleared."""
+    made = Messages()
+    made.thread(5, 42, 43, "main")
+    keys: dict[int, dict[str, int]] = {}
+    strings: dict[int, dict[str, int]] = {}
+    for number in range(draw(st.integers(1, most))):
+        sequence = draw(st.sampled_from([1, 1, 1, 2]))
+        packet = made.packet(sequence, timestamp=10 * number, sequence_flags=NEEDED)
+        if sequence not in keys or draw(st.integers(0, 6)) == 0:
+            packet.sequence_flags = CLEARED
+            keys[sequence], strings[sequence] = {}, {}
+        event = packet.track_event
+        event.type, event.track_uuid, event.name = BEGIN, 5, f"op {number}"
+        if categories:
+            event.categories.append(draw(st.sampled_from(categories)))
+        for name in draw(names):
+            annotation, known = event.debug_annotations.add(), keys[sequence]
+            if name in known or draw(st.booleans()):
+                if name not in known:
+                    known[name] = 7 * len(known) + draw(st.integers(0, 6)) + 1
+                    packet.interned_data.debug_annotation_names.add(iid=known[name], name=name)
+                annotation.name_iid = known[name]
+            else:
+                annotation.name = name
+            value, told = draw(values), strings[sequence]
+            if isinstance(value, str) and draw(st.booleans()):
+                if value not in told:
+                    told[value] = len(told) + 1
+                    packet.interned_data.debug_annotation_string_values.add(iid=told[value], str=value.encode())
+                annotation.string_value_iid = told[value]
+            elif type(value) is int and (value >= 2**63 or (value >= 0 and draw(st.booleans()))):
+                setattr(annotation, draw(st.sampled_from(["uint_value", "pointer_value"])), value)
+            else:
+                annotate(annotation, value)
+        end = made.packet(sequence, timestamp=10 * number + 5, sequence_flags=NEEDED)
+        end.track_event.type, end.track_event.track_uuid = END, 5
+    return made
 
 
 def annotate(annotation: Any, value: Any) -> None:

@@ -16,7 +16,7 @@ from oracles import plain_kernels, with_unknown_decoder
 from writer_traces import augmented
 
 pytest.importorskip("perfetto")
-from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
+from perfetto_messages import BEGIN, END, Messages, annotate, operators
 
 pytestmark = pytest.mark.slow
 
@@ -40,55 +40,17 @@ def same_by_either_way(trace: Trace, folder: Path) -> bytes:
     return compiled
 
 
-@st.composite
-def packets(draw: st.DrawFn) -> Messages:
-    """Operators of two sequences, whose keys and strings have a number or stand there, and now and then are cleared."""
-    made = Messages()
-    made.thread(TRACK, 42, 43, "main")
-    keys: dict[int, dict[str, int]] = {}
-    strings: dict[int, dict[str, int]] = {}
-    for number in range(draw(st.integers(1, 20))):
-        sequence = draw(st.sampled_from([1, 1, 1, 2]))
-        packet = made.packet(sequence, timestamp=10 * number, sequence_flags=NEEDED)
-        if sequence not in keys or draw(st.integers(0, 6)) == 0:
-            packet.sequence_flags = CLEARED
-            keys[sequence], strings[sequence] = {}, {}
-        event = packet.track_event
-        event.type, event.track_uuid, event.name = BEGIN, TRACK, f"op {number}"
-        for name in draw(st.lists(NAMES, max_size=4, unique=True)):
-            annotation = event.debug_annotations.add()
-            output = keys[sequence]
-            if name in output or draw(st.booleans()):
-                if name not in output:
-                    output[name] = 7 * len(output) + draw(st.integers(0, 6)) + 1
-                    packet.interned_data.debug_annotation_names.add(iid=output[name], name=name)
-                annotation.name_iid = output[name]
-            else:
-                annotation.name = name
-            value = draw(VALUES)
-            if isinstance(value, str) and draw(st.booleans()):
-                known = strings[sequence]
-                if value not in known:
-                    known[value] = len(known) + 1
-                    packet.interned_data.debug_annotation_string_values.add(iid=known[value], str=value.encode())
-                annotation.string_value_iid = known[value]
-            elif type(value) is int and (value >= 2**63 or (value >= 0 and draw(st.booleans()))):
-                setattr(annotation, draw(st.sampled_from(["uint_value", "pointer_value"])), value)
-            else:
-                annotate(annotation, value)
-        end = made.packet(sequence, timestamp=10 * number + 5, sequence_flags=NEEDED)
-        end.track_event.type, end.track_event.track_uuid = END, TRACK
-    return made
+PACKETS = operators(20, st.lists(NAMES, max_size=4, unique=True), VALUES)
 
 
-@given(packets())
+@given(PACKETS)
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     folder = tmp_path_factory.mktemp("made")
     same_by_either_way(made.read(folder), folder)
 
 
-@given(packets())
+@given(PACKETS)
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_plain_kernels_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     folder = tmp_path_factory.mktemp("made")
