@@ -175,10 +175,13 @@ def test_the_search_names_what_it_cannot_read(tmp_path: Path, monkeypatch: pytes
 
 
 def test_files_of_the_same_rank_are_named(tmp_path: Path, augment: Augment) -> None:
-    """The file of a rank was copied over that of another: the summary says so, not only the job's metrics."""
+    """The file of a rank was copied over that of another, or beside it: the summary says so."""
     paths = [path for path, _ in simulate(JobOptions(ranks=3, steps=2, layers=1), tmp_path / "in")]
     paths[2].write_bytes(paths[1].read_bytes())
+    (copy := paths[1].with_name("copy.json.gz")).write_bytes(paths[1].read_bytes())
     done = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    heading = "compared with no other rank, as their names differ in more than the rank or window:"
+    assert f"{heading}\n  {copy} (rank 1 of 3)" in done.err
     names = ", ".join(path.name for path in paths[1:])
     assert f"2 files state the same rank 1: {names}; each counts as a rank" in done.err
 
