@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from augment.hta import traces as execution_trace
 from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import MemoryAnalysis, TimeSeriesTypes
 from augment.hta.frames import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, flatten_column_names, shorten_name
+from augment.hta.frames import SymbolTable as TraceSymbolTable
 from augment.hta.gantt import (
     CallGraph,
     PlotFormat,
@@ -75,10 +77,12 @@ __all__ = [
     "Trace",
     "TraceAnalysis",
     "TraceDiff",
+    "TraceSymbolTable",
     "ZeroDurationFilter",
     "add_et_column",
     "align_module_with_kernels",
     "correlate_execution_trace",
+    "execution_trace",
     "flatten_column_names",
     "load_execution_trace",
     "plot_timeline_gpu_kernels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def trace(folder: str) -> Trace:
     trace.parse_multiple_ranks([0, 1], use_multiprocessing=False)
     trace.decode_symbol_ids()
     return trace
+
+
+def test_every_import_that_the_page_tells_works() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "hta.md").read_text()
+    told = re.findall(r"`(from augment\.hta(?:\.\w+)? import [\w, ]+)`", page)
+    assert len(told) > 10
+    for each in told:
+        exec(each, {})
 
 
 def test_the_call_graph_is_that_of_the_events(trace: Trace) -> None:
