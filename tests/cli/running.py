@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +42,12 @@ def environment(**more: str) -> dict[str, str]:
 def contents(folder: Path) -> dict[str, bytes]:
     """The files of a folder by name, but for manifests."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
+
+
+def metrics(path: Path) -> dict[str, Any]:
+    """A sidecar."""
+    sidecar: dict[str, Any] = json.loads(path.read_bytes())
+    return sidecar
 
 
 def unpacked(path: Path) -> bytes:

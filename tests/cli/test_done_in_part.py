@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Augment
+from running import Augment, metrics
 
 from simulator import JobOptions, simulate
 from traces import write_trace
 
 DONE_IN_PART = 5
-
-
-def metrics(path: Path) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(path.read_bytes())
-    return decoded
 
 
 def cut_off(path: Path) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from odd_work import dies_of_some
-from running import Augment, contents, environment, start
+from running import Augment, contents, environment, metrics, start
 
 from augment.batch.inputs import Input
 from augment.batch.workers import Processes, work_through
@@ -38,11 +38,6 @@ def alarm() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-
-
-def metrics(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_bytes())
-    return content
 
 
 @pytest.mark.usefixtures("alarm")

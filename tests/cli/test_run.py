@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Augment, unpacked
+from running import Augment, metrics, unpacked
 
 from augment.readers import read
 from execution_traces import write_execution_trace
@@ -21,11 +21,6 @@ def files(folder: Path) -> list[str]:
     """All files but a batch's manifest, of which test_resume.py tells."""
     result = (path for path in folder.rglob("*") if path.is_file() and path.name != "augment-manifest.jsonl")
     return sorted(str(path.relative_to(folder)) for path in result)
-
-
-def metrics(path: Path) -> dict[str, Any]:
-    sidecar: dict[str, Any] = json.loads(path.read_bytes())
-    return sidecar
 
 
 def test_chrome_json_is_written_on_request(tmp_path: Path, augment: Augment) -> None:
