@@ -250,7 +250,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             having = [member for member, of_rank in asked.items() if rule in of_rank and _is_grave(of_rank[rule])]
             most = max(having, key=lambda member: (asked[member][rule]["saved_ns"] or 0, -member))
             problem = asked[most][rule]
-            share = f"{len(having)} of {len(asked)} ranks have this, {rank_names([answer.summaries[most]])[0]} most"
+            looked_at = "looked at " if len(asked) < count else ""
+            named = rank_names([answer.summaries[most]])[0]
+            share = f"{len(having)} of {len(asked)} ranks {looked_at}have this, {named} most"
             return [f"{share}: {problem['title']}", problem["advice"]]
         return []
     of_late = asked.pop(late[0])

@@ -487,7 +487,9 @@ def test_a_cure_fits_the_place_that_the_verdict_names() -> None:
     assert cures(job_of_them)[1] == f"Rank {LATE}: matrix_units"
 
 
-def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do() -> None:
+def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not the gravest finding of the first rank: what the most time of all ranks goes to is what the job waits for."""
     row = SimpleNamespace(rank=None, cause="shared", figures={})
     job = simulated(JOB)
@@ -495,6 +497,9 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
     assert cures(job_of_them) == [f"2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps", ""]
+    monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
+    said = f"1 of {len(job.summaries) // 2} ranks looked at have this, rank 2 most: host_gaps"
+    assert cures(job_of_them) == [said, ""]
     row.cause = "uneven"
     assert cures(job_of_them) == []
 
