@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from augment.core.text import exact_time, percent, period, time
-from augment.results.report.sections import heading, plain, severity_of, unfound
+from augment.core.text import percent, period, time
+from augment.results.report.sections import heading, place_of, plain, severity_of, unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -311,8 +311,7 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
             yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
         where = ""
         if row.get("start_ns") is not None:
-            where = f"; the longest of {row['count']}: {exact_time(row['dur_ns'])} on {row['track'] or 'the host'}"
-            where += f" (augment open --at {period(row['start_ns'], row['dur_ns'])})"
+            where = f"; {place_of(row)} (augment open --at {period(row['start_ns'], row['dur_ns'])})"
         yield f"      {row['rule']}, confidence {row['confidence']}{where}"
 
 

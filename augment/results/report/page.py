@@ -24,6 +24,7 @@ from augment.results.report.sections import (
     ReportTable,
     Section,
     heading,
+    place_of,
     plain,
     severity_of,
     short_heading,
@@ -228,13 +229,10 @@ def _where(row: Any, opened: str) -> Iterator[str]:
     if row.get("overlaps"):
         yield f"overlaps with {html.escape(', '.join(row['overlaps']))}: the savings do not add up"
     if row.get("start_ns") is not None:
-        start_ms = row["start_ns"] / 1e6
-        place = f" on {html.escape(row['track'])}" if row.get("track") else ""
-        moment = f"{start_ms:,.3f} ms after the first event"
-        yield f"{'the longest of ' + format(row['count'], ',') + ': ' if row.get('count') else ''}{moment}{place}"
+        yield f"{html.escape(place_of(row))}, {row['start_ns'] / 1e6:,.3f} ms after the first event"
         if opened:
             at = period(row["start_ns"], row.get("dur_ns") or 0)
-            yield f"<code>augment open {html.escape(shlex.quote(opened))} --at {at}</code>"
+            yield f"<code>augment open {html.escape(shlex.quote(opened))} <span class=whole>--at {at}</span></code>"
 
 
 def _columns(table: ReportTable) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.core.text import counted, listed, percent
+from augment.core.text import counted, exact_time, listed, percent
 from augment.diagnosis.headings import heading as in_words
 
 Row = Mapping[str, Any]
@@ -175,6 +175,12 @@ def _saves(row: Row) -> str:
 def severity_of(row: Row) -> str:
     """``high``, ``warning`` or ``info``; ``possible`` if little is certain."""
     return "possible" if row.get("confidence") == "low" else str(row.get("severity") or "info")
+
+
+def place_of(row: Row) -> str:
+    """A finding's longest slice: ``the longest of 28: 3.624 ms on GPU 3 stream 37``."""
+    many = f"the longest of {row['count']:,}: " if (row.get("count") or 0) > 1 else ""
+    return f"{many}{exact_time(row.get('dur_ns') or 0)} on {row.get('track') or 'the host'}"
 
 
 def unfound(rows: Iterable[Row], quote: str = "") -> Iterator[str]:

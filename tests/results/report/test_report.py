@@ -139,6 +139,10 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
     assert '<span class="badge">high</span> Waiting for batches, saves up to 23 %' in page
     assert "<p>The host fetches.</p>" not in page
+    placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
+    page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
+    assert "the longest of 28: 3.624 ms on GPU 3, 109.336 ms after the first event" in page
+    assert "longest of" not in html.page(Document("x", "trace", [], [], [], findings=[placed | {"count": 1}]))
 
 
 def test_curves_over_time_hold_what_the_sidecar_does(outputs: Path) -> None:
