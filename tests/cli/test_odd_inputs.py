@@ -249,3 +249,42 @@ def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
     process.stderr.close()
     assert process.wait() == 0
     assert len(list(tmp_path.glob("rank*.metrics.json"))) == 2
+
+
+@pytest.mark.parametrize("word", ["a", "cuda", "aBackward(1): "])
+def test_names_of_a_megabyte_cost_little(alarm: None, augment: Augment, tmp_path: Path, word: str) -> None:
+    """A pattern that takes a time quadratic in a name's length would take hours."""
+
+    def long(beginning: str) -> str:
+        return beginning + word * (1_000_000 // len(word))
+
+    names = {
+        "user_annotation": "FSDP::",
+        "python_function": "a.py(1): f",
+        "cpu_op": "aten::",
+        "cuda_runtime": "cudaLaunchKernel",
+        "kernel": "void multi_tensor_apply_kernel<",
+    }
+    args = {
+        "correlation": 1,
+        "External id": 1,
+        "device": 0,
+        "stream": 7,
+        "Input type": [long("")],
+        long("arg"): long(""),
+    }
+    events = [
+        {"ph": "X", "cat": kind, "name": long(name), "pid": 1, "tid": 7 * (kind == "kernel"), "args": args}
+        | {"ts": 100 * step + place, "dur": 90 - 2 * place}
+        for step in range(3)
+        for place, (kind, name) in enumerate(names.items())
+    ]
+    events += [
+        {"ph": "M", "name": f"{of}_name", "pid": 1, "tid": 0, "args": {"name": long("")}}
+        for of in ("process", "thread")
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": long("NVIDIA ")}], "traceEvents": events}))
+    began = time.process_time()
+    assert augment("run", str(path), "-o", str(tmp_path / "out")).code == 0
+    assert time.process_time() - began < 20
