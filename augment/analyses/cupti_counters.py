@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from augment.core import Category, Findings, Skipped, Trace, column
-from augment.facts.gpu.counter_ranges import counter_ranges
+from augment.facts.gpu.hardware_samples import counter_ranges
 
 NAME = "cupti_counters"
 NEEDS = ((Category.CUDA_PROFILER_RANGE,),)

@@ -33,10 +33,19 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.core.annotations import Annotation, CounterTrack, SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
+from augment.core import (
+    GPU_WORK,
+    Annotation,
+    CounterTrack,
+    Findings,
+    Identity,
+    Skipped,
+    SliceTrack,
+    Texts,
+    Trace,
+    column,
+)
 from augment.core.text import TIMES, counted, four_digits
-from augment.core.trace import GPU_WORK, Identity, Trace
 from augment.diagnosis.judging import measure
 from augment.facts.steps import PHASES
 

@@ -43,10 +43,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core import text
+from augment.core import Category, Diagnostic, Findings, Skipped, Trace, Verdict, column, text
 from augment.core.annotations import Annotation, CounterTrack, InstantTrack, SliceTrack, Texts, byte_unit, in_unit
-from augment.core.findings import Findings, Skipped, Verdict, column
-from augment.core.trace import Category, Diagnostic, Trace
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.held import Held, Holder, MemoryReplay, Moment, held_memory

@@ -59,10 +59,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Places, WorkIndex, combinations, each, intervals, is_among, numbered
+from augment.core import GPU_WORK, Category, Diagnostic, Findings, Identity, Skipped, Trace, column
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
-from augment.core.findings import Findings, Skipped, column
 from augment.core.text import recording_words
-from augment.core.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import graph_work

@@ -73,7 +73,7 @@ def command(
     import tempfile
 
     from augment.errors import UsageError, expect_regular
-    from augment.viewer.packages import ui_folder
+    from augment.viewer.engine import ui_folder
     from augment.viewer.server import PORT, TraceServer
 
     if port not in (None, PORT) and not offline:

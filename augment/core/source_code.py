@@ -73,7 +73,21 @@ def lines_of(stacks: Iterable[object]) -> tuple[CodeLine, ...]:
 def labels(sites: Sequence[Sequence[CodeLine]]) -> list[str]:
     """What each site is called: ``model.py:217``; of several lines ``model.py:79, 81``. As much of a path is given as
     tells files of one name apart; a path that ends another is the same file."""
-    short = _short_names({line.file.replace("\\", "/") for site in sites for line in site})
+    # For each path its shortest end that no other file among them has
+    paths = {line.file.replace("\\", "/") for site in sites for line in site}
+    of_name: dict[str, dict[str, list[str]]] = {}
+    for path in sorted(paths):
+        parts = [part for part in path.split("/") if part not in ("", ".")] or [path]
+        of_name.setdefault(parts[-1], {})[path] = parts
+    short: dict[str, str] = {}
+    for alike in of_name.values():
+        few = sorted(alike.values(), key=len) if len(alike) < _MOST_ALIKE else []  # else each is a file of its own
+        whole = [
+            tuple(([parts] + [each for each in few if each[-len(parts) :] == parts])[-1]) for parts in alike.values()
+        ]
+        count = len(set(whole))
+        depth = next(depth for depth in range(1, 1 + max(map(len, whole))) if _differ(whole, depth) == count)
+        short |= {path: "/".join(parts[-depth:]) for path, parts in zip(alike, whole, strict=True)}
     texts = []
     for site in sites:
         of_file: dict[str, list[int]] = {}
@@ -89,24 +103,6 @@ def labels(sites: Sequence[Sequence[CodeLine]]) -> list[str]:
 def label(line: CodeLine | None) -> str | None:
     """What a single line is called; None for none."""
     return labels([[line]])[0] if line else None
-
-
-def _short_names(paths: set[str]) -> dict[str, str]:
-    """For each path its shortest end that no other file among them has."""
-    of_name: dict[str, dict[str, list[str]]] = {}
-    for path in sorted(paths):
-        parts = [part for part in path.split("/") if part not in ("", ".")] or [path]
-        of_name.setdefault(parts[-1], {})[path] = parts
-    short: dict[str, str] = {}
-    for alike in of_name.values():
-        few = sorted(alike.values(), key=len) if len(alike) < _MOST_ALIKE else []  # else each is a file of its own
-        whole = [
-            tuple(([parts] + [each for each in few if each[-len(parts) :] == parts])[-1]) for parts in alike.values()
-        ]
-        count = len(set(whole))
-        depth = next(depth for depth in range(1, 1 + max(map(len, whole))) if _differ(whole, depth) == count)
-        short |= {path: "/".join(parts[-depth:]) for path, parts in zip(alike, whole, strict=True)}
-    return short
 
 
 def _differ(paths: Sequence[tuple[str, ...]], depth: int) -> int:

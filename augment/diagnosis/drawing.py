@@ -14,14 +14,13 @@ from augment.core import Annotation, Ends, Flows, InstantTrack, SliceTrack, Text
 from augment.core.annotations import CUT_OFF
 from augment.core.text import percent, time
 from augment.diagnosis.devices import words as words_of_trace
-from augment.diagnosis.headings import heading
 from augment.diagnosis.judging import longest, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import ends_early
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.verdict import headline
-from augment.diagnosis.wording import advice, evidence, title, track_of
+from augment.diagnosis.wording import advice, evidence, heading, title, track_of
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
 

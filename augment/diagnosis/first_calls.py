@@ -1,4 +1,6 @@
-"""Operators at their first call: libraries set themselves up there, and kernels are loaded. Later calls lack it."""
+"""Calls in which the host stands: those that wait for a device, and the first of each operator. Libraries set
+themselves up there, and kernels are loaded; later calls lack it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,50 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, union
-from augment.arrays.ordering import distinct, group_bounds, is_among, numbered, sums
-from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import NO_INDEX, Bools, EventRows, Int64s
-from augment.core.context import derived
-from augment.core.trace import LAUNCHES, Category, Trace
-from augment.diagnosis.judging import idle_ns, measure, within_steps
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    EventRows,
+    Int64s,
+    Intervals,
+    clip,
+    distinct,
+    group_bounds,
+    grouped_medians,
+    is_among,
+    numbered,
+    sums,
+    union,
+)
+from augment.core import LAUNCHES, Category, Trace, derived
+from augment.diagnosis.judging import idle_ns, measure, rows_in_steps, within_steps
 from augment.diagnosis.rule import Spans
-from augment.diagnosis.waiting import waiting_calls
+from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import innermost
 from augment.facts.host.queued_tasks import operators_around
 from augment.facts.names.name_masks import matching
+from augment.facts.waits.dependencies import DependencyKind
+from augment.facts.waits.sync_dependencies import freeing_calls
+
+
+@derived(until="diagnosis")
+def waiting_calls(trace: Trace) -> EventRows:
+    """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
+    profiling script that synchronizes before it measures; and without those that, without steps, waited for its last
+    work, behind which nothing comes. Calls that give memory back have a rule of their own."""
+    graph = critical_graph(trace)
+    calls = distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
+    calls = calls[calls >= 0]
+    calls = calls[~is_among(calls, freeing_calls(trace))]
+    launch = gpu_work(trace).launch
+    launch = launch[launch != NO_INDEX]
+    if len(launch):  # what returned before the first recorded launch waited for earlier work alone
+        calls = calls[trace.events.ts[calls] + trace.events.dur[calls] > trace.events.ts[launch].min()]
+    if measure(trace).unit == "recording":
+        calls = calls[trace.events.ts[calls] + trace.events.dur[calls] < measure(trace).windows.end.max(initial=0)]
+    return rows_in_steps(trace, calls)
+
 
 CONTEXT_NS = 100_000_000  #: no call before the first launch takes so long but to create the device's context,
 CONTEXT_BY_MEMORY_NS = 1_000_000_000  #: or so long where it gives back, or asks for, memory

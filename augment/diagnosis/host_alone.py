@@ -7,10 +7,20 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.intervals import Intervals, clip, subtract, total, union
-from augment.arrays.ordering import distinct, group_bounds, is_among, numbered
-from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import NO_INDEX, Int64s
+from augment.arrays import (
+    NO_INDEX,
+    Int64s,
+    Intervals,
+    clip,
+    distinct,
+    group_bounds,
+    grouped_medians,
+    is_among,
+    numbered,
+    subtract,
+    total,
+    union,
+)
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis.devices import known_slices, words

@@ -11,14 +11,25 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    EventRow,
+    EventRows,
+    Int32s,
+    Int64s,
+    distinct,
+    each,
+    is_among,
+    is_any,
+    median,
+    sums,
+)
 from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
-from augment.arrays.ordering import distinct, each, is_among, is_any, sums
-from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bools, EventRow, EventRows, Int32s, Int64s
 from augment.core import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.attachments import WORKERS
 from augment.diagnosis.captures import captures, compilations, compiles
-from augment.diagnosis.first_calls import cold_start, cold_times
+from augment.diagnosis.first_calls import cold_start, cold_times, waiting_calls
 from augment.diagnosis.judging import (
     fetches_in_steps,
     host_cut,
@@ -32,7 +43,6 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
-from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds

@@ -13,12 +13,23 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.intervals import Intervals, clip, touched, union
-from augment.arrays.ordering import distinct, is_any, sums
-from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bools, EventRows, Int32s, Int64s, Places
-from augment.core.context import derived
-from augment.core.trace import GPU_WORK, LAUNCHES, Category, Trace
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    EventRows,
+    Int32s,
+    Int64s,
+    Intervals,
+    Places,
+    clip,
+    distinct,
+    is_any,
+    median,
+    sums,
+    touched,
+    union,
+)
+from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical.what_if import (

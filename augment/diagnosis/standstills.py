@@ -7,17 +7,25 @@ from collections import Counter
 
 import numpy as np
 
-from augment.arrays.intervals import total, union
-from augment.arrays.ordering import distinct, is_among, is_any
-from augment.arrays.statistics import median
-from augment.arrays.types import NO_INDEX, Bools, EventRow, EventRows, Int64s
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    EventRow,
+    EventRows,
+    Int64s,
+    distinct,
+    is_among,
+    is_any,
+    median,
+    total,
+    union,
+)
 from augment.core import COMPLETE, Category, Trace, derived
 from augment.core.source_code import function_line
 from augment.core.text import LONGEST_NAME, short
-from augment.diagnosis.first_calls import at_first_calls, cold_operators
+from augment.diagnosis.first_calls import at_first_calls, cold_operators, waiting_calls
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
-from augment.diagnosis.waiting import waiting_calls
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, host_kinds

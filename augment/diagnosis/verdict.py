@@ -9,11 +9,9 @@ from typing import get_args
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, clip, total, union
-from augment.arrays.types import NO_INDEX
-from augment.core.context import derived
+from augment.arrays import NO_INDEX, Intervals, clip, total, union
+from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, counted, percent, short, time
-from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.devices import words
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence

@@ -17,7 +17,7 @@ from augment import facts, stragglers
 from augment.arrays import NO_INDEX, Int64s
 from augment.core import COMPLETE, Category
 from augment.errors import UsageError
-from augment.facts.gpu.counter_ranges import counter_ranges
+from augment.facts.gpu.hardware_samples import counter_ranges
 from augment.hta import counters
 from augment.hta import frames as plots
 from augment.hta.counters import STATISTICS, TimeSeriesTypes

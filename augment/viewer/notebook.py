@@ -13,7 +13,7 @@ from pathlib import Path
 
 from augment.core import AugmentedTrace, Trace
 from augment.errors import AugmentError, UsageError
-from augment.viewer.packages import has_ui, ui_folder
+from augment.viewer.engine import has_ui, ui_folder
 from augment.viewer.preparing import Prepared, augmented_into, prepare
 from augment.viewer.server import PERFETTO_UI, PORT, TraceServer
 from augment.viewer.view import ui_link

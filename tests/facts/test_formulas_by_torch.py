@@ -126,9 +126,10 @@ def test_what_the_profiler_records_of_a_model_is_counted_as_the_counter_does(tmp
 def leaf_flops(path: Path) -> int:
     """The operations of all operators that hold no other with any, CPU's or not."""
     import augment
-    from augment.facts.operators.counted_operators import counted_operators
+    from augment.facts.operators.counted_operators import counted
 
-    return sum(work.flops or 0 for _, work in counted_operators(augment.read(path)))
+    _, kind, _, works = counted(augment.read(path))
+    return sum(works[number].flops or 0 for number in kind.tolist())
 
 
 def test_the_profiler_writes_what_calls_are_read_from(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from augment import augment
 from augment.core.trace import LAUNCHES, Category, Trace
-from augment.diagnosis.waiting import waiting_calls
+from augment.diagnosis.first_calls import waiting_calls
 from augment.facts.critical.longest_path import BoundBy, critical_path
 from augment.facts.critical.what_if import saved_ns, without_host_time, without_work
 from augment.facts.gpu.gpu_time import annotations_of_work

@@ -17,9 +17,9 @@ from augment.compare.diff_rows import FigureRow
 from augment.core.attachments import Cause, LateRank, Reason, Where
 from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
-from augment.diagnosis.headings import HEADINGS, heading
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
+from augment.diagnosis.wording import HEADINGS, heading
 from augment.facts.operators.matrix_products import TileFit
 from augment.job.verdict import verdict_text
 from augment.job.verdict.verdict_text import Row

@@ -16,7 +16,7 @@ import pytest
 
 from augment import hta
 from augment.errors import InputError, UsageError
-from augment.facts.gpu.counter_ranges import counter_ranges
+from augment.facts.gpu.hardware_samples import counter_ranges
 from augment.hta import (
     CPEdge,
     CPEdgeType,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from augment.errors import UsageError
-from augment.viewer.packages import node
+from augment.viewer.engine import node
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kineto-augment-tests"
 

@@ -21,8 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment import facts
-from augment.core import text
-from augment.core.trace import Trace
+from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import CONTEXT_NS, loading_launches
 

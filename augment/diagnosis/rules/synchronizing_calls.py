@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from augment import facts
 from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.waiting import waiting_calls
+from augment.diagnosis.first_calls import waiting_calls
 
 NAME = "synchronizing_calls"
 

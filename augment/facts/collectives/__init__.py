@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # fmt: off
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
 from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
 from augment.facts.collectives.network_of_logs import DifferingRanks, NetworkOfLog, network_of_log

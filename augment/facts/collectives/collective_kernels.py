@@ -13,10 +13,20 @@ from typing import Literal, cast
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.columns import looked_up
-from augment.arrays.intervals import clip, total, union
-from augment.arrays.ordering import combinations, distinct
-from augment.arrays.types import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, WorkIndexes
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    CollectiveIndexes,
+    EventRows,
+    Int64s,
+    WorkIndexes,
+    clip,
+    combinations,
+    distinct,
+    looked_up,
+    total,
+    union,
+)
 from augment.core import Category, Texts, Trace, derived
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work

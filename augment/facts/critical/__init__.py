@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # fmt: off
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import BoundBy, CriticalPath, critical_path, host_kinds

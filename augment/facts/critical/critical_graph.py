@@ -7,8 +7,19 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
-from augment.arrays.types import NO_INDEX, Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    Bytes,
+    Int32s,
+    Int64s,
+    Places,
+    compressed,
+    distinct,
+    each,
+    group_bounds,
+    grouped,
+)
 from augment.core import Diagnostic, Trace, derived
 from augment.core.threads import Threads
 from augment.facts.critical.handovers import handovers, main_track

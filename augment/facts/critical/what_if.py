@@ -13,20 +13,29 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays.intervals import expand, held_between, least_over, union
-from augment.arrays.ordering import (
+from augment.arrays import (
+    Bools,
+    Bytes,
+    EventRows,
+    Int32s,
+    Int64s,
+    Places,
+    WorkIndexes,
     combinations,
     distinct,
     each,
+    expand,
     group_bounds,
     grouped,
+    held_between,
     is_any,
+    least_over,
     numbered,
     reserved,
     sums,
+    union,
     where_in,
 )
-from augment.arrays.types import Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndexes
 from augment.core import Trace, derived
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
 from augment.facts.critical.handovers import main_track

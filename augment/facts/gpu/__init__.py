@@ -5,7 +5,7 @@ from __future__ import annotations
 # fmt: off
 # ruff: noqa: I001
 from augment.arrays import Bools, EventRows
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.gpu.device_activity import (
     COMMUNICATION, COMPUTATION, MEMORY, CopyRate, QueueLength, TypeCoverage, copy_rates, queue_lengths, type_coverage,
 )

@@ -8,8 +8,22 @@ from typing import cast
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import compressed, distinct, group_bounds, grouped, settled
-from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndex, WorkIndexes
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    Bytes,
+    EventRows,
+    Int32s,
+    Int64s,
+    Places,
+    WorkIndex,
+    WorkIndexes,
+    compressed,
+    distinct,
+    group_bounds,
+    grouped,
+    settled,
+)
 from augment.core import GPU_WORK, NO_CORRELATION, Category, Identity, Trace, derived
 from augment.facts.names.kernel_types import types_of
 

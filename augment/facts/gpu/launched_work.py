@@ -7,8 +7,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import is_among, settled
-from augment.arrays.types import NO_INDEX, Bools, EventRows, Int32s, Int64s, Places, StackIndexes, WorkIndexes
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    EventRows,
+    Int32s,
+    Int64s,
+    Places,
+    StackIndexes,
+    WorkIndexes,
+    is_among,
+    settled,
+)
 from augment.core import LAUNCHES, NO_CORRELATION, Diagnostic, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 # fmt: off
 # ruff: noqa: I001
 from augment.arrays import Bytes, EventRows
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.host.call_stacks import (
     CallStacks, OperatorTimes, call_stacks, callers, crossing_diagnostics, innermost, operator_times, outermost,
     places_of, python_lines,

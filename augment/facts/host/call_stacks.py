@@ -13,9 +13,24 @@ from typing import cast
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.columns import Values, narrowed
-from augment.arrays.ordering import combinations, compressed, each, grouped, sums
-from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int32s, Int64s, Places, StackIndexes
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    Bytes,
+    EventRow,
+    EventRows,
+    Int32s,
+    Int64s,
+    Places,
+    StackIndexes,
+    Values,
+    combinations,
+    compressed,
+    each,
+    grouped,
+    narrowed,
+    sums,
+)
 from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
 from augment.core.source_code import USERS, function_line, owner
 from augment.facts.names.name_masks import STEP, starting, strings_where

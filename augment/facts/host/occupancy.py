@@ -8,9 +8,21 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.intervals import Intervals, expand, touched, union
-from augment.arrays.ordering import compressed, group_bounds, grouped, settled, where_in
-from augment.arrays.types import NO_INDEX, Int32s, Int64s, Places
+from augment.arrays import (
+    NO_INDEX,
+    Int32s,
+    Int64s,
+    Intervals,
+    Places,
+    compressed,
+    expand,
+    group_bounds,
+    grouped,
+    settled,
+    touched,
+    union,
+    where_in,
+)
 from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import call_stacks
 from augment.facts.names.name_masks import STEP, starting

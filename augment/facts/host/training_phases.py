@@ -8,8 +8,21 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays.ordering import distinct, each, is_any, ordered, run_starts
-from augment.arrays.types import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, StackIndexes
+from augment.arrays import (
+    NO_INDEX,
+    Bools,
+    Bytes,
+    EventRows,
+    Int32s,
+    Int64s,
+    Places,
+    StackIndexes,
+    distinct,
+    each,
+    is_any,
+    ordered,
+    run_starts,
+)
 from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import (
     around_moments,

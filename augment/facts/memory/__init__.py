@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # fmt: off
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.memory.memory_events import DeviceMemory, memory_events
 
 __all__ = [

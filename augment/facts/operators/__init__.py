@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.core.trace import Identity, Trace
+from augment.core import Identity, Trace
 from augment.facts.operators.captured_graphs import GraphWork, graph_work
 from augment.facts.operators.matrix_products import (
     MULTIPLE, UNKNOWN_DEVICE, TileFit, fit_of, in_narrow_groups, is_unfit, sizes_text,

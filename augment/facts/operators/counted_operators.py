@@ -8,7 +8,7 @@ input, both the convolution and the copy count.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -49,15 +49,6 @@ def formula_of(trace: Trace, operator: str) -> Formula | None:
 @derived
 def _own_formulas(trace: Trace) -> list[CustomFormula]:
     return formulas_of(tables_of(trace).get("flops", ()))
-
-
-def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
-    """The row and the work of each operator that counts, whether or not it launched GPU work. This includes traces of a
-    CPU.
-    """
-    place, kind, _, works = counted(trace)
-    rows = call_stacks(trace).row[place]
-    yield from zip(rows.tolist(), (works[number] for number in kind.tolist()), strict=True)
 
 
 @derived(until="summary")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # fmt: off
 from augment.arrays import Int64s
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of
 from augment.facts.source.event_args import ArgColumns, arg_columns
 from augment.facts.source.several_ranks import rank_of_track

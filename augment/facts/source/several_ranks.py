@@ -14,11 +14,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays import NO_VALUE, Int64s, distinct, each
-from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
+from augment.core import (
+    Annotation,
+    AugmentedTrace,
+    CounterTrack,
+    Ends,
+    Flows,
+    Identity,
+    InstantTrack,
+    SliceTrack,
+    Trace,
+    derived,
+)
 from augment.core.attachments import MemoryChanges, MemorySnapshot, RequestSpans
-from augment.core.context import derived
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Identity, Trace
 
 _LOOKED_AT = 3  #: events of a process that must agree
 _MOST_PROCESSES = 20_000

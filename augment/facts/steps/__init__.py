@@ -5,8 +5,8 @@ from __future__ import annotations
 # fmt: off
 # ruff: noqa: I001
 from augment.arrays import Int64s
-from augment.core.context import derived
-from augment.core.trace import Trace
+from augment.core import derived
+from augment.core import Trace
 from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import (

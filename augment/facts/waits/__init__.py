@@ -5,7 +5,7 @@ from __future__ import annotations
 # fmt: off
 # ruff: noqa: I001
 from augment.arrays import Bytes
-from augment.core.trace import Trace
+from augment.core import Trace
 from augment.facts.waits.gap_causes import (
     DeviceStates, GapCategory, IdleGaps, causes_of_gaps, device_gaps, device_states, launch_end, stream_gaps,
 )

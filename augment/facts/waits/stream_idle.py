@@ -8,9 +8,21 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays.intervals import Intervals, expand, touched
-from augment.arrays.ordering import each, ordered, where_in
-from augment.arrays.types import NO_INDEX, NO_VALUE, Bytes, EventRows, Int32s, Int64s, Places
+from augment.arrays import (
+    NO_INDEX,
+    NO_VALUE,
+    Bytes,
+    EventRows,
+    Int32s,
+    Int64s,
+    Intervals,
+    Places,
+    each,
+    expand,
+    ordered,
+    touched,
+    where_in,
+)
 from augment.core import Texts, Trace, derived
 from augment.core.annotations import ArgColumn
 from augment.facts.gpu.gpu_work import gpu_work

@@ -55,7 +55,10 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
     shortest = np.minimum.reduceat(dur, first)
     waited = np.where(by_arrival[instance], np.clip(arrival[instance] - start, 0, dur), dur - shortest[instance])
     lateness = np.where((by_arrival | buffered)[instance], start, -dur)
-    late, lead = _last(lateness, matched)
+    # The row of each collective's last part to arrive, and its delay after the one before it
+    order = np.lexsort((-matched.member, lateness, matched.instance))
+    last = np.append(matched.first[1:], len(order)) - 1  # the order changes only within each collective
+    late, lead = order[last], lateness[order[last]] - lateness[order[last - 1]]
     moving = np.where(by_arrival, done - arrival, shortest)
     waited, lead = np.where(buffered[instance], 0, waited), np.where(buffered, 0, lead)
     return Waits(waited, dur - waited, moving, late, lead, by_arrival | buffered)
@@ -84,10 +87,3 @@ def common_times(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int
         rows = matched.rows_of(member)
         start[rows], end[rows] = clock.to_common(start[rows]), clock.to_common(end[rows])
     return start, end, np.array([clock.uncertainty_ns for clock in clocks], np.int64)[matched.member]
-
-
-def _last(lateness: Int64s, matched: Matched) -> tuple[Int64s, Int64s]:
-    """The row of each collective's last part to arrive, and its delay after the one before it."""
-    order = np.lexsort((-matched.member, lateness, matched.instance))
-    last = np.append(matched.first[1:], len(order)) - 1  # the order changes only within each collective
-    return order[last], lateness[order[last]] - lateness[order[last - 1]]

@@ -199,7 +199,16 @@ class _Table:
 
     def _pair(self, kinds: dict[str, int], ranks: Int64s, peer: Int64s) -> None:
         sends, receives, several = (self.kind == kinds.get(kind, UNKNOWN) for kind in (SEND, RECV, SEND_RECV))
-        peer = np.where((peer == UNKNOWN) | several, self._others(ranks, sends | receives | several), peer)
+        # The other rank of a group of two, for wanted rows; -1 where the group has more or is not named
+        wanted = sends | receives | several
+        others = np.full(len(ranks), UNKNOWN, np.int64)
+        for group, places in each(self.group[wanted], len(self.groups)):
+            pair = _two_ranks(self.groups[group].ranks)
+            if pair is not None:
+                rows = np.flatnonzero(wanted)[places]
+                first, second = pair
+                others[rows[ranks[rows] == first]], others[rows[ranks[rows] == second]] = second, first
+        peer = np.where((peer == UNKNOWN) | several, others, peer)
         paired = (sends | receives | several) & (ranks != UNKNOWN) & (peer != UNKNOWN) & (ranks != peer)
         low, high = np.minimum(ranks, peer), np.maximum(ranks, peer)
         self.source = np.where(paired, np.where(sends, ranks, np.where(receives, peer, low)), UNKNOWN)
@@ -208,17 +217,6 @@ class _Table:
         if paired.any():
             self.kind = np.where(paired, kinds.setdefault(SEND_RECV, len(kinds)), self.kind)
             self.seq = np.where(paired, UNKNOWN, self.seq)
-
-    def _others(self, ranks: Int64s, wanted: Bools) -> Int64s:
-        """The other rank of a group of two, for ``wanted`` rows; -1 where the group has more or is not named."""
-        others = np.full(len(ranks), UNKNOWN, np.int64)
-        for group, places in each(self.group[wanted], len(self.groups)):
-            pair = _two_ranks(self.groups[group].ranks)
-            if pair is not None:
-                rows = np.flatnonzero(wanted)[places]
-                first, second = pair
-                others[rows[ranks[rows] == first]], others[rows[ranks[rows] == second]] = second, first
-        return others
 
     def matched(self, rows: Places, instance: Int64s, diagnostics: tuple[Diagnostic, ...]) -> Matched:
         first = run_starts(instance)

@@ -339,7 +339,7 @@ def caps(buckets: Sequence[Buckets]) -> Findings | Skipped:
             doubts.append(
                 f"the largest gradient, {of.grads.max() / MIB:.1f} MiB, fills a bucket alone with any smaller cap"
             )
-        if _beyond(of, of.fit):
+        if of.fit.predicted_ns(int(of.sizes.sum())) is None:
             doubts.append("caps whose buckets would be over twice the largest all-reduce are left out")
         rows += sorted(_rows(of, of.fit), key=lambda row: row.change_ns)
     if not rows:
@@ -379,10 +379,6 @@ def _rows(of: Buckets, model: Fit) -> Iterator[CapsRow]:
             uncertainty_ns=error + spread + _relative_misfit(of, model) * int(joined[-1]) / model.beta_gbps,
             change_ratio=float(change.mean()) / step if step else 0.0,
         )
-
-
-def _beyond(of: Buckets, model: Fit) -> bool:
-    return model.predicted_ns(int(of.sizes.sum())) is None
 
 
 def _filled(sizes: Int64s, cap: int | None) -> Int64s:

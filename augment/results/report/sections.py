@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.core.text import counted, exact_time, listed, percent
-from augment.diagnosis.headings import heading as in_words
+from augment.diagnosis.wording import heading as in_words
 
 Row = Mapping[str, Any]
 
