@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "name",
     [
+        "batch-linked-folder.py",
+        "batch-nothing-to-do.py",
+        "batch-rank-twice.py",
         "batch-same-local-rank-slow.py",
+        "batch-stem-taken-by-no-trace.py",
+        "batch-unreadable-folder.py",
         "causes-ddp_gain.py",
         "causes-early_recorder.py",
         "causes-gc_on_one_rank.py",
