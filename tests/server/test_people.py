@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, serving, told_by, trace
+from in_process import Server, eventually, serving, told_by, trace
 from serving_process import Server as Process
 from serving_process import augment
 from serving_process import serving as started
@@ -155,6 +155,23 @@ def test_what_a_project_stores_counts_for_it(server: Server, tmp_path: Path) -> 
              **as_("c", team="viewer"))  # fmt: skip
     assert server.core.figures().stored_bytes.keys() == {"project:team"}
     assert server.core.figures().stored_bytes["project:team"] > path.stat().st_size
+
+
+@pytest.mark.usefixtures("both_catalogs")
+def test_the_cpu_time_of_a_project_is_counted_and_bounded(tmp_path: Path) -> None:
+    path, how = trace(tmp_path / "a.json"), as_("a", team="writer")
+    with serving(tmp_path / "state", max_client_cpu_s=0.01) as server:
+        name = upload(server, path, **how)
+        finished(server, created(server, name, **how).name, **how)
+        spent = eventually(lambda: {client: of for client, of in server.core.figures().spent.items() if of[1]})
+        assert spent.keys() == {"project:team"}
+        assert (spent["project:team"][0], 0.01 <= spent["project:team"][1] < 60) == (1, True)
+        with pytest.raises(grpc.RpcError) as error:
+            created(server, name, **as_("b", team="writer"))
+        assert (told_by(error.value).reason, "took" in error.value.details()) == ("TOO_MUCH_CPU", True)
+        assert server.core.figures().unfinished == {}
+        with serving(tmp_path / "other") as without:
+            assert without.core.figures().spent in ({}, spent)
 
 
 def test_a_tokens_lines_add_up_to_its_roles(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def test_figures(server: Server, tmp_path: Path) -> None:
     assert samples["augment_client_calls_total", ("host",)] >= 6
     assert samples["augment_calls_in_flight", ()] == 0
     assert samples["augment_stored_bytes", ("host",)] >= (tmp_path / "a.json").stat().st_size
+    assert samples["augment_day_jobs", ("host",)] >= 2
     assert samples["augment_free_bytes", ()] > 1 << 20
     assert samples["augment_open_uploads", ()] == 0
     assert samples["augment_removed_total", ("job", "asked")] >= 1

@@ -28,7 +28,15 @@ from augment.errors import (
 DOMAIN = "kineto-augment"
 _DETAILS = "grpc-status-details-bin"
 _C = grpc.StatusCode
-_QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS", "TOO_MANY_CONNECTIONS")
+_QUOTAS = (
+    "QUEUE_FULL",
+    "TOO_MANY_JOBS",
+    "TOO_MUCH_CPU",
+    "TOO_MANY_UPLOADS",
+    "STORAGE_FULL",
+    "TOO_MANY_CALLS",
+    "TOO_MANY_CONNECTIONS",
+)
 
 AWAY = "CATALOG_AWAY"
 #: reason → its code and its meaning
@@ -68,6 +76,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
         "max_queued_jobs are waiting, and of this client as many as its equal share; try again",
     ),
     "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client are waiting or running; try again"),
+    "TOO_MUCH_CPU": (_C.RESOURCE_EXHAUSTED, "jobs of this client took max_client_cpu_s within a day; try again later"),
     "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are unfinished; finish one"),
     "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are in use, or the disk is full; try again"),
     "STORE_UNAVAILABLE": (_C.UNAVAILABLE, "the server's object store does not answer, or refuses it; try again"),

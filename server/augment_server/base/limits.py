@@ -50,6 +50,9 @@ class Limits:
         "count",
     )
     max_client_jobs: int = limit(100, "Waiting and running jobs per client.", "count")
+    max_client_cpu_s: float | None = limit(
+        None, "CPU time of the jobs of a client within a day; beyond it, no more are accepted.", "s"
+    )
     max_job_inputs: int = limit(
         1_024, "Traces per job, with files beside them; an earlier job counts with all of its traces.", "count"
     )

@@ -37,6 +37,9 @@ QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 _MOST_OVERTAKEN = 10
+_MORE = "jobs = spent.jobs + excluded.jobs, cpu_ms = spent.cpu_ms + excluded.cpu_ms"
+_ADDED = f"ON CONFLICT (client, hour) DO UPDATE SET {_MORE}"
+_HOURS = 24  #: of which the CPU time of jobs counts
 
 
 def state_name(state: int) -> str:
@@ -195,6 +198,13 @@ class Jobs:
                 retry_s=5,
                 subject=caller.client,
             )
+
+        if (most_s := self._limits.max_client_cpu_s) is not None:
+            query = "SELECT COALESCE(SUM(cpu_ms), 0) FROM spent WHERE client = ? AND hour > ?"
+            spent_s = int(db.execute(query, (caller.client, _hour() - _HOURS)).fetchone()[0]) / 1000
+            if spent_s >= most_s:
+                what = f"your jobs took {spent_s:.0f} s of CPU within a day, of at most {most_s:.0f}; try again later"
+                raise Refusal("TOO_MUCH_CPU", what, retry_s=60, subject=caller.client)
 
     def _expect_share(self, db: Database, caller: Caller, waiting: int, before: int) -> None:
         """Check that fewer jobs of the client wait than its equal share of a full queue.
@@ -468,7 +478,29 @@ class Jobs:
         ended = bool(db.execute(f"UPDATE jobs SET {change}", values).rowcount)  # noqa: S608 - our own texts
         if ended:
             parts.close(db, job)
+            _count_ended(db, job)
         return ended
+
+    def spend(self, spent: Mapping[str, float]) -> None:
+        """Count the CPU time, in seconds, that jobs of each client took; forget what is older than is asked for."""
+        with self._storage.writing() as db:
+            db.execute("DELETE FROM spent WHERE hour < ?", (_hour() - _HOURS,))
+            rows = [(client, _hour(), round(1000 * seconds)) for client, seconds in spent.items()]
+            db.executemany(f"INSERT INTO spent VALUES (?, ?, 0, ?) {_ADDED}", rows)  # noqa: S608
+
+    def spent(self) -> dict[str, tuple[int, float]]:
+        """Of each client how many of its jobs ended within the last day, and how many seconds of CPU they took."""
+        query = "SELECT client, SUM(jobs) AS jobs, SUM(cpu_ms) AS ms FROM spent WHERE hour > ? GROUP BY client"
+        rows = self._storage.rows(query, _hour() - _HOURS)
+        return {row["client"]: (int(row["jobs"]), int(row["ms"]) / 1000) for row in rows}
+
+    def unfinished(self) -> dict[tuple[str, str], int]:
+        """The number of waiting and of running jobs of each client, by client and state."""
+        query = "SELECT client, state, COUNT(*) AS count FROM jobs WHERE state IN (?, ?) GROUP BY client, state"
+        return {
+            (row["client"], state_name(row["state"])): row["count"]
+            for row in self._storage.rows(query, QUEUED, RUNNING)
+        }
 
     def cancel_waiting(self, job: str) -> bool:
         """Cancel a job that waits, has several steps, or runs in another server; False for other jobs."""
@@ -479,6 +511,7 @@ class Jobs:
             cancelled = bool(db.execute(change, values).rowcount)
             if cancelled:
                 parts.close(db, job)
+                _count_ended(db, job)
         return cancelled
 
     def is_ours(self, begun: Begun) -> bool:
@@ -543,6 +576,15 @@ class Jobs:
             made.end_time.FromNanoseconds(row["ended_ns"])
             made.expire_time.FromNanoseconds(row["ended_ns"] + int(self._limits.artifact_life_s * 1e9))
         return made
+
+
+def _hour() -> int:
+    return now_ns() // (3600 * 10**9)
+
+
+def _count_ended(db: Database, job: str) -> None:
+    """Count a job that has ended."""
+    db.execute(f"INSERT INTO spent SELECT client, ?, 1, 0 FROM jobs WHERE id = ? {_ADDED}", (_hour(), job))  # noqa: S608
 
 
 def _called(spec: v1.JobSpec, traces: Sequence[Given]) -> str:

@@ -35,6 +35,7 @@ MOST_DEATHS = 2  #: a job whose worker died is tried once more
 _NO_MORE = "this attempt no longer counts: the job was cancelled, or another server has it"
 _TOGETHER_S = 0.1  #: changes of a job within this time are reported as one
 _PAUSE_S = 1.0
+_SPENT_S = 2.0  #: for so long what jobs took is gathered, before it is counted
 _STORE_PAUSE_S = 5.0  #: before a job that cannot reach the store of bytes is tried again
 _WATCH_S = 0.1  #: how often the free room is looked at while a whole job works
 _LONG_S = 60.0  #: how long a client waits for another's jobs to end by themselves
@@ -85,6 +86,8 @@ class Scheduler:
         self._workers = Workers(limits, storage, apart, places.folders)
         self._attempts: set[_Attempt] = set()
         self._ended_s = time.monotonic()  # when the last of them did
+        self._spent: dict[str, float] = {}  # CPU seconds by client, still to be counted
+        self._telling_spent: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
@@ -268,6 +271,10 @@ class Scheduler:
                 self._observer.log(logging.ERROR, text, job_id=job)
         self._attempts.discard(attempt)
         self._ended_s = time.monotonic()
+        if attempt.worker:
+            self._spend(attempt.begun.client, attempt.worker.spent_s)
+            if self._telling_spent is None or self._telling_spent.done():
+                self._telling_spent = asyncio.create_task(self._tell_spent(_SPENT_S))
         if self._catalog.is_shared and not any(other.begun.id == job for other in self._attempts):
             with contextlib.suppress(Refusal):
                 await self._apart(self._jobs.save_progress, job)
@@ -499,6 +506,20 @@ class Scheduler:
             is_told = True
             await asyncio.sleep(_PAUSE_S)
 
+    def _spend(self, client: str, seconds: float) -> None:
+        self._spent[client] = self._spent.get(client, 0.0) + seconds
+
+    async def _tell_spent(self, after_s: float = 0.0) -> None:
+        """Add what the jobs of each client took to its account, of several at once; what cannot be told stays."""
+        await asyncio.sleep(after_s)
+        spent, self._spent = self._spent, {}
+        try:
+            await self._apart(self._jobs.spend, spent)
+        except Exception as error:
+            for client, seconds in spent.items():
+                self._spend(client, seconds)
+            self._observer.log(logging.WARNING, f"what jobs took is counted later: {error!r}")
+
     async def drain(self, grace_s: float) -> None:
         """Start nothing more. Running jobs may end within ``grace_s``; then they return to the queue."""
         async with self._beginning:
@@ -518,6 +539,9 @@ class Scheduler:
     async def close(self) -> None:
         """Stop."""
         await self.drain(0)
+        if self._telling_spent:
+            self._telling_spent.cancel()
+            await self._tell_spent()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

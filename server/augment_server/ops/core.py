@@ -32,6 +32,8 @@ class Figures:
 
     jobs: Mapping[str, int]  #: kept jobs, by state
     stored_bytes: Mapping[str, int]  #: bytes of uploads and artifacts, by client
+    unfinished: Mapping[tuple[str, str], int]  #: waiting and running jobs, by client and state
+    spent: Mapping[str, tuple[int, float]]  #: within a day, by client: ended jobs, and their CPU time in seconds
     free_bytes: int  #: bytes that may still be stored, by limit and disk
     open_uploads: int
     removed: Mapping[tuple[str, str], int]  #: removed since the start, by kind (job, upload) and reason
@@ -180,6 +182,8 @@ class Core:
         return Figures(
             jobs=self._jobs.by_state(),
             stored_bytes=stored,
+            unfinished=self._jobs.unfinished(),
+            spent=self._jobs.spent(),
             free_bytes=max(0, min(self._max_stored - sum(stored.values()), self._storage.store.free_bytes())),
             open_uploads=self._uploads.count_open(),
             removed=dict(self._retention.removed),

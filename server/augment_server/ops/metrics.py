@@ -101,12 +101,25 @@ class _AtScrape(Collector):
         stored: collections.Counter[str] = collections.Counter()
         for client, size in figures.stored_bytes.items():
             stored[_known(client)] += size
+        ended, cpu_s = collections.Counter[str](), dict[str, float]()
+        for client, (count, seconds) in figures.spent.items():
+            ended[_known(client)] += count
+            cpu_s[_known(client)] = cpu_s.get(_known(client), 0.0) + seconds
+        unfinished: collections.Counter[tuple[str, str]] = collections.Counter()
+        for (client, state), count in figures.unfinished.items():
+            unfinished[_known(client), state] += count
+        jobs = GaugeMetricFamily("augment_client_jobs", "Waiting and running jobs.", labels=["client", "state"])
+        for labels, count in unfinished.items():
+            jobs.add_metric(labels, count)
         removed = CounterMetricFamily("augment_removed", "Jobs and uploads removed.", labels=["kind", "reason"])
         for (kind, reason), count in figures.removed.items():
             removed.add_metric([kind, reason], count)
         return [
             _gauges("augment_jobs", "Jobs that are kept.", "state", figures.jobs),
             _gauges("augment_stored_bytes", "Bytes of uploads and artifacts.", "client", stored),
+            jobs,
+            _gauges("augment_day_jobs", "Jobs that ended within a day.", "client", ended),
+            _gauges("augment_day_cpu_seconds", "CPU time of jobs within a day.", "client", cpu_s),
             GaugeMetricFamily("augment_free_bytes", "Bytes that may still be stored.", figures.free_bytes),
             GaugeMetricFamily("augment_open_uploads", "Uploads that are not complete.", figures.open_uploads),
             removed,

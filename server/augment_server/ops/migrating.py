@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: in an order in which each row comes after those that it names
 _TABLES = (
     "uploads", "jobs", "controls", "attachments", "parts", "wholes", "leftovers", "artifacts", "requests", "served",
-    "clock",
+    "clock", "spent",
 )  # fmt: skip
 _THREADS, _ROWS = 8, 500
 _PIECE = "000000000000-migrated"

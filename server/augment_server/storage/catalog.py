@@ -123,6 +123,9 @@ CREATE TABLE IF NOT EXISTS requests (  -- that have been answered
 );
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS usage (client TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS spent (  -- by the jobs of a client in an hour since 1970: how many ended, what they took
+    client TEXT NOT NULL, hour INTEGER NOT NULL, jobs INTEGER NOT NULL, cpu_ms INTEGER NOT NULL,
+    PRIMARY KEY (client, hour));
 """
 _ATTEMPT = {
     "server": "TEXT NOT NULL DEFAULT ''",  # that works on it

@@ -116,6 +116,8 @@ class Worker:
         self.stands_still = False  #: between two jobs
         self.busy = False  #: stays true after work was cancelled
         self.peak_bytes = 0
+        self._cpu_s = 0.0  #: of the process, as last seen
+        self.spent_s = 0.0  #: CPU time of the last order; 0 where the system does not tell
 
     @classmethod
     async def start(cls, memory: int, folder: Path, readable: Iterable[str]) -> Worker:
@@ -183,6 +185,7 @@ class Worker:
         """
         self.jobs += 1
         self.busy = True
+        before = self._look()
         watch = asyncio.create_task(self._watch())
         work = asyncio.create_task(self._converse(order, stage))
         try:
@@ -192,6 +195,7 @@ class Worker:
                 raise watch.result()
             return await work
         finally:
+            self.spent_s = self._look() - before
             for task in (watch, work):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, WorkerDied, Misbehaved):
@@ -243,6 +247,14 @@ class Worker:
                     return sum(sizes.get(name, 0) for name in ("VmRSS", "VmSwap", "HugetlbPages", "VmPTE"))
         return None
 
+    def _look(self) -> float:
+        """The CPU time of the process; as last seen if it has ended. It can start no others."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                ticks = file.read().rpartition(b")")[2].split()[11:13]
+            self._cpu_s = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        return self._cpu_s
+
     async def stand_still(self) -> bool:
         """Stop the process with all of its threads, so that nothing of it goes on between two jobs; False if it does.
 
@@ -280,6 +292,7 @@ class Worker:
         """Returns when the process exceeds its memory limit, or begins too many threads. Works only on Linux."""
         while self._memory:
             await asyncio.sleep(_WATCH_S)
+            self._look()
             taken = await asyncio.to_thread(self.memory_bytes)
             if taken is None:
                 break
