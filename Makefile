@@ -22,7 +22,7 @@ demo: $(STAMP)   ## simulates and augments a small job, prints its main figures 
 test: $(STAMP)   ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-quick: $(STAMP)  ## the tests that are neither slow nor of the service: less than a minute
+quick: $(STAMP)  ## the tests that are neither slow nor of the service: one to five minutes
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
 
 fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1); and other examples for tests of random ones

@@ -8,10 +8,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 from running import Augment
+
+from augment.cli.registry import group
+from augment.cli.serve import Served
 
 ROOT = Path(__file__).resolve().parents[2]
 from simulator import JobOptions, simulate  # noqa: E402
@@ -20,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 FLAGS = re.DOTALL | re.MULTILINE
 BLOCK = re.compile(r"^```sh\n(.*?)^```", FLAGS)
+SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```", FLAGS)
 #: they wait for a browser or a client: tests/cli/test_open.py, tests/server
 ELSEWHERE = ("open", "serve", "work")
 #: what a command needs that is not here: a cloud, a cluster, a scheduler, a server, or a job of so many ranks
@@ -120,6 +126,28 @@ def test_the_commands_of_a_page_run_in_order(page: str, folder: Path, augment: A
 def test_every_page_with_commands_is_run_or_needs_what_is_not_here() -> None:
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert {page for page in pages if any(commands(page))} <= {*PAGES, "docs/cli.md", *TOLD}
+
+
+def test_every_command_of_every_page_is_one_that_augment_takes() -> None:
+    """Also those that need what is not here: a cluster, a store, a server; their names and options are known."""
+    pages = [path for name in ("docs", "examples", "deploy") for path in (ROOT / name).rglob("*.md")]
+    context, seen = click.Context(commands_known := group()), 0
+    for block in (block for page in [*ROOT.glob("*.md"), *pages] for block in SHELL.findall(page.read_text())):
+        for line in re.findall(r"^[^#\n]*\baugment [a-z].*", block.replace("\\\n", " "), re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            if "augment" not in words or words[0] in ("kubectl", "docker"):
+                continue
+            called = words[words.index("augment") + 1 :]
+            called = list(takewhile(lambda word: not re.match(r"[|;&>]|2>", word), called))
+            command = commands_known.get_command(context, called.pop(0))
+            while isinstance(command, click.Group):
+                command = command.get_command(context, called.pop(0))
+            assert command is not None, line
+            if isinstance(command, Served):
+                command = getattr(pytest.importorskip("augment_server.ops.main"), str(command.name))
+            command.make_parser(click.Context(command, parent=context)).parse_args(called)
+            seen += 1
+    assert seen > 100
 
 
 def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
