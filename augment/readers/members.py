@@ -17,6 +17,7 @@ from augment.readers.raw import Broken, Text
 MAX_MEMBER_BYTES = 64 << 20  #: bytes of a single member other than traceEvents
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _WORD = re.compile(rb"[^\s,\]}]+")
+_NO_BLANK = re.compile(rb"[^\x00- ]")
 
 
 class Ended(Exception):
@@ -41,10 +42,9 @@ class Members:
         """Drop blanks. Returns the next byte, -1 at the end."""
         window = self._window
         while True:
-            for at in range(window.size):
-                if window.data[at] > 32:
-                    window.drop(at)
-                    return int(window.data[0])
+            if something := _NO_BLANK.search(window.data[: window.size].data):
+                window.drop(something.start())
+                return int(window.data[0])
             window.drop(window.size)
             if not window.fill():
                 return -1
@@ -145,6 +145,7 @@ class TextWindow:
         self._stream, self._chunk = stream, chunk
         self._blocks = Ahead(_Blocks(stream, chunk), _BLOCKS_AHEAD) if ahead else None
         self.data: Text = np.zeros((0 if ahead else chunk) + PADDING, np.uint8)
+        self._room = self.data  # what ``data`` is the end of, unless that is a block
         self.size = 0
         self.base = 0
         self.ended = False
@@ -185,16 +186,16 @@ class TextWindow:
 
     def drop(self, count: int) -> None:
         """Remove the first ``count`` bytes."""
-        left = self.size - count
-        self.data[:left] = self.data[count : self.size]
-        self.size = left
+        self.data = self.data[count:]
+        self.size -= count
         self.base += count
 
     def _reserve(self, size: int) -> None:
         if size + PADDING > len(self.data):
-            larger = np.zeros(2 * size + PADDING, np.uint8)
-            larger[: self.size] = self.data[: self.size]
-            self.data = larger
+            if size + PADDING > len(self._room):
+                self._room = np.zeros(2 * size + PADDING, np.uint8)
+            self._room[: self.size] = self.data[: self.size]
+            self.data = self._room
 
 
 class _Blocks:

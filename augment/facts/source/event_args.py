@@ -348,10 +348,7 @@ def has_category(trace: Trace, arg: Arg, rows: EventRows) -> Bools:
 def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[EventRows], Bools]) -> ArgValues:
     """The values of ``arg`` in the rows that ``may_have`` it."""
 
-    numbers, others = (
-        _chosen(column, may_have(column.rows[:].astype(EventRow, copy=False)))
-        for column in (taken.numbers, taken.others)
-    )
+    numbers, others = (_chosen(column, may_have) for column in (taken.numbers, taken.others))
     column = ArgEntries(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
     codes = others.values[:]
@@ -373,7 +370,10 @@ def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[EventRows], Bools]
     return ArgValues(numbers, column.texts, counts.tolist())
 
 
-def _chosen(column: SparseColumn, kept: Bools) -> SparseColumn:
+def _chosen(column: SparseColumn, may_have: Callable[[EventRows], Bools]) -> SparseColumn:
+    if not len(column.rows):
+        return column
+    kept = may_have(column.rows[:].astype(EventRow, copy=False))
     return column if kept.all() else SparseColumn(column.rows[:][kept], column.values[kept])
 
 

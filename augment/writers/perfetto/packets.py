@@ -68,8 +68,9 @@ _OUT_BYTES = 4 << 20
 def encode(events: Events) -> Iterator[memoryview]:
     """The packets of ``events``, in pieces. Each piece is valid until the next."""
     blobs = events.blobs
-    largest = int(blobs.size.max(initial=0)) if blobs else 0
-    out = np.empty(max(_OUT_BYTES, largest + 2 * kernel.PACKET_ROOM), np.uint8)
+    largest, whole = (int(blobs.size.max(initial=0)), int(blobs.size.sum())) if blobs else (0, 0)
+    whole += (len(events) + 1) * kernel.PACKET_ROOM
+    out = np.empty(min(max(_OUT_BYTES, largest + 2 * kernel.PACKET_ROOM), whole), np.uint8)
     columns = (events.kind, events.ts, events.track, events.category, events.name)
     none = np.empty(0, np.int64)
     pieces = (address(blobs.data), blobs.start, blobs.size) if blobs else (0, none, none)
