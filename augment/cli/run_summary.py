@@ -151,8 +151,8 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
     from augment.batch.jobs import folder_title
     from augment.core.text import ranges_text
 
-    found = jobs_of(inputs, {result.path: result for result in results})
-    several = [job for job in found if len(job.members) > 1]
+    jobs = jobs_of(inputs, {result.path: result for result in results})
+    several = [job for job in jobs if len(job.members) > 1]
     names = _names_of_jobs(several)
     unrelated = [each.job for each in concluded if not each.joined]
     for job, name in zip(several[:SHOWN], names, strict=False):
@@ -172,7 +172,7 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
         yield f"… and {len(several) - SHOWN} more jobs"
     alone = [
         f"{job.members[0].input.path} (rank {job.members[0].rank} of {job.world_size})"
-        for job in found
+        for job in jobs
         if len(job.members) == 1 and job.members[0].rank is not None and (job.world_size or 1) > 1
     ]
     yield from _first_lines("compared with no other rank, as their names differ in more than the rank or window", alone)

@@ -14,7 +14,7 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 81_600
+LINES = 82_300
 FILES = 432
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
@@ -22,8 +22,8 @@ IMPORTS, MANY_IMPORTS = 4, 12
 PRIVATE_FUNCTIONS = 0.336
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
-OPTIONS = 190
-TEST_LINES = 60_500
+OPTIONS = 196
+TEST_LINES = 63_200
 
 
 @cache

@@ -49,9 +49,9 @@ def trace(folder: str) -> Trace:
 
 def test_every_import_that_the_page_tells_works() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "hta.md").read_text()
-    told = re.findall(r"`(from augment\.hta(?:\.\w+)? import [\w, ]+)`", page)
-    assert len(told) > 10
-    for each in told:
+    imports = re.findall(r"`(from augment\.hta(?:\.\w+)? import [\w, ]+)`", page)
+    assert len(imports) > 10
+    for each in imports:
         exec(each, {})
 
 

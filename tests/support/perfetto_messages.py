@@ -102,12 +102,12 @@ def operators(
                 annotation.name_iid = known[name]
             else:
                 annotation.name = name
-            value, told = draw(values), strings[sequence]
+            value, texts = draw(values), strings[sequence]
             if isinstance(value, str) and draw(st.booleans()):
-                if value not in told:
-                    told[value] = len(told) + 1
-                    packet.interned_data.debug_annotation_string_values.add(iid=told[value], str=value.encode())
-                annotation.string_value_iid = told[value]
+                if value not in texts:
+                    texts[value] = len(texts) + 1
+                    packet.interned_data.debug_annotation_string_values.add(iid=texts[value], str=value.encode())
+                annotation.string_value_iid = texts[value]
             elif type(value) is int and (value >= 2**63 or (value >= 0 and draw(st.booleans()))):
                 setattr(annotation, draw(st.sampled_from(["uint_value", "pointer_value"])), value)
             else:

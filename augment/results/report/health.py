@@ -289,9 +289,9 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     for row in report["rows"]:
         if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
             of_status.get(row.get("status", "found"), []).append(row)
-    if found := of_status.pop("found"):
+    if problems := of_status.pop("found"):
         yield ""
-    for row in found:
+    for row in problems:
         yield from map(plain, _markdown(row)) if markdown else _text(row, brief)
     for status, rows in of_status.items():
         if rows:
