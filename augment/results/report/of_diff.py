@@ -71,7 +71,7 @@ def figures(sidecar: Sidecar) -> Section:
                 "shown": rough_time(row["delta"]) + (f" ({_doubt(row)})" if row["verdict"] == "within_noise" else ""),
             }
         )
-    lead = "Changes of a step's figures, with 95 % intervals; grey: noise, or not certain among so many figures."
+    lead = "Changes of a step's figures, with 95 % intervals. Green is better, red is worse; grey: neither, or noise."
     title = "change in % of the control's step"
     chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if marks else []
     return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", rows)])

@@ -27,11 +27,8 @@ from augment_server.base.people import OWN, PROJECT, ROLES, Person
 LEEWAY_S = 30  #: by which clocks may differ
 MOST_TOKEN, MOST_NAME = 8 << 10, 200  #: characters
 _MOST_ANSWER, _MOST_KEYS = 1 << 20, 20  #: bytes of what an issuer answers; keys of an issuer
-_ANSWER_S, _KEYS_S, _AGAIN_S = (
-    5.0,
-    600.0,
-    10.0,
-)  #: time for an answer; age at which keys are fetched; least time between
+#: time for an answer; age at which keys are fetched; least time between
+_ANSWER_S, _KEYS_S, _AGAIN_S = 5.0, 600.0, 10.0
 _MOST_KNOWN = 10_000  #: tokens that need not be checked once more
 #: signatures by the type of key, or its curve; none that a key of another kind could make
 _SIGNED = {
