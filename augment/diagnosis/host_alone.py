@@ -88,8 +88,9 @@ def host_sentence(trace: Trace, words: Words) -> str:
     """Why there is no work of a device, and where the time of the host goes."""
     calls = len(kernel_launches(trace))
     if not calls and not len(operator_times(trace).row):
+        known = "only the annotations" if len(trace.events.slices_of(Category.USER_ANNOTATION)) else "nothing"
         return (
-            f"Neither {words.gpu} work nor operators were recorded, so only the annotations can be judged: "
+            f"Neither {words.gpu} work nor operators were recorded, so {known} can be judged: "
             f"record with {words.everything}."
         )
     ran = [trace.strings[code] for code in distinct(trace.events.name[operator_times(trace).row]).tolist()]

@@ -127,8 +127,9 @@ def test_recordings_in_which_no_time_passes_say_so(events: list[Event], said: st
 
 def test_annotations_alone_say_what_to_record() -> None:
     (text,) = verdict(trace_of(annotation("train", 5, 500)))
-    assert text.startswith("Neither GPU work nor operators were recorded")
+    assert text.startswith("Neither GPU work nor operators were recorded, so only the annotations can be judged")
     assert "ProfilerActivity.CPU" in text
+    assert "so nothing can be judged: record with" in verdict(trace_of(call("cudaDeviceSynchronize", 5, 500)))[0]
 
 
 def test_what_no_rule_knows_says_so_on_the_timeline(perfetto: PerfettoEngine, tmp_path: Path) -> None:
