@@ -87,10 +87,11 @@ def command(
 def _write_page(document: Document, path: Path) -> None:
     """Write the page, and print its path."""
     from augment.cli.terminal import say
+    from augment.core.text import size
     from augment.results.report.page import page
 
     _write(page(document), path)
-    say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")
+    say(f"{size(path.stat().st_size)}; opens in any browser, without a network")
 
 
 def _write(text: str, path: Path) -> None:

@@ -355,7 +355,7 @@ def _left_out(trace: Trace) -> str:
                 f", {percent(ns[longest] / (end - start))} of it in {short(trace.strings[events.name[calls[longest]]])}"
             )
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
-            before += f", which was launched {time(end - int(events.end[launch]))} earlier"
+            before += f", {time(min(end - int(events.end[launch]), whole.lead_in_ns))} of it after that was launched"
     if before and whole.unit == "step" and whole.count == 1 and whole.lead_in_ns > whole.length_ns:
         before += "; one step cannot tell whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)

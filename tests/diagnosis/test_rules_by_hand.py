@@ -302,7 +302,7 @@ def test_work_that_the_file_lacks_is_told() -> None:
     assert (answer.first, answer.severity) == (True, "warning")
     assert "while the file shows an idle GPU" in verdict(trace)[0]
     assert "before the first work of a stream" in verdict(trace)[1]
-    before = "(without 600 µs before its first GPU work, which was launched 575 µs earlier)"
+    before = "(without 600 µs before its first GPU work, 575 µs of it after that was launched)"
     assert before in verdict(trace_of(host, *late, *enough(1_100_000)))[0]
     at_once = [op("aten::mm", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
     assert "(without 600 µs before its first GPU work)" in verdict(trace_of(*at_once, *enough(1_100_000)))[0]

@@ -63,7 +63,8 @@ class Copies(rule.Seen, frozen=True):
     @property
     def _way(self) -> str:
         if not self.can_be_hidden:
-            return "Copy less: keep on the device what stays the same, use smaller types, and copy from pinned memory"
+            more = "use smaller types, and copy from pinned memory" if self._is_pageable else "and use smaller types"
+            return f"Copy less: keep on the device what stays the same, {more}"
         if self._is_pageable:
             return (
                 "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True): a "

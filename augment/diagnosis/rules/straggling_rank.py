@@ -37,7 +37,7 @@ class StragglingRank(rule.Seen, frozen=True):
             f"{text.time(self.wait_ns)} {words.per_step} ({text.percent(words.ratio(self.wait_ns))})",
         )
         if late is not None and late.is_own:
-            longer = f"it takes {text.time(late.charged_ns)} {words.per_step} longer than its peers"
+            longer = f"it takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers"
             return f"Other ranks wait for this one: {longer} ({late.reason.text})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
         title = f"The {words.gpu} does no work and only waits for other ranks for {whole}{mostly}"

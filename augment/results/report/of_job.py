@@ -28,6 +28,7 @@ _MEANWHILE = (
 )
 _CAUSES = {
     "gpu": "; the cause is its work on the GPU",
+    "compute": "; the cause is its work on the GPU",
     "host": "; the cause is its host",
     "queued": "; the cause is launched work that did not start",
 }
@@ -92,8 +93,8 @@ def stragglers(sidecar: Sidecar) -> Section:
         return Section("Who comes late")
     worst = charged[0]
     whole = sum(row["after_the_others_ns"] for row in charged)
-    because = _CAUSES.get(worst["cause"], "")
     causes = {row["rank"]: row["cause"] for row in sidecar.get("verdict", {}).get("rows", ())}
+    because = _CAUSES.get(causes.get(worst["rank"], worst["cause"]), "")
     alike = causes.get(None) == "shared" and worst["rank"] not in causes
     most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
