@@ -228,7 +228,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
 
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
-    would save on its peers (their median), most nearly what the rank is late by, if that is most of it. Where all wait
+    would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait
     for their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all
     ranks, on the rank where that is most. Findings about other ranks, and about the recording, are none. Of many ranks
     some are asked: for their ``problems``, by member, or else their summaries.
@@ -269,8 +269,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     name = rank_names([answer.summaries[late[0]]])[0].capitalize()
     look = compared(reason)
     way = [f"{name}: {look}"] if look else []
-    late_ns = row.charged_ns / (answer.judgement.step_count or 1)
-    for rule in sorted(beyond, key=lambda rule: abs(beyond[rule] - late_ns)):
+    late_ns = max(row.charged_ns / (answer.judgement.step_count or 1), 1)
+    for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
         if beyond[rule] > usual[rule]:
             return [*way, f"{name}: {of_late[rule]['title']}", of_late[rule]["advice"]]
     return way

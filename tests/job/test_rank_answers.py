@@ -532,7 +532,7 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
         said = rank_answer(job, member)
         assert said.figures is not None
         if member == LATE:
-            assert said.text[0].startswith("Other ranks wait for this one: it takes 1.0 s per step longer")
+            assert said.text[0].startswith("Other ranks wait for this one: it takes 1 s per step longer")
             continue
         waited = sum(dur - least for dur, least in zip(durations, shortest, strict=True)) * 1000
         rows = job.matched.rows_of(member)

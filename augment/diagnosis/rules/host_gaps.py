@@ -89,6 +89,10 @@ def check(trace: Trace) -> rule.Answer:
     pieces = rule.Spans(parts.start, parts.end, spans.row[which])
     idle = judging.idle_ns(trace, pieces)  # what the host does while the devices work holds nothing up
     idle = idle if idle.any() else parts.end - parts.start
+    held = np.flatnonzero(2 * idle >= parts.end - parts.start)
+    if len(held):  # those that cost most of their time are named and shown
+        parts, idle = arrays.Intervals(parts.start[held], parts.end[held]), idle[held]
+        pieces = rule.Spans(parts.start, parts.end, pieces.row[held])
     names, spent = names_of(trace, pieces.row, idle), system_calls(trace, pieces)
     lengths = int((parts.end - parts.start).sum())
     calls = [f"{name} ({text.percent(ns / lengths)})" for name, ns in spent.most_common(3) if 10 * ns >= lengths]

@@ -76,7 +76,8 @@ _TITLES: dict[Problem, str] = {
 }
 _OF_A_PART = "This part may not be typical: diagnose the whole recording, too"
 _ADVICE: dict[Problem, str] = {
-    "truncated": "Let the profiler stop before the process ends, and record again",
+    "truncated": "Copy the file again if it was whole; else record again, and let the profiler stop before the process "
+    "ends",
     "cut_without_causes": _OF_A_PART,
     "cut": _OF_A_PART,
     "cut_with_earlier_work": _OF_A_PART,

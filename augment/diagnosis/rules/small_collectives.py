@@ -70,13 +70,15 @@ def check(trace: Trace) -> rule.Answer:
     np.maximum.at(most, which, every.dur[small])
     many = often[which] >= LEAST_COUNT if len(small) else np.zeros(0, np.bool_)
     small, which = small[many], which[many]
+    if not len(small):
+        return rule.Fine(f"no {LEAST_COUNT} collectives of a kind and group per step are below 1 MB")
     less = every.dur[small] - most[which] // np.maximum(often[which], 1)
     cut = facts.critical.without_work(trace, every.place[small], np.maximum(less, 0))
     saved = judging.saved_a_step(trace, cut)
     seen = SmallCollectives(
         collective_count=len(small) / judging.measure(trace).count,
         kinds=sorted({every.kind.values[code] for code in every.kind.codes[small].tolist()}),
-        mean_bytes=float(every.bytes[small].mean()) if len(small) else 0.0,
+        mean_bytes=float(every.bytes[small].mean()),
     )
     spans = rule.Spans(every.ts[small], every.end[small], facts.gpu.work(trace).row[every.place[small]])
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

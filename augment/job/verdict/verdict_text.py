@@ -184,8 +184,21 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
         (name, where), ns = longer[0]
         if ns < _MAIN_SHARE * sum(time for _, time in longer):
             return Reason("host", "many_operators")
+        if where == "memory" and not _asks_longer(member, summaries):
+            return Reason("host")  # its device waits for what others' do not see, as these wait for it meanwhile
         return Reason("host", where, name)
     return Reason(cause)
+
+
+def _asks_longer(member: int, summaries: Sequence[RankSummary]) -> bool:
+    """Whether calls for memory take a member's host longer than those of its peers, whatever their devices do then."""
+    peers = summaries[:: -(-len(summaries) // MOST_PEERS)]
+    taken = [
+        next((row["figures"].get("host_ns", 0) for row in diagnosis.rows if row["rule"] == "allocator_calls"), 0)
+        for diagnosis in (summary.own_diagnosis for summary in (*peers, summaries[member]))
+        if diagnosis is not None
+    ]
+    return len(taken) > 1 and taken[-1] > float(np.median(taken[:-1]))
 
 
 def _host_beyond_peers(

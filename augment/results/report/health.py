@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -292,7 +293,7 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     if problems := of_status.pop("found"):
         yield ""
     for row in problems:
-        yield from map(plain, _markdown(row)) if markdown else _text(row, brief)
+        yield from map(plain, _markdown(row)) if markdown else _text(row, brief, report["input"])
     for status, rows in of_status.items():
         if rows:
             yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
@@ -300,7 +301,7 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
             yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
 
 
-def _text(row: Report, brief: bool) -> Iterator[str]:
+def _text(row: Report, brief: bool, path: str) -> Iterator[str]:
     sure = " (medium confidence)" if row["confidence"] == "medium" else ""
     yield f"  {_SIGNS['found']} {severity_of(row)}{sure}: {heading(row)}"
     if not brief:
@@ -311,7 +312,8 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
             yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
         where = ""
         if row.get("start_ns") is not None:
-            where = f"; {place_of(row)} (augment open --at {period(row['start_ns'], row['dur_ns'])})"
+            at = period(row["start_ns"], row["dur_ns"])
+            where = f"; {place_of(row)} (augment open {shlex.quote(path)} --at {at})"
         yield f"      {row['rule']}, confidence {row['confidence']}{where}"
 
 
