@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from augment.core.old_names import TABLES
 from augment.errors import UsageError, expect_known
 from augment.readers.attachments import Evidence
 
@@ -77,11 +78,12 @@ class Request(Struct, frozen=True):
         from augment.analyses import ANALYSES
 
         known = {analysis.NAME: analysis for analysis in ANALYSES}
-        for name in (*self.only, *self.skip, *self.options):
+        only, skip = ([TABLES.get(name, name) for name in names] for names in (self.only, self.skip))
+        for name in (*only, *skip, *self.options):
             expect_known(name, known, "analysis")
         for name, values in self.options.items():
             _check_options(known[name], values)
-        return [each for each in ANALYSES if (not self.only or each.NAME in self.only) and each.NAME not in self.skip]
+        return [each for each in ANALYSES if (not only or each.NAME in only) and each.NAME not in skip]
 
     def check(self) -> Request:
         """Refuse an invalid request before a large trace is read. Loads only the modules that the checks need.

@@ -131,7 +131,8 @@ def test_every_page_with_commands_is_run_or_needs_what_is_not_here() -> None:
 def test_every_command_of_every_page_is_one_that_augment_takes() -> None:
     """Also those that need what is not here: a cluster, a store, a server; their names and options are known."""
     pages = [path for name in ("docs", "examples", "deploy") for path in (ROOT / name).rglob("*.md")]
-    context, seen = click.Context(commands_known := group()), 0
+    commands_known = group()  # a command keeps its --help, whose names its context has
+    context, seen = click.Context(commands_known, **commands_known.context_settings), 0
     for block in (block for page in [*ROOT.glob("*.md"), *pages] for block in SHELL.findall(page.read_text())):
         for line in re.findall(r"^[^#\n]*\baugment [a-z].*", block.replace("\\\n", " "), re.MULTILINE):
             words = shlex.split(line, comments=True)
