@@ -10,6 +10,7 @@ RESERVED_FILES, FILES_PER_JOB = 96, 8  #: of the database, logs and libraries; o
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of a few GB
 NESTING, LEAST_NESTING = 128, 16  #: those of the readers, repeated because importing them is slow
+MOST_HEADER_BYTES = 16 * KIB  #: of a call's headers: an identity provider's token has up to half of it
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 

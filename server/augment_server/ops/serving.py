@@ -31,7 +31,7 @@ from augment_server.api.http.chain import Chain
 from augment_server.api.reading import Answers
 from augment_server.api.reflecting import add_reflection
 from augment_server.base.interception import Around, CallInterceptor
-from augment_server.base.limits import Limits
+from augment_server.base.limits import MOST_HEADER_BYTES, Limits
 from augment_server.base.observer import Observer, Observers
 from augment_server.base.security import Address, Gate, TlsFiles, Tokens, client_of, person_of
 from augment_server.ops.core import Core
@@ -278,6 +278,9 @@ def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor])
     options = (
         ("grpc.so_reuseport", 0),  # a second server must not share the port
         ("grpc.max_receive_message_length", limits.max_message_bytes),
+        # a provider has tokens of up to 8 KB; between its two limits, by default 8 and 16 KB, gRPC refuses at random
+        ("grpc.max_metadata_size", MOST_HEADER_BYTES),
+        ("grpc.absolute_max_metadata_size", MOST_HEADER_BYTES),
         # no compressed messages: gRPC before 1.84 inflates a megabyte to a gigabyte before it checks the size
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),

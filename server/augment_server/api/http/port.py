@@ -25,7 +25,7 @@ from augment_server.api.http.calls import FILE, JSON, Answer, Body, failure
 from augment_server.api.http.chain import Aborted, Chain, Context, Details
 from augment_server.api.http.messages import Found, Routes
 from augment_server.base.errors import Refusal
-from augment_server.base.limits import Limits
+from augment_server.base.limits import MOST_HEADER_BYTES, Limits
 from augment_server.base.observer import Observer
 from augment_server.base.security import HEALTH_CHECK, Address
 from augment_server.base.threads import Apart
@@ -92,6 +92,7 @@ class HttpPort:
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=self._limits.max_connection_idle_s,
+            max_field_size=MOST_HEADER_BYTES,
             read_bufsize=_READ_BYTES,
             lingering_time=2.0,
         )
