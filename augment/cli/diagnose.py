@@ -172,10 +172,10 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
 
 def _written(path: str) -> list[str]:
     """The metrics in a folder that augment wrote, those of the job first; or those beside a trace that it wrote."""
-    from augment.results.report.health import metrics_among
+    from augment.cli.runs import metrics_of
 
     if os.path.isdir(path):
-        return [os.path.join(path, name) for name in metrics_among(os.listdir(path))]
+        return metrics_of(path)
     stem, augmented, _ = path.rpartition(".augmented.")
     beside = f"{stem}.metrics.json"
     return [beside] if augmented and os.path.isfile(beside) else []

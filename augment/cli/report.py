@@ -112,15 +112,15 @@ def _document(
     client: Client | None,
     region: str,
 ) -> Document:
-    from augment.cli.show import analysed, analysed_folder
+    from augment.cli.runs import files_of, label_of
+    from augment.cli.show import analysed, analysed_folder, in_folder
+    from augment.history.store import is_store
     from augment.pipeline.request import Request
-    from augment.results.report.subject import document_of, trend_of
+    from augment.results.report.subject import document_of, document_of_metrics, trend_of
     from augment.writers.files import DIFF_METRICS_SUFFIX
 
     if test and client:
         # The metrics of a comparison, made by a server
-        from augment.cli.runs import files_of, label_of
-
         made = client.diff(files_of(source), files_of(test), name=label_of(test), out=scratch)
         compared_there = str(made.files[-1])
         return document_of(compared_there, _no_trace)
@@ -152,6 +152,8 @@ def _document(
             return analysed(path, Request(region=region))
         return analysed_folder(path)
 
+    if os.path.isdir(source) and not is_store(source):
+        return document_of_metrics(in_folder(source, analyse))
     return document_of(source, analyse)
 
 

@@ -72,6 +72,37 @@ def files_of(path: str) -> list[str]:
     return [name for name, _ in _files(path)]
 
 
+def metrics_of(folder: str) -> list[str]:
+    """The metrics below ``folder`` that stand for its traces, those of a job first, not of comparisons; none, where a
+    trace there has none and no job's tell of all: then its traces are to be analysed. Both are said."""
+    from augment.batch.inputs import choose_inputs
+    from augment.batch.peek import has_events
+    from augment.cli.terminal import complain
+    from augment.core.text import counted
+    from augment.results.report.health import OF_JOBS, metrics_among
+    from augment.writers.files import METRICS_SUFFIX, output_path
+
+    below = [str(path.relative_to(folder)) for path in Path(folder).rglob(f"*{METRICS_SUFFIX}")]
+    metrics = metrics_among(name for name in below if not os.path.basename(name).startswith("."))
+    if not metrics:
+        return []
+    try:
+        inputs = choose_inputs([folder], None).inputs
+    except InputError:
+        inputs = []
+    there = {Path(folder, name) for name in metrics}
+    without = [
+        item.path
+        for item in inputs
+        if output_path(item.output_name, Path(item.folder), METRICS_SUFFIX) not in there and has_events(item.path)
+    ]
+    of_job = os.path.basename(metrics[0]).startswith(OF_JOBS)
+    if without:
+        outcome = "they are not judged; augment run makes them" if of_job else "all are analysed"
+        complain(f"{folder}: {counted(len(without), 'trace')} without metrics: {outcome}")
+    return [] if without and not of_job else [os.path.join(folder, name) for name in metrics]
+
+
 class Recording(Struct, frozen=True):
     """The figures of each step of a run, the regions in its traces, and each rank's ``source`` from its sidecar."""
 
@@ -95,12 +126,12 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
     from augment.analyses import steps
     from augment.compare.totals import mean_of_ranks, samples_of_sidecar
     from augment.results.sidecars import is_sidecar, read_sidecar
-    from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS, METRICS_SUFFIX
+    from augment.writers.files import JOB_METRICS
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")
-    names = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob(f"*{METRICS_SUFFIX}")))
-    names = [name for name in names if not name.endswith((JOB_METRICS, DIFF_METRICS_SUFFIX))]
+    names = sorted(metrics_of(path)) if os.path.isdir(path) else []
+    names = [name for name in names if not name.endswith(JOB_METRICS)]
     if not os.path.isdir(path) and is_sidecar(path):
         names = [path]
     if not names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,7 +90,7 @@ def command(
         _write_parquet(sidecars, parquet, request.only)
         return
     if os.path.isdir(source):
-        known: dict[str, Any] | None = _in_folder(source)
+        known: dict[str, Any] | None = in_folder(source, analysed_folder)
     else:
         known = read_sidecar(source) if is_sidecar(source) else None
     only = analyses_of(analyses, None if known is None else known["analyses"])
@@ -116,23 +116,23 @@ def command(
         (print_markdown if markdown else print_sidecar)(shown, limit)
 
 
-def _in_folder(folder: str) -> dict[str, Any]:
-    """The metrics that augment wrote into a folder, those of the job if there are several; else those of its traces.
+def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The metrics that augment wrote into a folder, those of the job if there are several; else ``analyse`` makes them.
 
     Raises:
         InputError: there are several and no job's, or no trace.
     """
+    from augment.cli.runs import metrics_of
     from augment.errors import InputError
-    from augment.results.report.health import OF_JOBS, metrics_among
+    from augment.results.report.health import OF_JOBS
     from augment.results.sidecars import read_sidecar
 
-    metrics = metrics_among(os.listdir(folder))
+    metrics = metrics_of(folder)
     if not metrics:
-        return analysed_folder(folder)
-    if len(metrics) > 1 and not metrics[0].startswith(OF_JOBS):
-        first = shlex.quote(os.path.join(folder, metrics[0]))
-        raise InputError(folder, f"holds the metrics of {len(metrics)} traces; name one: augment show {first}")
-    return read_sidecar(os.path.join(folder, metrics[0]))
+        return analyse(folder)
+    if len(metrics) > 1 and not os.path.basename(metrics[0]).startswith(OF_JOBS):
+        raise InputError(folder, f"holds the metrics of {len(metrics)} traces that are no job; name one: {metrics[0]}")
+    return read_sidecar(metrics[0])
 
 
 def analysed_folder(folder: str) -> dict[str, Any]:

@@ -228,3 +228,15 @@ def test_of_several_ranks_the_job_comes_first(tmp_path: Path, augment: Augment) 
     assert "Rank 1 delays the other two" in "\n".join(lines[:5])
     assert sum("rank0.pt.trace.json.gz" in line for line in lines) == 1
     assert not any("✓" in line for line in lines)
+
+
+def test_metrics_of_some_of_the_traces_do_not_stand_for_the_folder(tmp_path: Path, augment: Augment) -> None:
+    traces = [path for path, _ in simulate(JobOptions(ranks=3, steps=3, layers=2), tmp_path)]
+    (tmp_path / "settings.json").write_text('{"lr": 1}')
+    whole = augment("diagnose", tmp_path).out
+    augment("run", traces[0])
+    ended = augment("diagnose", tmp_path)
+    assert (ended.out, "2 traces without metrics: all are analysed" in ended.err) == (whole, True)
+    assert "all ranks together" in augment("report", tmp_path, "--markdown").out
+    augment("run", tmp_path)
+    assert "without metrics" not in augment("diagnose", tmp_path).err

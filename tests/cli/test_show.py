@@ -101,7 +101,7 @@ def test_a_folder_shows_its_job(tmp_path: Path, augment: Augment) -> None:
     assert of_traces.out == of_metrics.out == augment("show", tmp_path / "out" / "job.metrics.json").out
     assert augment("doctor", tmp_path / "job").out.count("\n  rank ") == 2
     (tmp_path / "out" / "job.metrics.json").unlink()
-    assert "holds the metrics of 2 traces; name one: augment show " in augment("show", tmp_path / "out").err
+    assert "holds the metrics of 2 traces that are no job; name one: " in augment("show", tmp_path / "out").err
     alone = tmp_path / "alone"
     for name in ("a.json", "b.json"):
         write_trace(alone / name, launch(), kernel())

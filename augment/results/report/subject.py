@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from augment.core.text import counted
@@ -13,33 +12,15 @@ from augment.history.store import Store, is_store
 from augment.results.report import of_diff, of_job, of_trace, trend
 from augment.results.report.sections import Document
 from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
-from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
 Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace
 
 
 def document_of(path: str, analyse: Analyse) -> Document:
-    """The report of a metrics file, of a trace, or of a folder that ``augment run`` wrote.
-
-    Raises:
-        InputError: there is nothing that can be reported on.
-    """
+    """The report of a metrics file, of a trace, or of a history."""
     if is_store(path):
         return trend_of(path)
-    if os.path.isdir(path):
-        job = Path(path) / JOB_METRICS
-        if job.exists():
-            return _of_metrics(read_sidecar(str(job)))
-        written = any(True for _ in Path(path).rglob(f"*{METRICS_SUFFIX}"))
-        metrics = [each for each in sidecars_in([path]) if "control" not in each.content] if written else []
-        if len(metrics) == 1:
-            return _of_metrics(metrics[0].content)
-        if metrics:
-            raise InputError(
-                path, f"holds the metrics of {len(metrics)} traces that are no job: name one, or use --trend"
-            )
-        return _of_metrics(analyse(path))
-    return _of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
+    return document_of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
 
 
 def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
@@ -79,7 +60,8 @@ def _name(folder: str) -> str:
     return folder.rstrip("/").rpartition("/")[2] if "://" in folder else os.path.basename(os.path.abspath(folder))
 
 
-def _of_metrics(sidecar: Mapping[str, Any]) -> Document:
+def document_of_metrics(sidecar: Mapping[str, Any]) -> Document:
+    """The report of a comparison's metrics, of a job's, or of a trace's."""
     if "control" in sidecar:
         return of_diff.document(sidecar)
     return of_job.document(sidecar) if "world_size" in sidecar["source"] else of_trace.document(sidecar)

@@ -87,7 +87,7 @@ def test_picture_of_the_demo(browser: Any, tmp_path: Path, monkeypatch: pytest.M
 def _document(kind: str, outputs: Path, scratch: Path) -> Document:  # noqa: F811
     if kind == "trend":
         return of_history([*history_of(30, 18), *history_of(12, 99, branch="fp8", faster_ns=9e6)], "runs")
-    source = outputs if kind == "job" else metrics(outputs)
+    source = outputs / "job.metrics.json" if kind == "job" else metrics(outputs)
     if kind == "comparison":
         first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]
         run("diff", first, second, "-o", scratch, "--quiet")

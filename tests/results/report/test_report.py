@@ -156,7 +156,7 @@ def test_curves_over_time_hold_what_the_sidecar_does(outputs: Path) -> None:
 
 
 def test_nothing_is_fetched(outputs: Path) -> None:
-    page = html.page(document_of(str(outputs), no_trace))
+    page = html.page(document_of(str(outputs / "job.metrics.json"), no_trace))
     assert not re.search(r'(?:src|href)="(?!#)', page)
     assert "url(" not in page
     assert "@import" not in page
@@ -164,15 +164,9 @@ def test_nothing_is_fetched(outputs: Path) -> None:
 
 
 def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
-    document = document_of(str(outputs), no_trace)
+    document = document_of(str(outputs / "job.metrics.json"), no_trace)
     assert document.subject == "job"
     assert {"Who comes late", "Ranks and steps", "Communication"} & {section.title for section in document.sections}
-
-
-def test_a_folder_of_a_single_raw_trace_is_that_trace(outputs: Path, tmp_path: Path) -> None:
-    sidecar = json.loads(metrics(outputs).read_text())
-    document = document_of(str(tmp_path), lambda _: sidecar)
-    assert (document.subject, document.title) == ("trace", sidecar["source"]["name"])
 
 
 def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
