@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.compare.noise import Noise, noise_of, steps_lacking, trimmed_mean
+from augment.compare.noise import TRIM, Noise, noise_of, steps_lacking, trimmed_mean
 from augment.compare.totals import FIGURES, Figure, Samples
 from augment.core.old_names import FIGURES as OLD
 from augment.core.text import signed_text, value_text
@@ -20,7 +20,6 @@ from augment.errors import UsageError, expect_known
 ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "wall_ns"
 GATED = (WHOLE, "memory_peak_bytes")  #: the default: parts of a step trade against each other
-TRIM = 0.2  #: share of the shortest steps, and of the longest, that the estimate leaves out
 FLOOR = 0.01  #: fraction of the step: growth of a part below this neither fails nor explains
 _UNITS = {
     "": 1,

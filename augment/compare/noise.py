@@ -29,6 +29,7 @@ from msgspec.structs import replace
 ALPHA = 0.01  #: rate at which noise alone may be called a difference
 CONFIDENCE = 0.95  #: of intervals
 ALIKE = 0.95  #: quantile of Fisher's F: 1 - ALIKE is the rate at which independent steps are paired
+TRIM = 0.2  #: share of the shortest steps, and of the longest, that a robust estimate leaves out
 ROUNDING = 1e-12  #: differences below this fraction of the means count as 0
 MOST_STEPS = 10_000  #: the largest advice
 RESAMPLES = 2000
@@ -104,6 +105,14 @@ def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim
         bootstrap_high=compared.in_unit(high),
         paired=compared.paired,
     )
+
+
+def is_decided_by_outliers(control: Floats, test: Floats) -> Noise | None:
+    """The noise of the trimmed means, where these differ by more than chance and the means do not; else None."""
+    plain, trimmed = noise_of(control, test), noise_of(control, test, trim=TRIM)
+    if plain is None or trimmed is None or plain.low * plain.high > 0 or trimmed.low * trimmed.high <= 0:
+        return None
+    return trimmed
 
 
 def chance_of(control: Floats, test: Floats) -> float | None:

@@ -56,6 +56,25 @@ def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, no
     assert not any(other in text for other in others)
 
 
+def compiling(call_ns: int) -> tuple[Trace, int]:
+    """A step in which each operator is compiled before it runs, for so long; and its length."""
+    events, at = [], 0
+    for number in range(40):
+        events.append(call("AscendCL@aclopCompileAndExecute", at, at + call_ns, correlation=number))
+        events.append(kernel(f"k{number}", at + call_ns + 5_000, at + call_ns + 105_000, correlation=number))
+        at += call_ns + 110_000
+    return trace_of(annotation("ProfilerStep#1", 0, at), *events), at
+
+
+def test_compiling_calls_of_a_single_step_are_told_with_what_they_cost() -> None:
+    trace, slow = compiling(800_000)
+    finding = diagnose(trace).findings[0]
+    assert (finding.rule, finding.severity, finding.found.confidence) == ("long_calls", "high", "medium")
+    assert title_of(finding.found, trace).startswith("Operators that are compiled anew hold up the host")
+    assert finding.found.saved_ns == pytest.approx(slow - compiling(5_000)[1], rel=0.1)
+    assert not any(each.rule == "long_calls" for each in diagnose(compiling(5_000)[0]).findings)
+
+
 @pytest.mark.parametrize("name", ["copy to GPU", "CUDA graphs {gpu}", "torch.cuda.synchronize"])
 def test_names_of_the_program_are_quoted_as_recorded(name: str) -> None:
     augmented = augment(launching("AscendCL@aclopCompileAndExecute", operator=name), only=["diagnosis"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -241,6 +242,7 @@ def jobs() -> Iterator[str]:
     yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007, 4)
     yield verdict_text.late_without_gain(None, 98 * MS, "host", 45 * MS, 0.0, 0)
     yield from (sentence for first in (1, 2) for sentence in verdict_text.left_out(3, first))
+    yield from verdict_text.own_steps(13.3 * MS, np.array([13 * MS, 19 * MS]))
     yield verdict_text.unrelated(3)
     yield nobody_late("rank 3")
 

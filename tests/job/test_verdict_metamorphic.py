@@ -3,6 +3,7 @@ into files, and the scale of time."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,29 @@ def test_a_recording_that_is_split_into_files(fault: dict[str, Any], tmp_path: P
         (row,) = result.verdict.rows
         assert (row.rank, row.cause) == (whole.rank, whole.cause)
         assert 2 * row.gain_ns == pytest.approx(whole.gain_ns, rel=0.02)
+
+
+def test_steps_that_begin_earlier_on_some_ranks(tmp_path: Path) -> None:
+    """Their waits are shares of the ranks' own steps; that these are longer than the job's is said."""
+    options = JobOptions(ranks=4, steps=4, layers=2, host_stall_us=8_000.0)
+    paths = [path for path, _ in simulate(options, tmp_path)]
+    for rank, path in enumerate(paths):
+        document = load(path)
+        marks = [each for each in document["traceEvents"] if each["name"].startswith("ProfilerStep#")]
+        *_, before, last = sorted((e for e in marks if e["cat"] == "user_annotation"), key=lambda each: each["ts"])
+        document["traceEvents"] = [e for e in document["traceEvents"] if e is last or e not in marks]
+        if rank < 2:
+            last["dur"] += last["ts"] - before["ts"]
+            last["ts"] = before["ts"]
+        save(document, path)
+    result = answered(paths)
+    (row,) = result.verdict.rows
+    least, most = map(int, re.findall(r"(\d+) (?:to|%)", result.verdict.text[0])[:2])
+    assert (row.cause, 0 < least <= most < 60) == ("shared", True)
+    assert any(text.startswith("A step of the job is the ") for text in result.verdict.text)
+    without = verdicts.job(replace(options, host_stall_us=0.0)).judgement
+    true = 1 - without.recorded_ns / without.step_count / result.judgement.recorded_ns
+    assert row.gain_ns / result.judgement.recorded_ns == pytest.approx(true, abs=0.03)
 
 
 def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:

@@ -62,7 +62,7 @@ _ADVICE: dict[Launcher, str] = {
     "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
     "Python), prepare the next step while the device works, or put more into each graph",
     "calls": "{use_graphs}; fuse small kernels with torch.compile; use a larger batch",
-    "compiling_calls": "Run operators as they are, without compiling them "
+    "compiling_calls": "Turn off the compiling of operators at run time "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
 }
 _STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"

@@ -31,7 +31,7 @@ _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not do that"
 )
-_OF_ASCEND = "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False))"
+_OF_ASCEND = "Turn off the compiling of operators at run time (torch.npu.set_compile_mode(jit_compile=False))"
 _IF_ONCE = "; if only the first steps compile, record later ones (a warmup in the profiler's schedule)"
 _OF_GRAPHS = "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
 
@@ -49,6 +49,8 @@ class LongCalls(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         if self.is_loading:
             return f"The first launches of some kernels hold up the host while the {words.gpu} idles: {self._calls}"
+        if "aclop" in self.calls[0][0]:
+            return f"Operators that are compiled anew hold up the host while the {words.gpu} idles: {self._calls}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 

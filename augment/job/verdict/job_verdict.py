@@ -70,6 +70,7 @@ class Judgement:
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
         doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
+        doubts += verdict_text.own_steps(self._step_time[0], self._own_time // max(self.step_count, 1))
         rows = self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
@@ -211,7 +212,7 @@ class Judgement:
         """
         if not self.tells or self._gain_unknown:
             return None
-        gain = self._unchanged - self._replay.time_ns(moving=np.zeros_like(self._replay.moving))
+        gain = self._saved(self._replay.time_ns(moving=np.zeros_like(self._replay.moving)))
         steps = self.step_count or 1
         of_ranks = (
             LEAST_RATIO * self._time / steps if row["saved_ns"] is None else row["saved_ns"]
@@ -232,6 +233,11 @@ class Judgement:
         """The mean time of a step, ns, and the number of steps; 0 steps where none was recorded."""
         count = self._replay.progress.step_count
         return (self._time / count if count else 0.0), count
+
+    @property
+    def _own_time(self) -> Int64s:
+        """The length of each rank's own steps together, ns."""
+        return (self._replay.progress.finish - self._replay.progress.begin)[self._members]
 
     @cached_property
     def _seen(self) -> tuple[int, int]:
@@ -260,11 +266,16 @@ class Judgement:
             return f"the replay of the job misses its time by {100 * self._error:.0f} %"
         return ""
 
+    def _saved(self, time_ns: int) -> int:
+        """By how much a job that the replay ends after so long is shorter, ns: the share that is saved of the replay of
+        the unchanged job, where that is longer than the recorded time, as ranks that begin earlier are not ahead."""
+        return round((self._unchanged - time_ns) * min(1.0, self._time / max(self._unchanged, 1)))
+
     def _gain(self, members: MemberIndexes) -> int:
         excess = self._excess
         by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
         shift = Shift(excess.stretches, by, excess.by_parts, self._summaries)
-        return self._unchanged - self._replay.time_ns(shift=shift)
+        return self._saved(self._replay.time_ns(shift=shift))
 
     @cached_property
     def _candidates(self) -> MemberIndexes:
@@ -326,7 +337,7 @@ class Judgement:
         if np.sort(ns[members])[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
             return None
         gain, of_one = (
-            self._unchanged - self._replay.time_ns(shift=self._without_waits(doing, of))
+            self._saved(self._replay.time_ns(shift=self._without_waits(doing, of)))
             for of in (members, [int(ns.argmax())])
         )
         if gain - of_one < least * self._time:
@@ -357,7 +368,7 @@ class Judgement:
         reason, ns, gain = self._shared
         waits = ns[self._members]
         sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
-        evidence = verdict_text.shared(reason, waits, self._time, len(waits))
+        evidence = verdict_text.shared(reason, waits, self._own_time, len(waits))
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
         ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
         mean, confidence = int(waits.mean()), "high" if sure else "medium"
@@ -376,7 +387,7 @@ class Judgement:
         if balance is None:
             return []
         cause = main_cause(balance.causes, balance.excess_ns)
-        gain = self._unchanged - self._replay.time_ns(shift=balance.shift)
+        gain = self._saved(self._replay.time_ns(shift=balance.shift))
         alone = max(self._gains.values(), default=0)
         if cause not in verdict_text.UNEVEN or gain < max(LEAST_UNEVEN * self._time, 2 * alone):
             return []
@@ -481,7 +492,7 @@ class Judgement:
         share = max(causes.values()) / total if total else 0.0
         reason = self._reason(member)
         if reason.more_work and gain is None and not self._gain_unknown:
-            gain = self._unchanged - self._replay.time_ns(shift=balanced(self._excess, self._summaries))
+            gain = self._saved(self._replay.time_ns(shift=balanced(self._excess, self._summaries)))
         lasts, once = (
             self._lasts(member),
             self._step_time[1] > 2 and bool(self._excess.worst_ns[member] > ONCE * self._excess.total_ns[member]),
@@ -520,7 +531,7 @@ class Judgement:
     def _group_rows(self) -> list[Row]:
         rows = []
         for group in slow_groups(self._replay):
-            gain = self._unchanged - self._replay.time_ns(moving=group.moving)
+            gain = self._saved(self._replay.time_ns(moving=group.moving))
             if gain >= LEAST * self._time:
                 rank = self._summaries[group.member].rank if group.member is not None else None
                 host = self._summaries[group.member].host if group.member is not None else ""

@@ -130,9 +130,10 @@ def uneven(cause: Cause, slower: Sequence[float]) -> str:
     )
 
 
-def shared(reason: Reason, waits_ns: Int64s, time_ns: int, ranks: int) -> str:
-    """What all ranks wait for alike: each for so long of the job's time."""
-    least, most = (100 * ns / time_ns for ns in (waits_ns.min(), waits_ns.max()))
+def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int) -> str:
+    """What all ranks wait for alike: each for so long of its own steps."""
+    ratio = waits_ns / steps_ns
+    least, most = 100 * ratio.min(), 100 * ratio.max()
     each = f"{least:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
     all_of_them = "both" if ranks == 2 else f"all {spelled(ranks)}"
     return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
@@ -330,6 +331,15 @@ def left_out(count: int, first: int) -> Iterator[str]:
     if first:
         which = "one, which warms up or overlaps" if first == 1 else f"{spelled(first)}, which warm up or overlap"
         yield f"Figures are of {counted(count, 'step')}, without the first {which} earlier work."
+
+
+def own_steps(step_ns: float, own_ns: Int64s) -> Iterator[str]:
+    """What a step of the job is, where those of its ranks are longer on average by more than a tenth."""
+    if 0 < 1.1 * step_ns < own_ns.mean():
+        yield (
+            f"A step of the job is the {three_digits(step_ns)} from the last rank's begin to the last one's finish; "
+            f"steps of ranks take {three_digits(own_ns.min())} to {three_digits(own_ns.max())}, as some begin earlier."
+        )
 
 
 # The rows of a job's verdict, and of what would be gained.
