@@ -107,7 +107,8 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
         worked = {row["step"] for row in rows_of(sidecar, "steps")}
         if idle := sorted({*numbers} - worked) if worked else []:
-            several += f"; without {_accelerator(sidecar)} work: {', '.join(map(str, idle))}"
+            why = "not known to be whole" if source["partial"] else f"without {_accelerator(sidecar)} work"
+            several += f"; {why}: {', '.join(map(str, idle))}"
         yield ("steps", several) if len(numbers) > 1 else ("step", str(numbers[0]))
     if source["partial"]:
         yield "incomplete", source["partial"]

@@ -29,6 +29,7 @@ from augment.results.report.of_trace import (
     EFFICIENCY_PARTS,
     STEP_PARTS,
     efficiency,
+    facts,
     kernels,
     modules,
     over_time,
@@ -101,6 +102,13 @@ def test_bars_add_up_to_the_step(outputs: Path) -> None:
     rows = sidecar["analyses"]["step_efficiency"]["rows"]
     assert bars[-1]["end"] == pytest.approx(sum(row["wall_ns"] for row in rows) / len(rows) / 1e6)
     assert all(before["end"] == after["start"] for before, after in itertools.pairwise(bars))
+
+
+@pytest.mark.parametrize(("partial", "why"), [(None, "without GPU work"), ("the text ends", "not known to be whole")])
+def test_steps_that_are_not_judged_are_named_with_the_reason(outputs: Path, partial: str | None, why: str) -> None:
+    sidecar = json.loads(metrics(outputs).read_text())
+    sidecar["source"] |= {"partial": partial, "steps": [*sidecar["source"]["steps"], 98, 99]}
+    assert dict(facts(sidecar))["steps"].endswith(f"; {why}: 98, 99")
 
 
 def test_parts_of_a_step_have_colours_of_their_own() -> None:
