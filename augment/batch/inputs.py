@@ -261,7 +261,7 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
             any_input = True
             yield other
     if not any_input and not refused:
-        raise _empty(top)
+        raise no_trace(top)
 
 
 @functools.cache
@@ -284,8 +284,9 @@ def _is_judged_alone(path: str) -> bool:
     return kind is not None and kind.alone
 
 
-def _empty(top: str) -> InputError:
-    return InputError(top, f"holds no file of the kinds {', '.join(_suffixes())}; name the trace itself")
+def no_trace(top: str) -> InputError:
+    """The error of a folder in which no file is a trace, the same for all commands."""
+    return InputError(top, f"holds no trace in a file of the kinds {', '.join(_suffixes())}; name a file to see why")
 
 
 def _remote(url: str, out: str | None) -> Iterator[Input]:
@@ -319,4 +320,4 @@ def _of_listing(url: str, fixed: str, out: str, files: dict[str, Any], top: str,
         size = int(info.get("size") or 0)
         yield Input(locations.join(fixed, *below), folder, named, out, size, locations.modified(info))
     if not any_file:
-        raise InputError(url, "matches no file") if named else _empty(url)
+        raise InputError(url, "matches no file") if named else no_trace(url)

@@ -120,13 +120,13 @@ def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stag
 
 def _folder(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
     from augment.batch.cutting import cut_each
-    from augment.batch.inputs import choose_inputs, of_ranks
+    from augment.batch.inputs import choose_inputs, no_trace, of_ranks
 
     made = choose_inputs([name], None)
     for _, error in made.refused:
         raise error
     if not made.inputs:
-        raise UsageError("; ".join(why for _, why in made.passed_over) or f"{name}: holds no trace")
+        raise no_trace(name)
     inputs = of_ranks(made.inputs, ranks) if ranks else made.inputs
     outs = cut_each(inputs, out, choice, stage)
     return outs, f"{len(outs)} of {len(made.inputs)} traces are in {out}"

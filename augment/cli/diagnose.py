@@ -44,6 +44,7 @@ def command(
     trace has no data for (–), with what would provide it. Rules about what the run does not do are
     left out. For a folder of ranks, the job's verdict comes first, then what is grave in each of them.
     """
+    from augment.batch.inputs import no_trace
     from augment.cli.terminal import complain, emit, say
     from augment.errors import UnknownFormat, UsageError
     from augment.results.report.health import is_grave, json_of, lines_of, of_jobs
@@ -61,7 +62,7 @@ def command(
     shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
     if not shown:
         if not failures:
-            complain(f"{', '.join(inputs)}: nothing to judge: no trace, and no metrics that augment wrote")
+            complain(str(no_trace(", ".join(inputs))))
         return failures[0].exit_code if failures else UnknownFormat.exit_code
     lines: Iterable[str]
     if form == "json":

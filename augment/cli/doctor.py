@@ -26,12 +26,14 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
     """Report what each FILE contains, what is odd, and what will be lost. Nothing is written. In a FOLDER, each trace
     is examined.
     """
+    from augment.batch.inputs import no_trace
     from augment.cli.runs import files_of
     from augment.cli.terminal import complain, emit
     from augment.core.jsontext import json_line
     from augment.errors import AugmentError, UnknownFormat
 
     failed: list[AugmentError] = []
+    seen = 0
     paths = [(path, name) for name in files for path in files_of(name)]
     for path, name in paths:
         try:
@@ -44,10 +46,13 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
             failed.append(error)
             complain(str(error))
             continue
+        seen += 1
         if as_json:
             emit(json_line(report))
         else:
             print_report(report)
+    if not seen and not failed:
+        raise no_trace(", ".join(files))
     return 1 if failed else 0
 
 

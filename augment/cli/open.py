@@ -118,7 +118,7 @@ def _of_folder(
     Raises:
         AugmentError: it holds no trace, or ranks of several jobs.
     """
-    from augment.batch.inputs import choose_inputs
+    from augment.batch.inputs import choose_inputs, no_trace
     from augment.batch.merged_timeline import default_output, merge, only_job
     from augment.batch.peek import has_events
     from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
@@ -136,7 +136,9 @@ def _of_folder(
         timeline = os.path.join(folder, f"job{SUFFIX}")
         if timeline in written or len(written) == 1:
             return timeline if timeline in written else written[0]
-        raise InputError(folder, f"holds {len(written)} augmented traces; name one" if written else "holds no trace")
+        if not written:
+            raise no_trace(folder)
+        raise InputError(folder, f"holds {len(written)} augmented traces; name one")
     if len(inputs) == 1:
         return inputs[0].path
     job = only_job(inputs)

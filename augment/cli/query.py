@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -117,39 +117,21 @@ def _csv(value: object) -> str:
 
 
 def _print_table(answer: QueryAnswer, limit: int) -> None:
+    from augment.cli.table_output import TableColumn, print_whole
     from augment.cli.terminal import emit
     from augment.core.text import counted
 
     if not answer.columns:
         return
-    for line in _table(answer.columns, answer.rows[:limit] if limit else answer.rows):
-        emit(line)
+    rows = answer.rows[:limit] if limit else answer.rows
+    numeric = [any(isinstance(row[place], int | float) for row in rows) for place in range(len(answer.columns))]
+    columns = [
+        TableColumn((name, ""), [_shown(row[place]) for row in rows], text=not numeric[place])
+        for place, name in enumerate(answer.columns)
+    ]
+    print_whole(columns)
     if limit and len(answer.rows) > limit:
         emit(f"… {counted(len(answer.rows) - limit, 'more row')} (--limit 0 shows all)")
-
-
-def _table(columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[str]:
-    """The lines of the table; on a terminal, text is cut to fit, numbers never are."""
-    import os
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if sys.stdout.isatty():
-        console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
-    else:
-        console = Console(width=100_000, color_system=None)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for index, name in enumerate(columns):
-        numeric = any(isinstance(row[index], (int, float)) for row in rows)
-        width = max((len(_shown(row[index])) for row in rows), default=0) if numeric else None
-        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True, min_width=width)
-    for row in rows:
-        table.add_row(*(Text(_shown(cell)) for cell in row))
-    with console.capture() as capture:
-        console.print(table)
-    yield from (line.rstrip() for line in capture.get().splitlines())
 
 
 def _shown(cell: Cell) -> str:

@@ -165,11 +165,9 @@ def _run(*arguments: str) -> None:
     """Run another command of augment; its messages go to stderr, its output is dropped."""
     import subprocess
 
-    from augment.errors import AugmentError
-
     done = subprocess.run([sys.executable, "-m", "augment", *arguments], stdout=subprocess.DEVNULL, check=False)
     if done.returncode:
-        raise AugmentError(f"augment {arguments[0]} {arguments[1]} failed: see above")
+        raise click.exceptions.Exit(done.returncode)  # it has said why
 
 
 def _stem(source: str) -> str:

@@ -335,7 +335,11 @@ class _Command:
 def _nothing(results: Sequence[Result]) -> str:
     if len(results) == 1:
         return results[0].message
-    return f"nothing was augmented: none of the {len(results)} files is a trace; name a file to see the reason"
+    from augment.batch.inputs import no_trace
+    from augment.core.text import first_of
+
+    folders = list(dict.fromkeys(os.path.dirname(result.path) or "." for result in results))
+    return str(no_trace(first_of(folders, 1)))
 
 
 def say_lines(text: str) -> None:

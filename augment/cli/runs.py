@@ -26,6 +26,7 @@ def traces_of(path: str, shown: Bar) -> Iterator[Trace]:
     Raises:
         InputError: there is no trace.
     """
+    from augment.batch.inputs import no_trace
     from augment.readers import read
 
     count = 0
@@ -38,7 +39,7 @@ def traces_of(path: str, shown: Bar) -> Iterator[Trace]:
             if named:
                 raise
     if not count:
-        raise InputError(path, "holds no trace")
+        raise no_trace(path)
 
 
 def label_of(path: str) -> str:

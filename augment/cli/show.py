@@ -147,7 +147,7 @@ def analysed_folder(folder: str) -> dict[str, Any]:
     from pathlib import Path
 
     from augment.cli.runs import files_of
-    from augment.errors import AugmentError, InputError
+    from augment.errors import InputError
     from augment.results.sidecars import read_sidecar
     from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 
@@ -158,7 +158,7 @@ def analysed_folder(folder: str) -> dict[str, Any]:
         made = [*Path(scratch).rglob(f"roles.{JOB_METRICS}"), *Path(scratch).rglob(JOB_METRICS)]
         made += [*Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
         if done.returncode and not made:
-            raise AugmentError(f"augment run {folder} failed: see above")
+            raise click.exceptions.Exit(done.returncode)  # it has said why
         if len(made) > 1 and not made[0].name.endswith(JOB_METRICS):
             all_of_them = f"look at all: augment diagnose {shlex.quote(folder)}"
             raise InputError(folder, f"holds {len(made)} traces that are no job; name one, or {all_of_them}")

@@ -126,6 +126,12 @@ def print_columns(title: str, columns: Sequence[TableColumn]) -> None:
         _emit(console, _table(_fitted(block, console.width)))
 
 
+def print_whole(columns: Sequence[TableColumn]) -> None:
+    """Print one table without a title; on a terminal, text is cut to fit, numbers never are."""
+    console = _console()
+    _emit(console, _table(_fitted(columns, console.width)))
+
+
 def columns_of(table: dict[str, Sequence[Any]]) -> list[TableColumn]:
     """The columns of ``table`` for people: totals in one unit of time, statistics in one, long text last."""
     times = {name: [v for v in values if v is not None] for name, values in table.items() if name.endswith("_ns")}

@@ -18,7 +18,6 @@ class Reader(Protocol):
     """What a module in this folder offers."""
 
     NAME: str
-    TITLE: str  #: the usual name of the format
     SUFFIXES: tuple[str, ...]  #: the endings of such file names, without the suffix of a compression
 
     def recognizes(self, head: bytes) -> bool:
@@ -77,5 +76,6 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
                 return trace
         if (log := recorded.read_log(path, text, head)) is not None:
             return log
-    titles = " nor ".join(filter(None, (reader.TITLE for reader in READERS)))
-    raise UnknownFormat(path, f"neither {titles}; it begins with {head[:12]!r}")
+    start = head[:12]
+    shown = repr(start.decode()) if start.isascii() else f"bytes {start.hex(' ')}"
+    raise UnknownFormat(path, f"not a trace: it starts with {shown}; docs/formats.md lists the formats")

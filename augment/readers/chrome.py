@@ -17,7 +17,6 @@ from augment.readers.pairing import pair
 from augment.readers.raw import Broken
 
 NAME = "chrome_json"
-TITLE = "Chrome JSON"
 SUFFIXES: tuple[str, ...] = (".json",)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 4 << 20  #: bytes of text that are scanned at a time

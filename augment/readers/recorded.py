@@ -13,7 +13,7 @@ import numpy as np
 
 from augment.arrays import Int32s, Int64s
 from augment.core import Context, EventTable, Source, Trace, Track
-from augment.core.attachment_kinds import KINDS, Kind, kind_named, kind_of
+from augment.core.attachment_kinds import Kind, kind_named, kind_of
 from augment.core.trace import NOTHING
 from augment.errors import UnknownFormat
 from augment.readers.attachments import read_alone
@@ -21,7 +21,6 @@ from augment.readers.containers import CHUNK, OpenText
 from augment.readers.dialects import rank_in_name
 
 NAME = "recorded"
-TITLE = " nor ".join(kind.what for kind in KINDS if kind.alone)
 SUFFIXES: tuple[str, ...] = ()  #: in a folder of traces it is not looked for: it would be beside one
 MOST_BEFORE = 1 << 26  #: bytes of a program's own output before NCCL's first line
 _OF_NCCL = re.compile(rb"NCCL (?:INFO|WARN) ")

@@ -23,7 +23,6 @@ from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.raw import ABSENT, COLUMNS, Place, RawEvents, Tally, TrackNames
 
 NAME = "stage_timeline"
-TITLE = "a timeline of a pipeline stage"
 SUFFIXES: tuple[str, ...] = (".json",)
 _PRIMUS = re.compile(rb'\s*\{\s*"\d+"\s*:\s*\{[^{}\[\]]*"(?:fwd_start|fwd_end|bwd_start|bwd_end)"\s*:\s*\[')
 _MEGATRON_APP = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"iteration"\s*,\s*"ph"\s*:\s*"B"\s*,\s*"pad_before"\s*:')

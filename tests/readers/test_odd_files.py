@@ -296,8 +296,8 @@ def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
     ("text", "error", "says"),
     [
         ("", UnknownFormat, "the file is empty"),
-        ("   \n", UnknownFormat, "nor Chrome JSON"),
-        ("hello", UnknownFormat, "nor Chrome JSON"),
+        ("   \n", UnknownFormat, "not a trace: it starts with "),
+        ("hello", UnknownFormat, "not a trace: it starts with "),
         ('{"a\\nb": 1}', UnknownFormat, "(its members: a b)"),
         ('{"nodes": []}', UnknownFormat, "(its members: nodes); an execution trace? --execution-trace"),
         ("[[1, 2]]", UnknownFormat, "not of events; a memory timeline? --memory-timeline"),

@@ -13,7 +13,6 @@ from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.wire_format import DamagedError, fields, varint
 
 NAME = "perfetto"
-TITLE = "Perfetto's protobuf"
 SUFFIXES: tuple[str, ...] = (".pftrace",)
 _LOOK_AT = 4096
 #: what the first packets have, one at least; and types of fields that no packet has otherwise

@@ -24,8 +24,8 @@ _MESSAGES = {
 class RecorderReader:
     """The reader of what one recorder wrote."""
 
-    def __init__(self, name: str, recorder: str, title: str, suffixes: tuple[str, ...], of: str) -> None:
-        self.NAME, self.TITLE, self.SUFFIXES, self.__doc__ = name, title, suffixes, of
+    def __init__(self, name: str, recorder: str, suffixes: tuple[str, ...], of: str) -> None:
+        self.NAME, self.SUFFIXES, self.__doc__ = name, suffixes, of
         self._begins = f'{{"recorder": {{"name": "{recorder}"'.encode()
 
     def recognizes(self, head: bytes) -> bool:
@@ -56,14 +56,12 @@ class RecorderReader:
 NSIGHT = RecorderReader(
     "nsight_systems",
     NSIGHT_SYSTEMS,
-    "an export of Nsight Systems",
     (".sqlite", "stringids.parquet"),
     "What ``nsys export`` writes of Nsight Systems' reports: SQLite, or a folder of Parquet files.",
 )
 ROCPROF = RecorderReader(
     "rocprofv3",
     ROCPROFV3,
-    "tables of rocprofv3",
     ("_results.db", "_kernel_trace.csv"),
     "What rocprofv3 writes: rocpd databases and CSV files.",
 )
