@@ -78,7 +78,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 ts=queue.ts[keep],
                 values=queue.length[keep],
                 unit="operations",
-                description="operations launched and not yet started; a launch counts from the start of its call",
+                description="operations launched and not yet started, each kernel of a graph; from the call's start",
                 scale="operations",
             )
         )

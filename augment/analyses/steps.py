@@ -45,12 +45,12 @@ from augment import facts
 from augment.arrays import OUTLIER, Int64s, median, robust_z
 from augment.core import Findings, Identity, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.diagnosis.judging import measure
+from augment.diagnosis.rules.step_outliers import DEVIATIONS, LEAST_FACTOR
 from augment.facts.steps.step_figures import memory_peaks, step_figures
 
 NAME = "steps"
 NEEDS = ()
 Floats = npt.NDArray[np.float64]
-_SEEN = 0.05  #: of the median: the least difference for which a drawn step is called an outlier
 
 
 class Row(Struct, frozen=True):
@@ -157,7 +157,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 def _drawn(trace: Trace, windows: facts.steps.StepWindows, z: Floats, middle: Floats) -> SliceTrack:
     """The windows of the steps. One whose length is unusual is called an outlier."""
     dur: Int64s = windows.end - windows.start
-    outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - middle) > _SEEN * middle)
+    outlier = (z > DEVIATIONS) & (dur > LEAST_FACTOR * middle)  # as the rule step_outliers has it
     where = "device" if len(facts.gpu.work(trace)) else "host"
     names = [
         f"step {number} ({where}): {text.four_digits(ns, text.TIMES)}{', outlier' * far}"

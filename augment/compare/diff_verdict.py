@@ -46,13 +46,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     unit = "The recording" if whole else "A step"
     sums: dict[str, list[PartRow]] = {}
     for row in _rows(outcomes, "diff_waterfall"):
-        # what a part is: rows of which the same is said are one part
-        names = row.control_names or row.test_names
-        name = names[0] if row.kind.startswith("host") and names else row.operator or (names[0] if names else "")
-        name = " ".join(name.split())
-        name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-        kind = _KINDS.get(row.kind, row.kind)
-        sums.setdefault(kind + (f" ({name})" if name else ""), []).append(row)
+        sums.setdefault(part_name(row.kind, row.operator, row.control_names or row.test_names), []).append(row)
     changes = {name: sum(row.delta_per_step_ns for row in rows) for name, rows in sums.items()}
     large = [name for name, ns in changes.items() if abs(ns) >= LEAST_RATIO * step.control]
     parts = sorted(large, key=lambda name: -abs(changes[name]))[:PARTS]
@@ -67,6 +61,14 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
         text.append(late)
     rows = (row for name in parts for row in sorted(sums[name], key=lambda row: -abs(row.delta_per_step_ns)))
     return Verdict(text, list(rows))
+
+
+def part_name(kind: str, operator: str | None, names: Sequence[str]) -> str:
+    """``waiting for the host (aten::copy_)``: rows of the waterfall of which the same is said are one part."""
+    name = names[0] if kind.startswith("host") and names else operator or (names[0] if names else "")
+    name = " ".join(name.split())
+    name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return _KINDS.get(kind, kind) + (f" ({name})" if name else "")
 
 
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:

@@ -91,7 +91,9 @@ class ExposedCommunication(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         parts = "" if self.wait_ns is None else f" ({self._parts(self.wait_ns)})"
-        return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}"
+        hidden = self.wait_ns is None and words.ratio(self.exposed_ns - saved_ns) >= rule.LEAST_RATIO
+        why = ", as the host or copies take as long meanwhile" if hidden else ""
+        return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}{why}"
 
     def advice(self, words: text.Words) -> str:
         if self.slow_gbps is not None:

@@ -16,7 +16,7 @@ from augment.results.report.sections import Chart, Row
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
 #: more colours that differ from these, for parts of a kind
-INDIGO, TEAL, SILVER = "#332288", "#44AA99", "#BBBBBB"
+INDIGO, TEAL, PALE = "#332288", "#44AA99", "#BDD7E7"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
 _WORDS_SHARE = 0.3  #: of the width: changes that are nearer than this could have overlapping words
@@ -250,10 +250,13 @@ def _words(rows: Sequence[Row], x: Spec, align: str) -> Spec | None:
     return {"data": {"values": rows}, "mark": mark, "encoding": encoding} if rows else None
 
 
-def over_time(name: str, text: str, rows: Sequence[Row], *, y: str, colours: Mapping[str, str]) -> Chart:
-    """Steps over time: ``x`` (ms), ``y``, ``kind``, ``exact``; a value holds until the next."""
+def over_time(
+    name: str, text: str, rows: Sequence[Row], *, y: str, colours: Mapping[str, str], period: Sequence[float]
+) -> Chart:
+    """Steps over time: ``x`` (ms), ``y``, ``kind``, ``exact``; a value holds until the next. ``period`` is shown."""
+    scale = {"domain": list(period), "nice": False}
     encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": "time (ms)", "axis": _APART},
+        "x": {"field": "x", "type": "quantitative", "title": "time (ms)", "axis": _APART, "scale": scale},
         "y": {"field": "y", "type": "quantitative", "title": y},
         "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
         "tooltip": [{"field": "x", "title": "ms"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
@@ -323,7 +326,7 @@ _AREA_LABEL: Spec = {
     "from": {"data": "leaves"},
     "encode": {
         "enter": {
-            "fill": {"signal": f"datum.colour == '{BLUE}' ? 'white' : 'black'"},
+            "fill": {"signal": f"indexof(['{BLUE}', '{INDIGO}'], datum.colour) >= 0 ? 'white' : 'black'"},
             "fontSize": {"value": 10},
             "baseline": {"value": "top"},
         },

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from augment.core.text import percent, rough_time, short, time
+from augment.compare.diff_verdict import part_name
+from augment.core.text import percent, rough_time, time
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table, totals
 
@@ -89,7 +90,7 @@ def waterfall(sidecar: Sidecar) -> Section:
     if not rows or step is None:
         return Section("What changed")
     sums = totals(
-        rows, lambda row: f"{row['kind'].replace('_', ' ')}: {short(row['operator'] or 'no operator')}", _DELTA
+        rows, lambda row: part_name(row["kind"], row["operator"], row["control_names"] or row["test_names"]), _DELTA
     )
     changes = sorted(((label, ns) for label, (ns,) in sums.items()), key=lambda each: -abs(each[1]))[:_MOST_BARS]
     whole = step["test"] - step["control"]

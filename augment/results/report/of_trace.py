@@ -54,7 +54,7 @@ def document(sidecar: Sidecar) -> Document:
         subject="trace",
         verdict=verdict,
         facts=list(facts(sidecar)),
-        sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis"})) if section],
+        sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis", _SAVINGS})) if section],
         parts=list(step_parts(sidecar)),
         findings=rows_of(sidecar, "diagnosis"),
         diagnostics=sidecar["diagnostics"],
@@ -123,7 +123,7 @@ EFFICIENCY_PARTS = {
     "memory_ideal_ns": ("memory-bound work at its roof", charts.SKY),
     "memory_above_ns": ("memory-bound work above its roof", charts.INDIGO),
     "latency_bound_ns": ("small kernels, bound by latency", charts.TEAL),
-    "unmodelled_ns": ("computation without a model", charts.SILVER),
+    "unmodelled_ns": ("computation without a model", charts.PALE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waits for the host", charts.ORANGE),
@@ -181,7 +181,8 @@ def steps(sidecar: Sidecar) -> Section:
     if not rows or len(rows) < 2:
         return Section("Steps")
     chosen = [row for row in rows if row["device"] == devices[0]][:_MOST_STEPS]
-    outlying = {row["step"] for row in rows if row.get("is_outlier")}
+    judged = [row for row in rows_of(sidecar, "diagnosis") if row["rule"] == "step_outliers"]
+    outlying = {step for row in judged if row["status"] == "found" for step in row["figures"]["steps"]}
     bars = [
         charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
         for row in chosen
@@ -204,8 +205,8 @@ def steps(sidecar: Sidecar) -> Section:
 
 _MOST_DEVICES = len(charts.COLOURS)
 _QUEUED = (
-    "Work launched and not yet started, which counts from the start of its launch call: the device waits for the host "
-    "at 0, and during a call"
+    "Work launched and not yet started, from the start of its launch call on; each kernel of a graph counts. At 0 the "
+    "device has nothing but what it runs, which may be work launched before the recording; it is not counted"
 )
 _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
     (
@@ -248,6 +249,7 @@ def over_time(sidecar: Sidecar) -> Section:
         lead += f" Shown are the {len(chosen)} of {len(busy)} devices with most work."
     folded = table(sidecar, "activity_over_time", "Each part", folded=True)
     drawn = []
+    period = [min(row["start_ns"] for row in shown) / 1e6, max(row["start_ns"] for row in shown) / 1e6]
     for name, text, y, value, exact in _CURVES:
         points = [
             {"x": row["start_ns"] / 1e6, "y": value(row), "kind": label(row), "exact": exact(row)}
@@ -255,7 +257,7 @@ def over_time(sidecar: Sidecar) -> Section:
             if value(row) is not None
         ]
         if any(point["y"] for point in points):
-            drawn.append(charts.over_time(name, text, points, y=y, colours=colours))
+            drawn.append(charts.over_time(name, text, points, y=y, colours=colours, period=period))
     return Section("Over time", lead, drawn, folded)
 
 
@@ -269,6 +271,7 @@ def _accelerator(sidecar: Sidecar) -> str:
     return str(sidecar.get("source", {}).get("accelerator") or "GPU")
 
 
+_SAVINGS = "critical_path_operators"
 _LEAST = 0.0005  #: shares of the path below this are not drawn
 
 
@@ -291,13 +294,19 @@ def critical_path(sidecar: Sidecar) -> Section:
     )
     chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
-    title = "What would be saved if a name took no time"
-    savings = table(sidecar, "critical_path_operators", title, by="saved_ns", columns=columns)
+    title = "How much shorter the recording would be if a name took no time: at most until what runs beside it decides"
+    saved = {row["saved_ns"] for row in rows_of(sidecar, _SAVINGS)}
+    if not saved - {0}:
+        lead += " No name on it would save anything alone: what runs beside it takes as long."
+    savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
     return Section("Critical path", lead, [chart], savings)
 
 
 _MOST_LEAVES = 120
 _MOST_POINTS = 150
+#: of computing families, and of what else kernels do, as in the other charts
+_FAMILIES = (charts.BLUE, charts.SKY, charts.GREEN, charts.TEAL, charts.INDIGO, charts.PALE)
+_OTHER_TYPES = {"COMMUNICATION": charts.VERMILION, "MEMORY": charts.PURPLE}
 _BOUNDS = {"compute": charts.BLUE, "memory": charts.ORANGE, "latency": charts.GREY}
 
 
@@ -311,13 +320,14 @@ def kernels(sidecar: Sidecar) -> Section:
     order = sorted(families, key=lambda family: -families[family][0])
     named = ", ".join(f"{family.replace('_', ' ')} {percent(families[family][0] / whole)}" for family in order[:3])
     lead = f"Most GPU time: {named}."
-    places = {family: place for place, family in enumerate(order)}
+    computing = [family for family in order if family.upper() not in _OTHER_TYPES]
+    places = {family: place for place, family in enumerate(computing)}
     nodes: list[Row] = [{"id": "all", "parent": None}]
     nodes += [{"id": f"family {family}", "parent": "all"} for family in order]
     largest = sorted(rows, key=lambda row: -row["sum_ns"])
     for place, row in enumerate(largest[:_MOST_LEAVES]):
         family = row.get("family") or row["kernel_type"]
-        colour = charts.COLOURS[min(places[family], len(charts.COLOURS) - 1)]  # grey: all families after the first
+        colour = _OTHER_TYPES.get(row["kernel_type"]) or _FAMILIES[min(places.get(family, 0), len(_FAMILIES) - 1)]
         exact = f"{row['sum_ns']:,} ns in {row['count']:,} calls"
         label = f"{family}: {short(row['name'])}" + (f", {row['source']}" if row.get("source") else "")
         nodes.append(charts.leaf(str(place), f"family {family}", row["sum_ns"], colour, label, exact))

@@ -24,15 +24,18 @@ from augment.history import Run, RunFigure, Store
 from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
+from augment.results.report.of_diff import waterfall
 from augment.results.report.of_job import document as of_job
 from augment.results.report.of_trace import (
     EFFICIENCY_PARTS,
     STEP_PARTS,
+    critical_path,
     efficiency,
     facts,
     kernels,
     modules,
     over_time,
+    steps,
 )
 from augment.results.report.of_trace import document as of_trace
 from augment.results.report.page import markdown
@@ -146,7 +149,7 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     sure = row | {"confidence": "high", "in_verdict": True}
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
     assert '<span class="badge">high</span> Waiting for batches, saves up to 23 %' in page
-    assert "<p>The host fetches.</p>" not in page
+    assert "<p>The host fetches.</p>" in page, "a card stands alone, whatever the verdict says"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
     page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
     assert "the longest of 28: 3.624 ms on GPU 3, 109.336 ms after the first event" in page
@@ -161,6 +164,27 @@ def test_curves_over_time_hold_what_the_sidecar_does(outputs: Path) -> None:
     queued = [point["y"] for point in section.charts[1].spec["data"]["values"]]
     assert queued == [row["queued_count"] for row in rows]
     assert not over_time({"analyses": {}})
+
+
+def test_what_tells_nothing_is_not_shown(outputs: Path) -> None:
+    """Savings that are all alike, and steps that only are unlikely lengths, not much longer."""
+    sidecar = json.loads(metrics(outputs).read_text())
+    assert critical_path(sidecar).tables
+    for row in sidecar["analyses"]["critical_path_operators"]["rows"]:
+        row["saved_ns"] = 0
+    section = critical_path(sidecar)
+    assert not section.tables
+    assert section.lead.endswith("what runs beside it takes as long.")
+    for row in sidecar["analyses"]["steps"]["rows"]:
+        row["is_outlier"] = True
+    assert "outl" not in steps(sidecar).lead
+
+
+def test_communication_has_one_colour_in_all_charts(outputs: Path) -> None:
+    (areas, *_) = kernels(json.loads(metrics(outputs).read_text())).charts
+    leaves = [leaf for leaf in areas.spec["data"][0]["values"] if leaf.get("label")]
+    assert {leaf["colour"] for leaf in leaves if "nccl" in leaf["label"]} == {charts.VERMILION}
+    assert charts.VERMILION not in {leaf["colour"] for leaf in leaves if "nccl" not in leaf["label"]}
 
 
 def test_nothing_is_fetched(outputs: Path) -> None:
@@ -186,6 +210,15 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     changes = next(chart for section in document.sections for chart in section.charts if chart.name == "waterfall")
     bars = changes.spec["data"]["values"]
     assert sum(bar["end"] - bar["start"] for bar in bars[:-1]) == pytest.approx(bars[-1]["end"])
+    wall = {"figure": "wall_ns", "control": 100.0, "test": 75.0, "verdict": "improvement"}
+    waits = [("enumerate(DataLoader)", -35.0), ("aten::copy_", 10.0)]  # one bar for each, as in the verdict
+    parts = [
+        {"kind": "host_wait", "operator": None, "control_names": [name], "test_names": [], "delta_per_step_ns": ns}
+        for name, ns in waits
+    ]
+    section = waterfall({"analyses": {"diff_figures": {"rows": [wall]}, "diff_waterfall": {"rows": parts}}})
+    labels = [bar["label"] for bar in section.charts[0].spec["data"]["values"]]
+    assert labels[:2] == [f"waiting for the host ({name})" for name, _ in waits]
 
 
 def test_a_trend_tells_where_a_figure_changed(outputs: Path, tmp_path: Path) -> None:
