@@ -112,6 +112,8 @@ def _document(
     client: Client | None,
     region: str,
 ) -> Document:
+    import subprocess
+
     from augment.cli.runs import files_of, label_of
     from augment.cli.show import analysed, analysed_folder, in_folder
     from augment.history.store import is_store
@@ -125,7 +127,9 @@ def _document(
         compared_there = str(made.files[-1])
         return document_of(compared_there, _no_trace)
     if test:
-        _run("diff", source, test, "-o", scratch, "--quiet")
+        command = [sys.executable, "-m", "augment", "diff", source, test, "-o", scratch, "--quiet"]
+        if failed := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+            raise click.exceptions.Exit(failed)  # it has said why
         return document_of(str(next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}"))), _no_trace)
     if trend or labels:
         return trend_of(source, labels)
@@ -159,15 +163,6 @@ def _document(
 
 def _no_trace(path: str) -> Any:
     raise AssertionError(path)
-
-
-def _run(*arguments: str) -> None:
-    """Run another command of augment; its messages go to stderr, its output is dropped."""
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-m", "augment", *arguments], stdout=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise click.exceptions.Exit(done.returncode)  # it has said why
 
 
 def _stem(source: str) -> str:
