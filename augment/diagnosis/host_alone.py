@@ -121,7 +121,12 @@ def _operators(trace: Trace) -> str:
     chosen = is_among(operators.row, rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
     shares = _shares(trace, ns, float(ns.sum()))
-    return f"{text}. All operators of the recording take {time(float(ns.sum()))}: {listed(shares)}" if shares else text
+    if not shares:
+        return text
+    stacks = len(events.slices_of(Category.PYTHON_FUNCTION)) > 0
+    ask = f". {words(trace).stacks} and {words(trace).shapes} show which lines call them, and with which sizes"
+    taken = f"{text}. All operators of the recording take {time(float(ns.sum()))}: {listed(shares)}"
+    return taken if text or stacks else f"{taken}{ask}"
 
 
 @derived

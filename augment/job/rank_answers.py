@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Intervals, sums
 from augment.core import AugmentedTrace, Findings, Flows, Outcome, RankInJob, SliceTrack, Texts, Trace
 from augment.core.attachments import LateRank, Reason
-from augment.core.text import Words, counted, time, words_of
+from augment.core.text import Words, counted, period, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
@@ -253,7 +253,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             looked_at = "looked at " if len(asked) < count else ""
             named = rank_names([answer.summaries[most]])[0]
             share = f"{len(having)} of {len(asked)} ranks {looked_at}have this, {named} most"
-            return [f"{share}: {problem['title']}", problem["advice"]]
+            return [f"{share}: {problem['title']}{_place(answer.summaries[most], problem)}", problem["advice"]]
         return []
     of_late = asked.pop(late[0])
     usual = {
@@ -269,11 +269,23 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     name = rank_names([answer.summaries[late[0]]])[0].capitalize()
     look = compared(reason)
     way = [f"{name}: {look}"] if look else []
-    late_ns = max(row.charged_ns / (answer.judgement.step_count or 1), 1)
+    steps = answer.judgement.step_count or 1
+    late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
         if beyond[rule] > usual[rule]:
-            return [*way, f"{name}: {of_late[rule]['title']}", of_late[rule]["advice"]]
+            problem = of_late[rule]
+            more = row.gain_ns is not None and (problem["saved_ns"] or 0) * steps > _MORE * row.gain_ns
+            who = f"{name}, by its own trace" if more else name  # the job gains what the verdict says
+            place = _place(answer.summaries[late[0]], problem)
+            return [*way, f"{who}: {problem['title']}{place}", problem["advice"]]
     return way
+
+
+def _place(summary: RankSummary, problem: dict[str, Any]) -> str:
+    """Where a rank's finding can be seen; empty if that is not known."""
+    if summary.rank is None or problem.get("start_ns") is None:
+        return ""
+    return f" (augment open FOLDER --rank {summary.rank} --at {period(problem['start_ns'], problem['dur_ns'])})"
 
 
 def problems_of(outcome: Outcome) -> Problems:
@@ -299,7 +311,8 @@ def _is_grave(row: dict[str, Any]) -> bool:
     return row["severity"] in ("high", "warning") and row["confidence"] != "low"
 
 
-_JUDGED = ("title", "advice", "severity", "confidence", "saved_ns")
+_JUDGED = ("title", "advice", "severity", "confidence", "saved_ns", "start_ns", "dur_ns")
+_MORE = 1.05  #: a cure that would save so much more than its job gains by it says whose figure that is
 _OF_OTHERS = ("straggling_rank", "exposed_communication", "partial_recording")
 
 

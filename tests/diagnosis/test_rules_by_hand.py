@@ -284,6 +284,7 @@ def test_operators_tell_where_they_ran() -> None:
     assert said["aten::cudnn_convolution"].startswith("Operators ran on the GPU, but none of its work was recorded")
     assert said["aten::mkldnn_convolution"].startswith("There is no GPU work in this recording, and operators ran on")
     assert said["aten::mm"].startswith("There is no GPU work in this recording: only the host can be judged")
+    assert said["aten::mm"].endswith(" show which lines call them, and with which sizes.")
 
 
 def test_an_annotation_of_everything_names_nothing() -> None:

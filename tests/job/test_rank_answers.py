@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from augment.cli.registry import group
 from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace, Findings
-from augment.core.text import percent, three_digits, time, words_of
+from augment.core.text import percent, period, three_digits, time, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.late_ranks import fix_rank
@@ -437,7 +437,9 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
             assert job["cures"] == []
             continue
         grave = [row for row in reports[rank]["rows"] if row["status"] == "found" and row["rule"] != "straggling_rank"]
-        assert job["cures"] == [f"Rank {rank}: {grave[0]['title']}", grave[0]["advice"]]
+        at = period(grave[0]["start_ns"], grave[0]["dur_ns"])
+        place = f" (augment open FOLDER --rank {rank} --at {at})"
+        assert job["cures"] == [f"Rank {rank}: {grave[0]['title']}{place}", grave[0]["advice"]]
         text = "\n".join(lines_of([job], markdown=False, brief=True))
         assert f"  → {grave[0]['advice']}" in text
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))

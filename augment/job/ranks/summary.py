@@ -43,7 +43,7 @@ from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 from augment.writers.compression import fastest
 
-VERSION = 14
+VERSION = 15
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -60,7 +60,7 @@ RULES_OF_JOB = (
     "synchronizing_calls",
 )
 _OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
-_FOUND = ("rule", "title", "advice", "severity", "confidence", "saved_ns")
+_FOUND = ("rule", "title", "advice", "severity", "confidence", "saved_ns", "start_ns", "dur_ns")
 _COLUMNS = (
     "row",
     "ts",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.core.text import percent, period, time
-from augment.results.report.sections import heading, place_of, plain, severity_of, unfound
+from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
@@ -290,7 +290,12 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     for row in report["rows"]:
         if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
             of_status.get(row.get("status", "found"), []).append(row)
-    if problems := of_status.pop("found"):
+    problems = of_status.pop("found")
+    said = " ".join(report["verdict"])
+    seen = [row for row in report["rows"] if row.get("start_ns") is not None and row["title"] in said]
+    if brief and not markdown and seen:
+        yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
+    if problems:
         yield ""
     for row in problems:
         yield from map(plain, _markdown(row)) if markdown else _text(row, brief, report["input"])
@@ -310,11 +315,13 @@ def _text(row: Report, brief: bool, path: str) -> Iterator[str]:
         yield f"      → {row['advice']}"
         if row.get("overlaps"):
             yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
-        where = ""
-        if row.get("start_ns") is not None:
-            at = period(row["start_ns"], row["dur_ns"])
-            where = f"; {place_of(row)} (augment open {shlex.quote(path)} --at {at})"
+        where = "" if row.get("start_ns") is None else f"; {place_of(row)} ({_opened(row, path)})"
         yield f"      {row['rule']}, confidence {row['confidence']}{where}"
+
+
+def _opened(row: Report, path: str) -> str:
+    """The command that shows the longest slice of a finding."""
+    return f"augment open {shlex.quote(path)} --at {period(row['start_ns'], row['dur_ns'])}"
 
 
 def _markdown(row: Report) -> Iterator[str]:
