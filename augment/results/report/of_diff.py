@@ -101,7 +101,7 @@ def waterfall(sidecar: Sidecar) -> Section:
         bars.append(_bar(label, at, at + ns, _colour(ns, step["verdict"])))
         at += ns
     bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
-    lead = f"{changes[0][0]} changed most: {rough_time(changes[0][1])} per step."
+    lead = f"The largest part: {rough_time(changes[0][1])} per step {changes[0][0]}."
     if step["verdict"] == "within_noise":
         lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")

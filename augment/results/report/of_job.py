@@ -32,6 +32,7 @@ _CAUSES = {
     "host": "; the cause is its host",
     "queued": "; the cause is launched work that did not start",
 }
+_LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
 LEADS = {
     "compute_ns": ("computing", charts.BLUE),
@@ -119,7 +120,8 @@ def stragglers(sidecar: Sidecar) -> Section:
 def heat(sidecar: Sidecar) -> Section:
     """Rank x step: the time that a rank had to wait."""
     rows = rows_of(sidecar, "step_heat")
-    if len({row["step"] for row in rows}) * len({row["rank"] for row in rows}) < 2:
+    step_count = len({row["step"] for row in rows})
+    if step_count * len({row["rank"] for row in rows}) < 2:
         return Section("Ranks and steps")
     cells = rows[:_MOST_CELLS]
     maps = []
@@ -129,7 +131,8 @@ def heat(sidecar: Sidecar) -> Section:
             for row in cells
             if row.get(name) is not None
         ]
-        if values:
+        spent = [value["value"] for value in values] or [0.0]
+        if step_count > 1 and max(spent) - min(spent) > _LEAST_SPREAD * max(spent):
             text = f"Time of each rank in each step: {title} (ms)"
             maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)"))
     longest = max(rows, key=lambda row: row["wait_ns"] or 0)
@@ -141,10 +144,10 @@ def heat(sidecar: Sidecar) -> Section:
             break
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
     late = next((row["rank"] for row in sidecar.get("verdict", {}).get("rows", ()) if row["rank"] is not None), None)
-    if late is not None:
+    if late is not None and step_count > 1:
         lead += f" The pale row is rank {late}, which waits least: the others wait for it."
     tables = [
-        *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=True),
+        *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=step_count > 1),
         *table(sidecar, "load_imbalance", "Balance of computation"),
         *table(sidecar, "job_step_efficiency", "Where each step went", by="exposed_wait_ns", folded=True),
     ]

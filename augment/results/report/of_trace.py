@@ -205,8 +205,8 @@ def steps(sidecar: Sidecar) -> Section:
 
 _MOST_DEVICES = len(charts.COLOURS)
 _QUEUED = (
-    "Work launched and not yet started, from the start of its launch call on; each kernel of a graph counts. At 0 the "
-    "device has nothing but what it runs, which may be work launched before the recording; it is not counted"
+    "Work launched and not yet started, from the start of its launch call on; each kernel of a graph counts, work "
+    "launched before the recording does not. At 0 the device has nothing but what it runs"
 )
 _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
     (

@@ -115,7 +115,7 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 async function drawCharts(forPrint) {
   const light = forPrint || !dark.matches;
   const [text, line] = light ? ["#1b1f24", "#d0d7de"] : ["#e6edf3", "#30363d"];
-  const axis = { labelColor: text, titleColor: text, gridColor: line, domainColor: line, tickColor: line, labelLimit: 320 };
+  const axis = { labelColor: text, titleColor: text, gridColor: line, domainColor: line, tickColor: line, labelLimit: Math.min(320, window.innerWidth / 3) };
   const config = {
     background: null, axis, view: { stroke: null }, text: { color: text, fill: text },
     legend: { labelColor: text, titleColor: text }, title: { color: text }, font: "system-ui, sans-serif",

@@ -150,7 +150,7 @@ def said(document: Document) -> Sequence[str]:
 def doubts(document: Document) -> list[str]:
     """The diagnostics in words; those of one message together."""
     counts = totals(document.diagnostics, lambda row: str(row["message"]), "count")
-    return [f"{count:,.0f} {message}" for message, (count,) in counts.items()]
+    return [f"{message}: {count:,.0f}" for message, (count,) in counts.items()]
 
 
 def _hash_source(script: str) -> str:
@@ -159,8 +159,9 @@ def _hash_source(script: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A sentence in HTML; what is between backticks is code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    """A sentence in HTML; what is between backticks is code, and no line ends between a number and its unit."""
+    whole = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)\b|%)", "\N{NO-BREAK SPACE}", html.escape(text))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", whole)
 
 
 def _parts(document: Document) -> str:

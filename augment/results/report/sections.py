@@ -124,17 +124,17 @@ def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
 
 
 def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A line of the header: the analyses that were skipped, by reason; none if all could be done."""
+    """A fact of the header: a line for each reason for which analyses were skipped; none if all could be done."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, each in sidecar["analyses"].items():
         if each["status"] == "skipped":
             by_reason[each["reason"]].append(name)
     reasons = [
-        f"{reason}: {counted(len(names), 'analysis', 'analyses') if len(names) > MOST_NAMED else ', '.join(names)}"
+        f"{counted(len(names), 'analysis', 'analyses') if len(names) > MOST_NAMED else ', '.join(names)}: {reason}"
         for reason, names in by_reason.items()
     ]
     if reasons:
-        yield "not possible", "; ".join(reasons)
+        yield "not possible", "\n".join(f"• {reason}" for reason in reasons)
 
 
 def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dict[Any, list[float]]:

@@ -26,6 +26,7 @@ from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_diff import waterfall
 from augment.results.report.of_job import document as of_job
+from augment.results.report.of_job import heat
 from augment.results.report.of_trace import (
     EFFICIENCY_PARTS,
     STEP_PARTS,
@@ -91,7 +92,8 @@ def test_a_trace(outputs: Path) -> None:
     sentences = in_job(sidecar)["verdict"]["text"]  # the rank is of a job, which says what it would gain
     assert sentences[-1].startswith("Its job: The devices of both ranks wait for their hosts")
     for sentence in sentences:
-        assert re.sub("`([^`]+)`", r"<code>\1</code>", sentence.replace("'", "&#x27;")) in page
+        said = re.sub("`([^`]+)`", r"<code>\1</code>", sentence.replace("'", "&#x27;"))
+        assert said in page.replace("\N{NO-BREAK SPACE}", " ")
     assert {"step_efficiency", "steps", "critical_path", "kernels_by_family"} <= data_of(page)["charts"].keys()
     table = data_of(page)["tables"]["kernel_breakdown"]
     sums = [row[table["columns"].index("sum_ns")] for row in table["rows"]]
@@ -178,6 +180,14 @@ def test_what_tells_nothing_is_not_shown(outputs: Path) -> None:
     for row in sidecar["analyses"]["steps"]["rows"]:
         row["is_outlier"] = True
     assert "outl" not in steps(sidecar).lead
+
+
+@pytest.mark.parametrize(("steps", "slowest", "drawn"), [(1, 9, []), (2, 100, []), (2, 9, ["heat_idle_ns"])])
+def test_maps_of_one_colour_or_step_are_left_out(steps: int, slowest: int, drawn: list[str]) -> None:
+    cell = {"trace": 0, "wait_ns": 0, "compute_ns": 100}
+    rows = [{**cell, "rank": r, "step": s, "idle_ns": slowest if r else 100} for r in (0, 1) for s in range(steps)]
+    section = heat({"analyses": {"step_heat": {"rows": rows}}})
+    assert [chart.name for chart in section.charts] == drawn
 
 
 def test_communication_has_one_colour_in_all_charts(outputs: Path) -> None:
@@ -342,9 +352,9 @@ def test_modules_of_both_passes(outputs: Path) -> None:
 
 def test_one_message_is_told_once_and_code_is_code() -> None:
     diagnostics = [{"count": 2, "message": "rows left out"}, {"count": 3, "message": "rows left out"}]
-    page = html.page(Document("t", "trace", ["in `a<b>` most"], [("GPU", "H100")], [], (), diagnostics))
-    assert page.count("5 rows left out") == 1
-    assert "in <code>a&lt;b&gt;</code> most" in page
+    page = html.page(Document("t", "trace", ["in `a<b>` most of 38 %"], [("GPU", "H100")], [], (), diagnostics))
+    assert page.count("rows left out: 5") == 1
+    assert "in <code>a&lt;b&gt;</code> most of 38\N{NO-BREAK SPACE}%" in page
     assert '<p class="small">H100</p>' in page
 
 
