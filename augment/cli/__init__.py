@@ -59,7 +59,7 @@ def main() -> int:
         return error.exit_code
     except SystemExit as error:
         if error.code == TERMINATED:
-            complain("terminated; what was not finished is not there")
+            complain("terminated; unfinished outputs are removed")
         raise
     except Exception as error:  # a bug: one line, too; --debug shows the rest
         _trace()

@@ -60,8 +60,6 @@ def command(
         lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
         emit("[" + ",\n ".join(lines) + "]")
     elif as_csv:
-        from augment.cli.terminal import emit
-
         lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
         emit("\n".join(lines))
     else:

@@ -56,7 +56,8 @@ def command(
     """
     import tempfile
 
-    from augment.cli.terminal import emit
+    from augment.cli.terminal import emit, say
+    from augment.core.text import size
     from augment.errors import UsageError
     from augment.results.sidecars import readable
 
@@ -80,18 +81,12 @@ def command(
             else:
                 emit(short_form(made).rstrip("\n"))
         else:
-            _write_page(made, Path(out or f"{_stem(test or source)}.report.html"))
+            from augment.results.report.page import page
+
+            path = Path(out or f"{_stem(test or source)}.report.html")
+            _write(page(made), path)
+            say(f"{size(path.stat().st_size)}; opens in any browser, without a network")
     return 0
-
-
-def _write_page(document: Document, path: Path) -> None:
-    """Write the page, and print its path."""
-    from augment.cli.terminal import say
-    from augment.core.text import size
-    from augment.results.report.page import page
-
-    _write(page(document), path)
-    say(f"{size(path.stat().st_size)}; opens in any browser, without a network")
 
 
 def _write(text: str, path: Path) -> None:

@@ -336,10 +336,8 @@ def _nothing(results: Sequence[Result]) -> str:
     if len(results) == 1:
         return results[0].message
     from augment.batch.inputs import no_trace
-    from augment.core.text import first_of
 
-    folders = list(dict.fromkeys(os.path.dirname(result.path) or "." for result in results))
-    return str(no_trace(first_of(folders, 1)))
+    return str(no_trace(os.path.dirname(results[0].path) or "."))
 
 
 def say_lines(text: str) -> None:

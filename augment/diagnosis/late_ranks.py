@@ -70,7 +70,7 @@ def compared(reason: Reason) -> str:
     if reason.where == "many_operators":
         return (
             "Compare its CPU with its peers': other processes on its cores, its NUMA node, its clock (top, numactl); "
-            "then what it runs besides (py-spy)"
+            "then what else its process does (py-spy)"
         )
     if reason.where == "memory":
         return (

@@ -339,8 +339,8 @@ def _length(trace: Trace) -> str:
 
 
 def _left_out(trace: Trace) -> str:
-    """How long a recording without steps, or of an engine, lasts before its first GPU work and after its last, and what
-    the host does before; empty if that is short."""
+    """How long a recording without steps, or of an engine, lasts before its first GPU work and after its last, which is
+    not counted, and what the host does before; empty if that is short."""
     whole, least = measure(trace), TOLD_RATIO * measure(trace).length_ns
     whose = "its first" if whole.unit == "recording" else "the step's first"
     before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
@@ -351,13 +351,12 @@ def _left_out(trace: Trace) -> str:
         ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)
         longest, launch = int(ns.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
         if 2 * ns[longest] > end - start:
-            before += (
-                f", {percent(ns[longest] / (end - start))} of it in {short(trace.strings[events.name[calls[longest]]])}"
-            )
+            part = percent(ns[longest] / (end - start))
+            before += f", {part} of it in {short(trace.strings[events.name[calls[longest]]])}"
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
-            before += f", {time(min(end - int(events.end[launch]), whole.lead_in_ns))} of it after that was launched"
+            before += f", {time(min(end - int(events.end[launch]), whole.lead_in_ns))} of it after its launch"
     if before and whole.unit == "step" and whole.count == 1 and whole.lead_in_ns > whole.length_ns:
-        before += "; one step cannot tell whether each begins so"
+        before += "; with one step, whether every step begins so is unknown"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)
     return " and ".join(filter(None, (before, after)))
 
@@ -366,7 +365,7 @@ def _notes(trace: Trace) -> str:
     """Why other figures of a step may differ, in parentheses; empty if they do not."""
     whole = measure(trace)
     if whole.unit == "recording":
-        return f" (without {_left_out(trace)})" if _left_out(trace) else ""
+        return f" (not counted: {_left_out(trace)})" if _left_out(trace) else ""
     host_ns = float((whole.windows.finish - whole.windows.begin).mean())
     notes = []
     if whole.warm_up:
@@ -380,7 +379,7 @@ def _notes(trace: Trace) -> str:
     if whole.compilation_count:
         notes.append(f"without {counted(whole.compilation_count, 'step')} in which code is compiled")
     if _left_out(trace):
-        notes.append(f"without {_left_out(trace)}")
+        notes.append(f"not counted: {_left_out(trace)}")
     elif abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
     return f" ({'; '.join(notes)})" if notes else ""

@@ -303,12 +303,12 @@ def test_work_that_the_file_lacks_is_told() -> None:
     assert (answer.first, answer.severity) == (True, "warning")
     assert "while the file shows an idle GPU" in verdict(trace)[0]
     assert "before the first work of a stream" in verdict(trace)[1]
-    before = "(without 600 µs before its first GPU work, 575 µs of it after that was launched)"
+    before = "(not counted: 600 µs before its first GPU work, 575 µs of it after its launch)"
     assert before in verdict(trace_of(host, *late, *enough(1_100_000)))[0]
     at_once = [op("aten::mm", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
-    assert "(without 600 µs before its first GPU work)" in verdict(trace_of(*at_once, *enough(1_100_000)))[0]
+    assert "(not counted: 600 µs before its first GPU work)" in verdict(trace_of(*at_once, *enough(1_100_000)))[0]
     waits = call("cudaStreamSynchronize", 20_000, 580_000)
-    before = "(without 600 µs before its first GPU work, 93 % of it in cudaStreamSynchronize)"
+    before = "(not counted: 600 µs before its first GPU work, 93 % of it in cudaStreamSynchronize)"
     assert before in verdict(trace_of(*at_once, waits, *enough(1_100_000)))[0]
     soon = launched("gemm", 600_000, 1_000_000, 1)
     assert isinstance(partial_recording.check(trace_of(host, *soon, *elsewhere, *enough(1_100_000))), Fine)

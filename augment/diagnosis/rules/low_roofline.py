@@ -41,7 +41,7 @@ class LowRoofline(rule.Seen, frozen=True):
         return f"raising {low} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return "Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); measure the shape"
+        return "Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); first time it alone"
 
 
 def check(trace: Trace) -> rule.Answer:

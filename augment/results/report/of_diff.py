@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.compare.diff_verdict import part_name
-from augment.core.text import percent, rough_time, time
+from augment.core.text import percent, rough_time
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table, totals
 
@@ -29,24 +29,11 @@ def document(sidecar: Sidecar) -> Document:
     return Document(
         title=f"{test} against {control}",
         subject="comparison",
-        verdict=sidecar.get("verdict", {}).get("text") or [_sentence(sidecar)],
+        verdict=sidecar.get("verdict", {}).get("text") or ["The two runs have no common figure."],
         facts=facts,
         sections=[section for section in (*sections, others(sidecar, shown)) if section],
         diagnostics=sidecar["diagnostics"],
     )
-
-
-def _sentence(sidecar: Sidecar) -> str:
-    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("wall_ns", "span_ns")), None)
-    if step is None:
-        return "The two runs have no common figure."
-    change = f"{time(step['control'])} before, {time(step['test'])} now ({100 * (step['change_ratio'] or 0):+.1f} %)"
-    verdicts = {
-        "improvement": "A step is faster",
-        "regression": "A step is slower",
-        "within_noise": "No difference beyond noise",
-    }
-    return f"{verdicts.get(step['verdict'], 'A step')}: {change}."
 
 
 def figures(sidecar: Sidecar) -> Section:
@@ -54,7 +41,7 @@ def figures(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "diff_figures")
     if not rows:
         return Section("Figures")
-    whole = next((row["control"] for row in rows if row["figure"] in ("wall_ns", "span_ns")), 0)
+    whole = next((row["control"] for row in rows if row["figure"] == "wall_ns"), 0)
     marks: list[Row] = []
     for row in rows:
         if row["unit"] != "ns" or row["delta"] is None or not whole or not (row["control"] or row["test"]):
@@ -86,7 +73,7 @@ def _doubt(row: Row) -> str:
 def waterfall(sidecar: Sidecar) -> Section:
     """From the control's step to the test's, by cause; the bars add up."""
     rows = rows_of(sidecar, "diff_waterfall")
-    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("wall_ns", "span_ns")), None)
+    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), None)
     if not rows or step is None:
         return Section("What changed")
     sums = totals(

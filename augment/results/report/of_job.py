@@ -50,6 +50,7 @@ ON_PATH = {
     "memory_ns": ("copying", charts.PURPLE),
     "idle_ns": ("idle", charts.ORANGE),
 }
+_DIMENSIONS = {"dp": "data parallel", "tp": "tensor parallel", "pp": "pipeline parallel", "cp": "context parallel"}
 BUBBLE = {
     "theory_ns": ("bubble of the schedule", charts.SKY),
     "imbalance_ns": ("stages differ", charts.BLUE),
@@ -99,7 +100,8 @@ def stragglers(sidecar: Sidecar) -> Section:
     alike = causes.get(None) == "shared" and worst["rank"] not in causes
     most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
-        f"{percent(most / whole)} of what collectives wait for one rank alone is for {_rank(worst)}{because}"
+        f"Collectives that wait for one rank alone wait for {_rank(worst)} in {percent(most / whole)} of that time"
+        f"{because}"
         f"{'; but the hosts of all ranks are slow alike' if alike else ''}."
     )
     bars = [
@@ -112,9 +114,8 @@ def stragglers(sidecar: Sidecar) -> Section:
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
     x_title = "others waited (ms)"
     chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
-    return Section(
-        "Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="after_the_others_ns")]
-    )
+    tables = [made_table("stragglers", "Late ranks", rows, by="after_the_others_ns")]
+    return Section("Who comes late", lead, [chart], tables)
 
 
 def heat(sidecar: Sidecar) -> Section:
@@ -176,12 +177,8 @@ def path(sidecar: Sidecar) -> Section:
         *table(sidecar, "cross_rank_critical_path", "The path by step and rank", by="path_ns"),
         *table(sidecar, "cross_rank_handovers", "Where it moves from rank to rank", by="wait_ns"),
     ]
-    return Section(
-        "Critical path of the job",
-        lead,
-        [charts.stacked("job_path", lead, bars, y="rank", x_title="time on the path (ms)", parts=used)],
-        tables,
-    )
+    chart = charts.stacked("job_path", lead, bars, y="rank", x_title="time on the path (ms)", parts=used)
+    return Section("Critical path of the job", lead, [chart], tables)
 
 
 def communication(sidecar: Sidecar) -> Section:
@@ -198,17 +195,14 @@ def communication(sidecar: Sidecar) -> Section:
     ]
     wait, whole = (sum(row[name] or 0 for row in rows) for name in ("wait_ns", "time_ns"))
     lead = f"{percent(wait / (whole or 1))} of the {time(whole)} in collectives of all ranks is waiting for late ranks."
-    drawn = [
-        charts.stacked("wait_and_transfer", lead, bars, y="collective", x_title="time of all ranks (ms)", parts=parts)
-    ]
+    x_title = "time of all ranks (ms)"
+    drawn = [charts.stacked("wait_and_transfer", lead, bars, y="collective", x_title=x_title, parts=parts)]
     tables = [
         *table(sidecar, "job_collectives", "Collectives by group and kind", by="time_ns"),
         *table(sidecar, "collective_sizes", "By size", by="size_bytes", folded=True),
     ]
     rows = [row for row in rows_of(sidecar, "collective_sizes") if row.get("bus_gbps") and row.get("size_bytes")]
-    if len(rows) < 2:
-        bandwidth = []
-    else:
+    if len(rows) > 1:
         kinds = list(dict.fromkeys(row["kind"] for row in rows))
         colours = dict(zip(kinds, charts.COLOURS * len(kinds), strict=False))
         points = []
@@ -226,10 +220,9 @@ def communication(sidecar: Sidecar) -> Section:
             if row.get("fitted_ns")
         ]
         text = "Bus bandwidth over message size; dashed: time = α + size / β, fitted to these collectives."
-        bandwidth = [
-            charts.scatter("bandwidth", text, points, x="bytes", y="bus bandwidth (GB/s)", colours=colours, lines=fits)
-        ]
-    return Section("Communication", lead, [*drawn, *bandwidth], tables)
+        y = "bus bandwidth (GB/s)"
+        drawn.append(charts.scatter("bandwidth", text, points, x="bytes", y=y, colours=colours, lines=fits))
+    return Section("Communication", lead, drawn, tables)
 
 
 def dimensions(sidecar: Sidecar) -> Section:
@@ -242,9 +235,11 @@ def dimensions(sidecar: Sidecar) -> Section:
     largest = max(rows, key=lambda row: row["exposed_ns"] or 0)
     exposed = time(largest["exposed_ns"] or 0)
     unknown = largest["dimension"] == "unknown"
-    which = "Collectives whose dimension no trace tells have" if unknown else f"{largest['dimension']} has"
+    name = largest["dimension"]
+    named = f"{name} ({_DIMENSIONS[name]})" if name in _DIMENSIONS else name
+    which = "Collectives whose dimension no trace tells have" if unknown else f"{named} has"
     lead = f"{which} the most exposed communication: {exposed}, all ranks together."
-    names = {
+    titles = {
         "parallel_dimensions": "Dimensions, and how they are known",
         "communication_by_dimension": "Communication of each",
         "dimension_groups": "Groups against each other",
@@ -253,7 +248,7 @@ def dimensions(sidecar: Sidecar) -> Section:
         "expert_parallel": "Experts",
     }
     folded = ("dimension_groups", "rank_coordinates")
-    tables = [each for name, title in names.items() for each in table(sidecar, name, title, folded=name in folded)]
+    tables = [each for name, title in titles.items() for each in table(sidecar, name, title, folded=name in folded)]
     chart = charts.stacked("dimensions", lead, bars, y="dimension", x_title="time of all ranks (ms)", parts=parts)
     return Section("Parallel dimensions", lead, [chart], tables)
 

@@ -154,10 +154,11 @@ def efficiency(sidecar: Sidecar) -> Section:
     lead += f" {time(wall)}" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
     if mfu is None:
         lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
-    chart = charts.waterfall("step_efficiency", lead, bars, x_title=f"time{'' if whole else ' of the mean step'} (ms)")
+    chart = charts.waterfall("step_efficiency", _ROOF, bars, x_title=f"time{'' if whole else ' of the mean step'} (ms)")
     return Section(title, lead, [chart], table(sidecar, "step_efficiency", of_each, folded=True))
 
 
+_ROOF = "A roof is the time at the device's peak; without a model, no formula or no shapes tell it."
 STEP_PARTS = {
     "compute_ns": ("computing", charts.BLUE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
@@ -289,9 +290,8 @@ def critical_path(sidecar: Sidecar) -> Section:
         for kind, ns in ((kind, sums[kind][0]) for kind in order)
         if ns >= _LEAST * whole
     ]
-    lead = (
-        f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided the duration is {bars[0]['label']}."
-    )
+    share = percent(sums[order[0]][0] / whole)
+    lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
     chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     title = "How much shorter the recording would be if a name took no time: at most until what runs beside it decides"
@@ -336,8 +336,7 @@ def kernels(sidecar: Sidecar) -> Section:
         label = f"{len(rows) - _MOST_LEAVES} more kernels"
         nodes.append(charts.leaf("rest", "all", rest, charts.GREY, label, f"{rest:,} ns"))
     treemap = charts.treemap("kernels_by_family", f"Kernels as areas, by family. {lead}", nodes)
-    drawn = [treemap]
-    drawn += _roofline(rows_of(sidecar, "roofline"))
+    drawn = [treemap, *_roofline(rows_of(sidecar, "roofline"))]
     tables = [
         *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),
         *table(sidecar, "kernel_breakdown", "Kernels", by="sum_ns"),
@@ -488,12 +487,8 @@ _IDLE = {"host_wait": "waits for the host", "kernel_wait": "between kernels", "o
 def idle(sidecar: Sidecar) -> Section:
     """Why streams were idle."""
     rows = rows_of(sidecar, "idle_time_breakdown")
-    parts = {
-        "waits for the host": charts.ORANGE,
-        "between kernels": charts.YELLOW,
-        "other": charts.GREY,
-        "another stream busy": charts.SKY,
-    }
+    colours = (charts.ORANGE, charts.YELLOW, charts.GREY, charts.SKY)
+    parts = dict(zip((*_IDLE.values(), "another stream busy"), colours, strict=True))
     bars = []
     for row in rows:
         others = row.get("other_stream_busy_ns") or 0
@@ -505,18 +500,12 @@ def idle(sidecar: Sidecar) -> Section:
         return Section("Idle time")
     longest = max(rows, key=lambda row: row.get("device_host_wait_ns") or 0)
     host = longest.get("device_host_wait_ns") or 0
-    lead = (
-        f"{_stream(sidecar, longest)} waited {time(host)} for the host while nothing ran on the device." if host else ""
-    )
-    chart = charts.stacked(
-        "idle", "Idle time of each stream by cause", bars, y="stream", x_title="idle time (ms)", parts=parts
-    )
-    return Section(
-        "Idle time",
-        lead,
-        [chart],
-        table(sidecar, "idle_time_breakdown", "Idle time by cause", by="idle_ns", folded=True),
-    )
+    waited = f"{_stream(sidecar, longest)} waited {time(host)} for the host while nothing ran on the device."
+    lead = waited if host else ""
+    text, x_title = "Idle time of each stream by cause", "idle time (ms)"
+    chart = charts.stacked("idle", text, bars, y="stream", x_title=x_title, parts=parts)
+    folded = table(sidecar, "idle_time_breakdown", "Idle time by cause", by="idle_ns", folded=True)
+    return Section("Idle time", lead, [chart], folded)
 
 
 def _stream(sidecar: Sidecar, row: Row) -> str:

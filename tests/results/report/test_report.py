@@ -251,13 +251,8 @@ def history_of(
     runs = []
     for place in range(count):
         host = 3e6 + 1e4 * (place % 3) + (4e6 if place >= changed_at else 0.0)
-        step = 80e6 - faster_ns + 1e5 * (place * 7 % 5) + host
-        values = {
-            "wall_ns": step,
-            "host_wait_ns": host,
-            "compute_ns": 70e6 - faster_ns + 1e5 * (place * 7 % 5),
-            "other_wait_ns": 5.0,
-        }
+        work = 70e6 - faster_ns + 1e5 * (place * 7 % 5)
+        values = {"wall_ns": 10e6 + work + host, "host_wait_ns": host, "compute_ns": work, "other_wait_ns": 5.0}
         figures = {name: RunFigure(value, value, 0.0, 5) for name, value in values.items()}
         labels = {"branch": branch, "device": device, "commit": f"c{place}"}
         runs.append(Run(f"c{place}", 1_790_000_000 * 10**9 + place * 86_400 * 10**9, labels, 8, figures, f"d{place}"))
@@ -281,11 +276,8 @@ def test_a_history_tells_where_its_figures_changed() -> None:
 
 
 def test_runs_that_cannot_be_compared_are_series_of_their_own() -> None:
-    runs = sorted(
-        [*history_of(12, 99), *history_of(8, 99, branch="fp8"), *history_of(6, 99, device="A100")],
-        key=lambda run: run.time_ns,
-    )
-    document = of_history(runs, "runs")
+    runs = [*history_of(12, 99), *history_of(8, 99, branch="fp8"), *history_of(6, 99, device="A100")]
+    document = of_history(sorted(runs, key=lambda run: run.time_ns), "runs")
     names = [sentence.partition(":")[0] for sentence in document.verdict]
     assert names == ["main, H100", "fp8, H100", "main, A100"]
     x = document.sections[0].charts[0].spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
