@@ -14,16 +14,16 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 82_300
-FILES = 432
+LINES = 82_950
+FILES = 433
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
 IMPORTS, MANY_IMPORTS = 4, 12
 PRIVATE_FUNCTIONS = 0.336
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
-OPTIONS = 196
-TEST_LINES = 63_200
+OPTIONS = 200
+TEST_LINES = 63_950
 
 
 @cache
