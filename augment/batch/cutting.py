@@ -38,10 +38,11 @@ def cut(name: str, out: Path, choice: CutChoice) -> tuple[int, int]:
     Raises:
         UsageError: there are no such steps or categories, nothing would be left, or ``out`` names no format.
     """
-    return _cut(read(name), out, choice)
+    return cut_trace(read(name), out, choice)
 
 
-def _cut(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
+def cut_trace(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
+    """Write a part of a trace, as :func:`cut` does."""
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
         keep &= window.chosen(trace, *window.limits_of(trace, *choice.steps), around=True)
@@ -87,7 +88,7 @@ def cut_each(inputs: Sequence[Input], folder: Path, choice: CutChoice, stage: Ca
         outs[out] = item.path
         stage(f"writing {out}")
         folder.mkdir(parents=True, exist_ok=True)
-        _cut(trace, out, choice)
+        cut_trace(trace, out, choice)
     if not outs:
         raise InputError(str(folder), "nothing was written: no input is a trace")
     return list(outs)

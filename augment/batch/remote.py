@@ -74,7 +74,7 @@ def _one(item: Input, plan: RunPlan, client: Client, progress: Progress) -> Resu
                 replace(plan.request, evidence=evidence),
                 summaries=plan.question is not None,
                 out=folder,
-                progress=lambda what, done, of: progress.stage(f"{item.basename}: {progress_text(what, done, of)}"),
+                progress=progress_of(lambda text: progress.stage(f"{item.basename}: {text}")),
             )
             result = _result(item, augmented, path)
             return _with_evidence(result, augmented, item, plan.request.evidence, progress)
@@ -141,6 +141,15 @@ class _Ended(BaseException):
     """The batch was interrupted: its results are no longer needed."""
 
 
+def progress_of(stage: Callable[[str], object]) -> Callable[[str, int, int], None]:
+    """What tells ``stage`` of the progress of a client."""
+
+    def progress(what: str, done: int, of: int) -> None:
+        stage(progress_text(what, done, of))
+
+    return progress
+
+
 def progress_text(what: str, done: int, of: int) -> str:
     """A client's progress as text."""
     if what == "converting":
@@ -203,7 +212,7 @@ def convert_folder(folder: Folder, plan: RunPlan, progress: Progress) -> RemoteJ
         merge=plan.merge,
         summaries=True,
         out=folder.out,
-        progress=lambda what, done, of: progress.stage(progress_text(what, done, of)),
+        progress=progress_of(progress.stage),
     )
     results = [_result_in_job(item, augmented.traces.get(item.key), given, progress) for item in folder.inputs]
     by_path = _with_drawn(folder.inputs, {result.path: result for result in results}, plan.request)

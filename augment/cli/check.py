@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import TRACE, debug, labels_option
+from augment.cli.options import TRACE, client_of, debug, labels_option, server_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from augment.cli.terminal import Bar
+    from augment.client import Client
     from augment.compare.gate import GateLimits, Line
 
 UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fail
@@ -34,7 +35,7 @@ UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fai
     metavar="STORE",
     help="In place of --baseline: many runs, as augment history stores them.",
 )
-@labels_option("Only runs with this label, of a history; repeatable.")
+@labels_option("Only runs with this label, of a history, or jobs of a server without --baseline; repeatable.")
 @click.option("--max-regress", metavar="5%", help="By how much a figure may get worse.  [default: 5%]")
 @click.option(
     "--metric",
@@ -63,6 +64,7 @@ UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fai
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per figure.")
 @click.option("--quiet", is_flag=True, help="Print only figures that fail or may fail.")
+@server_option
 @debug
 def command(
     test: str,
@@ -79,6 +81,7 @@ def command(
     junit: str | None,
     as_json: bool,
     quiet: bool,
+    server: str | None,
 ) -> int:
     """Exit with 1 if TEST is worse than the baseline by more than the limit, and not by noise alone.
 
@@ -91,21 +94,37 @@ def command(
     line says how many more steps are needed.
 
     With --against-history the baseline is many runs, and the interval comes from how they differ. Runs before the last
-    change of a figure do not count.
+    change of a figure do not count. With --server, TEST and CONTROL may also be jobs of it that have succeeded, such as
+    jobs/3f0c; with --label in place of --baseline, its jobs with this label are the runs.
     """
+    from augment.cli.runs import label_of, recording_of
     from augment.cli.terminal import bar, complain, emit
     from augment.compare import gate
+    from augment.core.text import counted
+    from augment.history import Store
+    from augment.results.recordings import judged, judged_by_runs, run_of
 
-    if (baseline is None) == (store is None):
+    if (baseline is None) == (store is None) and not (server and labels and baseline is None):
         raise UsageError("name one of --baseline and --against-history")
-    if labels and store is None:
-        raise UsageError("--label and --branch choose runs of --against-history")
+    if labels and store is None and not server:
+        raise UsageError("--label and --branch choose runs of --against-history, or jobs of --server")
+    if server and store is not None:
+        raise UsageError("--against-history: not supported with --server, whose jobs --label chooses")
     limits = gate.limits_of(_config(config), max_regress, dict(_pair(text) for text in metrics), parts=parts)
-    with bar(1, quiet=quiet) as shown:
-        if store is not None:
-            lines, names, notes = _against_runs(store, labels, test, region, limits, shown)
+    with client_of(server) as client, bar(1, quiet=quiet) as shown:
+        if client:
+            lines, names, notes = _there(client, baseline, test, labels, region, limits, shown)
+        elif store is not None:
+            run = run_of(recording_of(test, region, shown), label_of(test), labels)
+            shown.stage(f"reading {store}")
+            runs = Store(store).runs(run.labels)
+            lines, notes = judged_by_runs(run, runs, store, limits)
+            names = f"{counted(sum(each.is_like(run) for each in runs), 'run')} of {store}", label_of(test)
         else:
-            lines, names, notes = _against_steps(baseline or "", test, region, limits, shown)
+            control = recording_of(baseline or "", region, shown)
+            changed = recording_of(test, region, shown)
+            lines, notes = judged(control, changed, (baseline or "", test), limits)
+            names = label_of(baseline or ""), label_of(test)
     if markdown:
         _write(markdown, gate.markdown(lines, *names, notes))
     if junit:
@@ -114,71 +133,26 @@ def command(
         complain(note)
     for text in map(_as_json, lines) if as_json else gate.texts_of(lines, brief=quiet):
         emit(text)
-    statuses = {line.status for line in lines}
-    if "fail" in statuses:
-        return 1
-    return {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain] if "uncertain" in statuses else 0
+    codes = {"fail": 1, "uncertain": {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain]}
+    return codes.get(gate.status_of(lines), 0)
 
 
-_Outcome = tuple["Sequence[Line]", tuple[str, str], list[str]]  #: lines, names of baseline and test, notes
+def _there(
+    client: Client,
+    baseline: str | None,
+    test: str,
+    labels: dict[str, str],
+    region: str | None,
+    limits: GateLimits,
+    shown: Bar,
+) -> tuple[Sequence[Line], tuple[str, str], list[str]]:
+    """The lines, the names of both sides and the notes, from a server."""
+    from augment.batch.remote import progress_of
+    from augment.cli.runs import label_of, recorded_at
 
-
-def _against_steps(baseline: str, test: str, region: str | None, limits: GateLimits, shown: Bar) -> _Outcome:
-    """Compare the steps of two runs."""
-    from augment.cli.runs import label_of, recording_of
-    from augment.compare import gate
-    from augment.compare.compared_steps import offer, without_outlying_first_step
-    from augment.compare.diff_verdict import difference
-
-    control, changed = recording_of(baseline, region, shown), recording_of(test, region, shown)
-    before, after = control.samples, changed.samples
-    notes = []
-    if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (note := offer(control.regions, changed.regions)):
-        notes.append(note)
-    before, after, note = without_outlying_first_step(before, after)
-    if note:
-        notes.append(note)
-    lines = gate.check(before, after, limits)
-    if control.in_steps != changed.in_steps:
-        whole, steps = (baseline, test) if changed.in_steps else (test, baseline)
-        notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
-        lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
-    elif ("busy_ns" in before) != ("busy_ns" in after):
-        host_alone = baseline if "busy_ns" in after else test
-        notes.append(f"{host_alone} has no GPU work: its steps are those of the host, not of a device")
-        lines = gate.cannot_tell(lines, "only one side has GPU work")
-    if devices := difference(control.device_names, changed.device_names):
-        notes.append(devices)
-    for path, recording in ((baseline, control), (test, changed)):
-        notes += [f"{path} is not whole: {source['partial']}" for source in recording.sources if source.get("partial")]
-    return lines, (label_of(baseline), label_of(test)), notes
-
-
-def _against_runs(
-    store: str, labels: dict[str, str], test: str, region: str | None, limits: GateLimits, shown: Bar
-) -> _Outcome:
-    """Compare a run with the runs of a history that have the labels, the same device and the same number of ranks."""
-    from augment.cli.history import change_text
-    from augment.cli.runs import label_of, recording_of, run_of
-    from augment.core.text import counted
-    from augment.history import Store
-    from augment.history.changes import baselines as baselines_of
-    from augment.history.changes import check as check_run
-
-    run = run_of(recording_of(test, region, shown), label_of(test), labels)
-    shown.stage(f"reading {store}")
-    runs = [label for label in Store(store).runs(run.labels) if label.recordings != run.recordings]
-    alike = [each for each in runs if each.rank_count == run.rank_count]
-    baselines = baselines_of(alike)
-    notes = [
-        f"{figure.name} {change_text(known.change, figure.name)} at {known.runs[0].name}; compared with the runs since"
-        for figure, known in baselines.items()
-        if known.change and limits.of(figure)
-    ]
-    if not alike:
-        wanted = ", ".join(f"{key}={value}" for key, value in run.labels.items())
-        notes.append(f"{store} holds no other run of {counted(run.rank_count, 'rank')} with {wanted or 'any label'}")
-    return check_run(baselines, run, limits), (f"{counted(len(alike), 'run')} of {store}", label_of(test)), notes
+    sides = [recorded_at(test), [] if baseline is None else recorded_at(baseline)]
+    done = client.check(*sides, labels=labels, limits=limits, region=region or "", progress=progress_of(shown.stage))
+    return done.lines, (done.baseline if baseline is None else label_of(baseline), label_of(test)), done.notes
 
 
 def _config(path: str | None) -> dict[str, Any]:
@@ -203,11 +177,9 @@ def _write(path: str, text: str) -> None:
         file.write(text.encode())
 
 
-def _as_json(line: Any) -> str:
+def _as_json(line: Line) -> str:
     import json
 
-    import msgspec
+    from augment.compare.gate import row_of
 
-    record = msgspec.to_builtins(line)
-    record["figure"], record["unit"] = line.figure.name, line.figure.unit
-    return json.dumps(record, ensure_ascii=False)
+    return json.dumps(row_of(line), ensure_ascii=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.cli.options import TRACE, debug, first_and_last, listed, period, ranks_option
+from augment.cli.options import TRACE, client_of, debug, first_and_last, listed, period, ranks_option, server_option
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     help="Write each rank of a file with several ranks, as other tools merge them, into the folder OUT.",
 )
 @click.option("--quiet", is_flag=True, help="Print only the path.")
+@server_option
 @debug
 def command(
     file: str,
@@ -59,6 +60,7 @@ def command(
     ranks: tuple[range, ...],
     parted: bool,
     quiet: bool,
+    server: str | None,
 ) -> int:
     """Write a part of the trace INPUT to OUT, small enough for a browser.
 
@@ -67,7 +69,8 @@ def command(
     any input. OUT says that it was cut; diagnostics and the diagnosis repeat it. If INPUT is a folder, each trace in it
     is cut in the same way, into the folder OUT. --ranks also chooses ranks of a job's timeline. --part splits a file
     into which another tool merged several ranks, if it tells them by an arg rank or by process ids such as [TP3] 42.
-    The paths are printed on stdout.
+    The paths are printed on stdout. With --server, INPUT may also be a job of it that has succeeded, such as jobs/3f0c:
+    its trace is cut; or each of its traces, into the folder OUT.
     """
     from pathlib import Path
 
@@ -79,8 +82,15 @@ def command(
         raise UsageError("nothing to cut: give --steps, --time, --ranks, --drop or --part")
     if parted and choice:
         raise UsageError("--part: cut the parts in a second run: augment cut OUT --steps …")
-    with bar(1, quiet=quiet) as shown:
-        if parted:
+    if server and (parted or ranks or out.endswith(".json")):
+        raise UsageError("--part, --ranks, a .json without .gz: not supported with --server")
+    with client_of(server) as client, bar(1, quiet=quiet) as shown:
+        if client:
+            from augment.batch.remote import progress_of
+
+            how = {"steps": steps, "period_ms": period, "drop": drop, "progress": progress_of(shown.stage)}
+            outs, text = client.cut(file, out, **how), f"{file} was cut by {client.address}"  # type: ignore[arg-type]
+        elif parted:
             outs = part(file, Path(out), ranks, shown.stage)
             text = f"{len(outs)} ranks are in {out}"
         else:

@@ -143,13 +143,11 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
 
 def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
     """The diagnosis of a folder's traces by a server."""
-    from augment.batch.remote import progress_text
+    from augment.batch.remote import progress_of
     from augment.cli.terminal import bar
 
     with bar(1, quiet=False) as shown:
-        return client.diagnose(
-            traces, name=folder, progress=lambda what, done, of: shown.stage(progress_text(what, done, of))
-        )
+        return client.diagnose(traces, name=folder, progress=progress_of(shown.stage))
 
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:

@@ -252,7 +252,7 @@ def _there(
     client: Client, control: str, test: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
 ) -> Sequence[Path]:
     """Compare on a server; returns the same files."""
-    from augment.batch.remote import progress_text
+    from augment.batch.remote import progress_of
     from augment.cli.runs import files_of, label_of
 
     return client.diff(
@@ -266,7 +266,7 @@ def _there(
         min_delta_us=None if drawing.min_delta_ns is None else drawing.min_delta_ns // 1000,
         arrow_count=drawing.arrow_count,
         out=folder,
-        progress=lambda what, done, of: shown.stage(progress_text(what, done, of)),
+        progress=progress_of(shown.stage),
     ).files
 
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import debug, labels_option, row_limit
+from augment.cli.options import client_of, debug, labels_option, row_limit, server_option
 from augment.core.old_names import FIGURES as OLD
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
     from augment.history import Change, Run
 
-_STORE = click.option(
-    "--store", required=True, metavar="DIR|URL", help="The folder of the runs, or a URL that fsspec knows."
-)
+_PLACE = "The folder of the runs, or a URL that fsspec knows."
+_STORE = click.option("--store", metavar="DIR|URL", help=_PLACE)
 _LATEST = "The latest runs to show; 0: all."
 
 
@@ -30,7 +29,7 @@ def command() -> None:
 
 @command.command("add", short_help="Add a run: its folder of metrics or traces, or a file.")
 @click.argument("sources", nargs=-1, required=True, metavar="DIR|METRICS.json|TRACE…")
-@_STORE
+@click.option("--store", required=True, metavar="DIR|URL", help=_PLACE)
 @labels_option("A label of the run, such as branch=main or commit=1a2b3c; repeatable.")
 @click.option("--time", "when", metavar="ISO", help="Time of the recording.  [default: the trace's own, or now]")
 @debug
@@ -40,9 +39,10 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
     A run is named after its label run or commit, else after its folder or file. Its GPU becomes the label device. A run
     that is added again with the same labels replaces the earlier one.
     """
-    from augment.cli.runs import label_of, recording_of, run_of
+    from augment.cli.runs import label_of, recording_of
     from augment.cli.terminal import bar, emit
     from augment.history import Store
+    from augment.results.recordings import run_of
 
     time_ns = None if when is None else _time_ns(when)
     opened = Store(store)
@@ -58,15 +58,15 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
 @labels_option("Only runs with this label; repeatable.")
 @row_limit(50, _LATEST)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per run, with all figures.")
+@server_option
 @debug
-def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
-    """List the runs, the oldest first."""
+def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bool, server: str | None) -> None:
+    """List the runs, the oldest first: those of STORE, or with --server its jobs that have the labels."""
     from augment.cli.table_output import print_rows
     from augment.cli.terminal import emit
     from augment.core.text import counted
-    from augment.history import Store
 
-    runs = Store(store).runs(labels)
+    runs = _runs(store, labels, server)
     if as_json:
         for run in runs[-limit:]:
             emit(_as_json(run))
@@ -82,25 +82,22 @@ def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> 
 @labels_option("Only runs with this label; repeatable.")
 @row_limit(50, _LATEST)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per run.")
+@server_option
 @debug
-def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
+def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_json: bool, server: str | None) -> None:
     """Show FIGURE (by default wall_ns) of each run, and the runs where its level changed.
 
     The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are kept apart.
     """
     from augment.cli.terminal import emit
-    from augment.history import Store
+    from augment.history import series
 
     figure = OLD.get(figure, figure)
-    runs = Store(store).runs(labels)
+    runs = _runs(store, labels, server)
     expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
-    groups: dict[tuple[str, int], list[Run]] = {}
-    for run in runs:
-        if figure in run.figures:
-            groups.setdefault((run.labels.get("device", ""), run.rank_count), []).append(run)
-    for (device, ranks), members in groups.items():
+    for (device, ranks), (members, changed) in series(runs, figure).items():
         of = ", ".join(filter(None, (device, f"{ranks} ranks" if ranks > 1 else "")))
-        rows, remarks = _trend(members, figure)
+        rows, remarks = _trend(members, changed, figure)
         if as_json:
             import json
 
@@ -114,26 +111,34 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
             emit(line)
 
 
-def change_text(change: Change, figure: str) -> str:
-    """``changed from 80.123 ms to 84.012 ms (+4.9 %)``."""
-    from augment.compare.totals import FIGURES
-    from augment.core.text import value_text
+def _runs(store: str | None, labels: dict[str, str], server: str | None) -> list[Run]:
+    """The runs of a store, or those that a server's jobs are.
 
-    unit = next(each.unit for each in FIGURES if each.name == figure)
-    percent = "" if change.ratio is None or unit == "ratio" else f" ({100 * change.ratio:+.1f} %)"
-    return f"changed from {value_text(change.before, unit)} to {value_text(change.after, unit)}{percent}"
+    Raises:
+        UsageError: neither is named, or both are.
+    """
+    from augment.history import Run, Store
+
+    if (store is None) == (server is None):
+        raise UsageError("name one of --store and --server")
+    with client_of(server) as client:
+        if client is None:
+            return Store(store or "").runs(labels)
+        import msgspec
+
+        return [msgspec.convert(row, Run) for row in client.history(labels)[0]]
 
 
-def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str]]:
+def _trend(runs: list[Run], changes: list[Change], figure: str) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each run, and a line for each change."""
-    import numpy as np
+    from statistics import median
 
-    from augment.history import changes
+    from augment.compare.gate import level_text
 
-    values = np.array([run.figures[figure].median for run in runs], np.float64)
-    changed = {change.first: change for change in changes(values)}
+    values = [run.figures[figure].median for run in runs]
+    changed = {change.first: change for change in changes}
     stem, _, unit = figure.rpartition("_")
-    level = float(np.median(values[: min(changed, default=len(values))]))
+    level = float(median(values[: min(changed, default=len(values))]))
     rows = []
     for place, run in enumerate(runs):
         change = changed.get(place)
@@ -141,7 +146,8 @@ def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str
         row = {"run": run.name, "recorded": run.recorded, figure: run.figures[figure].median, f"level_{unit}": level}
         rows.append({**row, "steps": run.figures[figure].step_count, "changed": "←" if change else None})
     lines = [
-        f"{figure} {change_text(change, figure)} at {runs[place].name}" for place, change in sorted(changed.items())
+        f"{figure} {level_text(change.before, change.after, figure)} at {runs[place].name}"
+        for place, change in sorted(changed.items())
     ]
     return rows, lines or [f"no change of {stem} was found"]
 

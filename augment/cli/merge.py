@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from augment.errors import UsageError
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
     from augment.batch.merged_timeline import Merged
+    from augment.client import Client
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
 
@@ -96,6 +98,46 @@ def write_timeline(
     for _, error in merged.failed:
         complain(str(error))
     return 1 if merged.failed else 0
+
+
+def merge_there(
+    client: Client,
+    inputs: tuple[str, ...],
+    out: str,
+    ranks: tuple[range, ...],
+    request: Request,
+    *,
+    align: bool,
+    whole: bool,
+    memory: int | None,
+    quiet: bool,
+) -> int:
+    """Have a server write the timeline of traces, or of its jobs; print its path and the notes on it; the exit code.
+
+    Raises:
+        UsageError: an option is not supported there.
+        AugmentError: the server does not write it.
+    """
+    from augment.batch.jobs import folder_title
+    from augment.batch.remote import progress_of
+    from augment.cli.terminal import bar, emit, say
+    from augment.writers.files import SERVER_JOB
+
+    if ranks or memory is not None or not out.endswith(".pftrace"):
+        raise UsageError("--ranks, --memory, a .tar: not supported where a server writes one timeline")
+    jobs = [name for name in inputs if SERVER_JOB.fullmatch(name)]
+    files = [name for name in inputs if name not in jobs]
+    items = _inputs(tuple(files), ranks, request.evidence) if files else []
+    traces = {**{name: name for name in jobs}, **{item.key: item.path for item in items}}
+    with bar(len(traces), quiet=quiet) as shown:
+        title = folder_title(files[0]) if len(files) == 1 and os.path.isdir(files[0]) else ""
+        notes = client.merge(
+            traces, out, request, name=title, align=align, everything=whole, progress=progress_of(shown.stage)
+        )
+    emit(out)
+    for note in () if quiet else (*notes, f"open it: augment open {shlex.quote(out)}"):
+        say(note)
+    return 0
 
 
 def say_merged(merged: Merged, say: Callable[[str], object]) -> None:

@@ -388,45 +388,42 @@ def _request(values: dict[str, Any]) -> Request:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
+#: the settings of a client with an option and a variable each
+_SETTINGS = {
+    **dict.fromkeys(("tls-key", "tls-cert", "tls-ca", "token-file"), _FILE),
+    "patience": click.FloatRange(min=0),
+    "project": str,
+}
+
+#: ``--server``, of commands that take a client's other settings from the environment alone
+server_option = click.option(
+    "--server",
+    metavar="grpc[s]://HOST:PORT",
+    help="Run on this server (augment serve), with TLS if grpcs. AUGMENT_TOKEN_FILE names a file with the token; "
+    "docs/service.md lists the other variables.",
+)
+
+
 def server_options(function: Function) -> Function:
     """``--server``; and, hidden, each other setting of a client, which a variable of the environment gives, too."""
-    for name, kind in {
-        **dict.fromkeys(("tls-key", "tls-cert", "tls-ca", "token-file"), _FILE),
-        "patience": click.FloatRange(min=0),
-        "project": str,
-    }.items():
+    for name, kind in _SETTINGS.items():
         variable = f"AUGMENT_{name.upper().replace('-', '_')}"
         function = click.option(f"--{name}", type=kind, envvar=variable, hidden=True)(function)
     function = click.option("--tls", is_flag=True, hidden=True)(function)
     function = click.option("--forget", is_flag=True, envvar="AUGMENT_FORGET", hidden=True)(function)
-    return click.option(
-        "--server",
-        metavar="grpc[s]://HOST:PORT",
-        help="Run on this server (augment serve), with TLS if grpcs. AUGMENT_TOKEN_FILE names a file with the token; "
-        "docs/service.md lists the other variables.",
-    )(function)
+    return server_option(function)
 
 
 @contextlib.contextmanager
-def client_of(
-    server: str | None,
-    forget: bool,
-    patience: float | None,
-    project: str | None,
-    token_file: Path | None,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-) -> Iterator[Client | None]:
-    """The client for the given options; None without ``--server``.
+def client_of(server: str | None, **given: Any) -> Iterator[Client | None]:
+    """The client for the options of :func:`server_options`, or of ``--server`` alone; None without it.
 
     Raises:
         UsageError: an option without ``--server``, another scheme, an unusable file, or gRPC is not installed.
     """
     if server is None:
         context = click.get_current_context()
-        for name in ("forget", "patience", "project", "token_file", "tls", "tls_ca", "tls_cert", "tls_key"):
+        for name in given:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise UsageError(f"--{name.replace('_', '-')}: needs --server grpc://HOST:PORT")
         yield None
@@ -435,23 +432,31 @@ def client_of(
         from augment.client import PATIENCE_S, Client, Tls
     except ImportError as error:
         raise UsageError(f"--server: {error}") from error
+    settings = given or server_options(click.command()(lambda **_: None)).make_context("", []).params
     scheme, separator, address = server.rpartition("://")
-    wanted = bool(tls or tls_ca or tls_cert or tls_key)
+    tls = Tls(*(settings[name] for name in ("tls_ca", "tls_cert", "tls_key")))
+    wanted = bool(settings["tls"]) or tls != Tls()
     if separator and scheme not in ("grpc", "grpcs"):
         raise UsageError(f"--server {server}: must be grpc://HOST:PORT, or grpcs://HOST:PORT with TLS")
     if scheme == "grpc" and wanted:
         raise UsageError(f"--server {server}: has no TLS, though options or variables for it are set; grpcs:// has it")
-    secured = Tls(tls_ca, tls_cert, tls_key) if scheme == "grpcs" or wanted else False
-    patience_s, said = PATIENCE_S if patience is None else patience, set[str]()
+    patience_s = PATIENCE_S if settings["patience"] is None else settings["patience"]
+    said = set[str]()
 
     def waiting(what: str) -> None:
         if what not in said:
             said.add(what)
             say(f"augment: {address}: {what}; waiting for up to {patience_s:g} s")
 
-    token = _token(token_file)
-    how = {"patience_s": patience_s, "waiting": waiting, "forget": forget, "project": project or ""}
-    with Client(address, token=token, tls=secured, **how) as client:  # type: ignore[arg-type]
+    with Client(
+        address,
+        token=_token(settings["token_file"]),
+        tls=tls if scheme == "grpcs" or wanted else False,
+        patience_s=patience_s,
+        waiting=waiting,
+        forget=settings["forget"],
+        project=settings["project"] or "",
+    ) as client:
         yield client
 
 

@@ -162,26 +162,29 @@ def command(
     In the timeline of --merge each rank is a group of tracks, in order, with all tracks that augment adds. The first
     group shows the job as a whole: its critical path, the late ranks, and the number of waiting ranks. Clocks are
     aligned by the collectives that the ranks share, and arrows link the kernels of each collective. If the timeline is
-    too large for a browser, steps and then ranks are left out; a message says so.
+    too large for a browser, steps and then ranks are left out; a message says so. Where -o names a timeline, INPUTs may
+    also be jobs of --server, such as jobs/3f0c.
     """
     from msgspec.structs import replace
 
     from augment.batch.inputs import choose_inputs, of_ranks, share
     from augment.batch.locations import protocol
     from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
-    from augment.cli.merge import TIMELINE_SUFFIXES, write_timeline
+    from augment.cli.merge import TIMELINE_SUFFIXES, merge_there, write_timeline
     from augment.core.threads import keep_freed_memory, processors
 
     if not merge and (no_align or whole_timeline):
         raise UsageError(f"{'--no-align' if no_align else '--whole'}: needs --merge")
     request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks).check()
     if merge and out and out.endswith(TIMELINE_SUFFIXES):
-        apart = {"--server": server["server"], "--scheduler": scheduler, "--shard": shard, "--json": as_json}
+        apart = {"--scheduler": scheduler, "--shard": shard, "--json": as_json}
         if given := next((name for name, value in apart.items() if value), None):
             raise UsageError(f"{given}: not supported where -o names a timeline; name a folder")
-        return write_timeline(
-            inputs, out, ranks, request, align=not no_align, whole=whole_timeline, memory=memory, quiet=quiet
-        )
+        how = {"align": not no_align, "whole": whole_timeline, "memory": memory, "quiet": quiet}
+        with client_of(**server) as client:
+            if client:
+                return merge_there(client, inputs, out, ranks, request, **how)  # type: ignore[arg-type]
+        return write_timeline(inputs, out, ranks, request, **how)  # type: ignore[arg-type]
     keep_freed_memory()
     if out is None and any(isinstance(name, FromStdin) for name in inputs):
         out = "."

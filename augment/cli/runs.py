@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from augment.errors import InputError, UnknownFormat
+from augment.writers.files import SERVER_JOB
 
 if TYPE_CHECKING:
     from augment.cli.terminal import Bar
-    from augment.compare.compared_steps import Regions
-    from augment.compare.totals import Samples
     from augment.core import Trace
-    from augment.history import Run
+    from augment.results.recordings import Recording
 
 
 def traces_of(path: str, shown: Bar) -> Iterator[Trace]:
@@ -104,90 +101,29 @@ def metrics_of(folder: str) -> list[str]:
     return [] if without and not of_job else [os.path.join(folder, name) for name in metrics]
 
 
-class Recording(Struct, frozen=True):
-    """The figures of each step of a run, the regions in its traces, and each rank's ``source`` from its sidecar."""
-
-    samples: Samples
-    regions: Regions
-    sources: Sequence[Mapping[str, Any]]
-    in_steps: bool  #: whether the figures are of steps (or occurrences of a region), not of the recording as a whole
-
-    @property
-    def device_names(self) -> list[str]:
-        """The names of the devices of all ranks, as the sidecars say them."""
-        return [device["name"] for source in self.sources for device in source["devices"]]
-
-
 def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
     """The run at ``path``, from its metrics if there are any, else from its traces.
 
     Raises:
         InputError: there is no file, or none with anything to compare.
     """
-    from augment.analyses import steps
-    from augment.compare.totals import mean_of_ranks, samples_of_sidecar
-    from augment.results.sidecars import is_sidecar, read_sidecar
-    from augment.writers.files import JOB_METRICS
+    from augment.results.recordings import of_metrics, of_traces
+
+    names = _metrics_at(path)
+    return of_metrics(names) if names else of_traces(traces_of(path, shown), region)
+
+
+def recorded_at(path: str) -> list[str]:
+    """The files of :func:`recording_of`, or the name of a server's job."""
+    return [path] if SERVER_JOB.fullmatch(path) else _metrics_at(path) or files_of(path)
+
+
+def _metrics_at(path: str) -> list[str]:
+    from augment.results.recordings import of_ranks
+    from augment.results.sidecars import is_sidecar
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")
-    names = sorted(metrics_of(path)) if os.path.isdir(path) else []
-    names = [name for name in names if not name.endswith(JOB_METRICS)]
-    if not os.path.isdir(path) and is_sidecar(path):
-        names = [path]
-    if not names:
-        return _from_traces(path, region, shown)
-    sidecars = [read_sidecar(name) for name in names]
-    samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
-    figures = [sidecar["analyses"][steps.NAME]["rows"] for sidecar in sidecars]
-    in_steps = all(row["step"] is not None for rows in figures for row in rows)
-    return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars], in_steps)
-
-
-def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
-    from augment.compare.compared_steps import expect_work, regions_of, windows_in
-    from augment.compare.totals import mean_of_ranks, samples_of
-    from augment.writers.metrics import source_of
-
-    samples, sources = [], []
-    regions: Regions = {}
-    in_steps = True
-    for trace in traces_of(path, shown):
-        windows = windows_in(trace, region)
-        expect_work(trace, windows)
-        samples.append(samples_of(trace, windows))
-        sources.append(source_of(trace))
-        regions = regions or regions_of(trace)
-        in_steps &= bool((windows.number >= 0).all())
-    return Recording(mean_of_ranks(samples), regions, sources, in_steps)
-
-
-def run_of(recording: Recording, name: str, labels: Mapping[str, str], time_ns: int | None = None) -> Run:
-    """The run as a history stores it: with the device as a label, and named after its label run or commit.
-
-    Args:
-        recording: its figures.
-        name: the name without such a label.
-        labels: given by the user.
-        time_ns: the time of the recording; by default the trace's own, or now.
-    """
-    import time
-
-    from augment.history import Run, RunFigure
-    from augment.history.store import digest_of
-
-    devices = [device["name"] for source in recording.sources for device in source["devices"]]
-    labels = {**({"device": devices[0]} if devices else {}), **labels}
-    starts = [source["start_ns"] for source in recording.sources if (source["start_ns"] or 0) > _SINCE_2015_NS]
-    recorded = min(starts) if starts else time.time_ns()
-    return Run(
-        name=labels.get("run") or labels.get("commit") or name,
-        time_ns=recorded if time_ns is None else time_ns,
-        labels=labels,
-        rank_count=len(recording.sources),
-        figures={name: RunFigure.of(values) for name, values in recording.samples.items()},
-        digest=digest_of([source["sha256"] for source in recording.sources], labels),
-    )
-
-
-_SINCE_2015_NS = 1_420_070_400 * 10**9  #: clocks of older traces count from the boot of the machine
+    if os.path.isdir(path):
+        return of_ranks(sorted(metrics_of(path)))
+    return [path] if is_sidecar(path) else []

@@ -19,9 +19,9 @@ try:
 except ImportError as missing:
     raise ImportError(f"augment.client needs gRPC: pip install 'kineto-augment[client]' ({missing})") from missing
 
-from augment.client.client import Augmented, AugmentedJob, Client, Diagnosis
+from augment.client.client import Augmented, AugmentedJob, CheckResult, Client, Diagnosis
 from augment.client.connection import Tls
 from augment.client.session import PATIENCE_S
 
-__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "Client", "Diagnosis", "Tls"]
+__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "CheckResult", "Client", "Diagnosis", "Tls"]
 del _grpc, _grpc_status

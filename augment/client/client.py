@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from msgspec import Struct
 
 from augment.client.connection import Deadline, job_failure
 from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, as_input, attached, beside_all
-from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name
+from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name, sent_path
+from augment.compare.gate import GateLimits, Limit, Line, line_of
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2
@@ -20,6 +22,7 @@ from augment.writers.files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SUMMARY_SUF
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 
 _Job = resources_pb2.Job
+CUT_FORMATS = {".json.gz": "chrome", ".pftrace": "perfetto"}  #: of the new file, by the ending of its name
 
 
 class Client(Session):
@@ -285,19 +288,207 @@ class Client(Session):
             return resources_pb2.JobSpec(diagnose=resources_pb2.DiagnoseSpec(inputs=inputs, name=sent_name(name)))
 
         try:
-            job = self._created(wanted, deadline, title)
+            with self._ran(wanted, deadline, tell, title) as done:
+                lines = Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
         except NothingSent:
             return Diagnosis((), {named[called]: error for called, error in sent.unread.items()})
         failed: dict[str, AugmentError] = {named[called]: error for called, error in sent.unread.items()}
-        with self._cancelling(job.name):
-            self._forget_uploads(job.spec, deadline, title)
-            done = self._follow(job, deadline, tell, title, "")
-            for failure in done.failures:
-                path = named[list(sent.uploads)[failure.index]]
-                failed[path] = job_failure(failure.error).error(self.address, path)
-            lines = Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
-        self._forget(job.name)
+        for failure in done.failures:
+            path = named[list(sent.uploads)[failure.index]]
+            failed[path] = job_failure(failure.error).error(self.address, path)
         return Diagnosis.of(lines, {sent_name(called): path for called, path in named.items()}, failed)
+
+    def check(
+        self,
+        tests: Sequence[str],
+        baselines: Sequence[str] = (),
+        *,
+        labels: Mapping[str, str] | None = None,
+        limits: GateLimits | None = None,
+        region: str = "",
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> CheckResult:
+        """Judge a run against a baseline on the server, as ``augment check`` does.
+
+        Args:
+            tests: the metrics or traces of all ranks of the run; or the name of a job of the server.
+            baselines: likewise of the run to compare it with.
+            labels: in their place: the jobs of the server that have these labels are the baseline.
+            limits: of the gate.
+            region: as in :meth:`diff`.
+            progress: as in :meth:`augment`.
+            timeout_s: limit for the whole call.
+
+        Raises:
+            AugmentError: as in :meth:`augment`; also if this server does no checks.
+        """
+        limits, tell = limits or GateLimits(), progress or (lambda _stage, _done, _of: None)
+        deadline = Deadline(timeout_s, tests[0])
+
+        def wanted() -> resources_pb2.JobSpec:
+            sent = [as_input(self._upload(path, deadline, tell)) for path in (*tests, *baselines)]
+            spec = resources_pb2.CheckSpec(
+                tests=sent[: len(tests)],
+                baselines=sent[len(tests) :],
+                history=None if baselines else resources_pb2.HistorySpec(labels=labels or {}),
+                max_regress=_limit_text(limits.max_regress),
+                metrics={name: _limit_text(limit) for name, limit in limits.figures.items()},
+                parts=limits.parts,
+                region=region,
+                alpha=limits.alpha,
+            )
+            return resources_pb2.JobSpec(check=spec)
+
+        content = self._told(wanted, deadline, tell, tests[0])
+        return CheckResult([line_of(row) for row in content["figures"]], content["baseline"], content["notes"])
+
+    def history(
+        self, labels: Mapping[str, str], *, limit: int = 0, timeout_s: float | None = None
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The figures of the jobs of the server that have these labels, the oldest first, and where they changed.
+
+        Args:
+            labels: at least one.
+            limit: maximum number of jobs, the newest; 0: 100.
+            timeout_s: limit for the whole call.
+
+        Raises:
+            AugmentError: as in :meth:`check`.
+        """
+        spec = resources_pb2.HistorySpec(labels=labels, limit=limit)
+        deadline = Deadline(timeout_s, self.address)
+        content = self._told(lambda: resources_pb2.JobSpec(history=spec), deadline, lambda *_: None, self.address)
+        return content["runs"], content["changes"]
+
+    def cut(
+        self,
+        path: str,
+        out: str | os.PathLike[str],
+        *,
+        steps: tuple[int, int] | None = None,
+        period_ms: tuple[float, float] | None = None,
+        drop: Sequence[str] = (),
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Path]:
+        """Make a smaller trace on the server, as ``augment cut`` does.
+
+        Args:
+            path: the trace; or the name of a job of the server, each of whose traces is cut.
+            out: the new file, ``.json.gz`` or ``.pftrace``; of a job of several traces, the folder for the new files.
+            steps: keep these, both included.
+            period_ms: keep this period, since the first event.
+            drop: leave out events of these categories.
+            progress: as in :meth:`augment`.
+            timeout_s: limit for the whole call.
+
+        Raises:
+            AugmentError: as in :meth:`check`.
+        """
+        target, tell, deadline = Path(out), progress or (lambda _stage, _done, _of: None), Deadline(timeout_s, path)
+        formats = {ending: name for ending, name in CUT_FORMATS.items() if target.name.endswith(ending)}
+        spec = resources_pb2.CutSpec(drop=drop, format=next(iter(formats.values()), ""))
+        if steps:
+            spec.steps.first, spec.steps.last = steps
+        for moment, ms in zip((spec.period.start, spec.period.end) if period_ms else (), period_ms or (), strict=True):
+            moment.FromNanoseconds(round(1e6 * ms))
+
+        def wanted() -> resources_pb2.JobSpec:
+            spec.input.CopyFrom(as_input(self._upload(path, deadline, tell)))
+            return resources_pb2.JobSpec(cut=spec)
+
+        with self._ran(wanted, deadline, tell, path) as done:
+            if formats and len(done.artifacts) > 1:
+                raise UsageError(f"{path}: has {len(done.artifacts)} traces; name a folder for their parts")
+            names = [artifact.file_name for artifact in done.artifacts]
+            if not all(
+                re.fullmatch(r"(?:(?!\.\.?/)[^/\\]+/)*[^/\\]+\.cut\.(?:json\.gz|pftrace)", name) for name in names
+            ):
+                raise ServiceError(f"{path}: {self.address}: the server made files that are no parts of it", "", "")
+            targets = [target] if formats else [target / name for name in names]
+            expect_apart(targets, [path])
+            self._receive(done.artifacts, targets, path, deadline, tell)
+            return targets
+
+    def merge(
+        self,
+        traces: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]],
+        out: str | os.PathLike[str],
+        request: Request | None = None,
+        *,
+        name: str = "",
+        align: bool = True,
+        everything: bool = False,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[str, ...]:
+        """Write one timeline of all ranks of a job to ``out``, as ``augment run --merge -o OUT`` does; notes on it.
+
+        Args:
+            traces: as in :meth:`augment_job`; also names of jobs of the server, which stand for their traces.
+            out: the new file, ``.pftrace``.
+            request: the analyses whose tracks are drawn.
+            name: as in :meth:`augment_job`.
+            align: whether clocks are aligned.
+            everything: whether nothing is left out.
+            progress: as in :meth:`augment`.
+            timeout_s: limit for the whole call.
+
+        Raises:
+            AugmentError: as in :meth:`check`.
+        """
+        named = traces if isinstance(traces, Mapping) else {os.path.basename(path): path for path in traces}
+        paths, title = {called: os.fspath(path) for called, path in named.items()}, name or "job"
+        request, deadline = request or Request(), Deadline(timeout_s, title)
+        tell = progress or (lambda _stage, _done, _of: None)
+        self._expect_taken(request)
+        merge = resources_pb2.MergeSpec(no_align=not align, everything=everything, only=True)
+
+        def wanted() -> resources_pb2.JobSpec:
+            sent = self._send_all(paths, deadline, tell)
+            if unread := next((answer for answer in sent.values() if not isinstance(answer, str)), None):
+                raise unread
+            inputs = [
+                as_input(str(upload), "" if upload == paths[called] else sent_path(called))
+                for called, upload in sent.items()
+            ]
+            spec = resources_pb2.WholeJobSpec(
+                inputs=inputs,
+                augment=spec_of(request, summaries=False),
+                name=sent_path(name),
+                parallelism=dict(request.parallelism),
+                trust_clocks=request.trust_clocks,
+                merge=merge,
+            )
+            spec.augment.attachments.extend(self._attachments(beside_all(request), deadline, tell))
+            return resources_pb2.JobSpec(job=spec)
+
+        with self._ran(wanted, deadline, tell, title) as done:
+            if len(done.artifacts) != 1:
+                raise ServiceError(f"{title}: {self.address}: the server made {len(done.artifacts)} timelines", "", "")
+            expect_apart([Path(out)], paths.values())
+            self._receive(done.artifacts, [Path(out)], title, deadline, tell)
+            return tuple(done.notes)
+
+    def _told(self, wanted: Wanted, deadline: Deadline, tell: Progress, path: str) -> dict[str, Any]:
+        """What the last artifact of a job tells, in JSON."""
+        with self._ran(wanted, deadline, tell, path) as done:
+            text = Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
+        content: dict[str, Any] = msgspec.json.decode(text)
+        return content
+
+    def _receive(
+        self,
+        artifacts: Sequence[resources_pb2.Artifact],
+        targets: Sequence[Path],
+        path: str,
+        deadline: Deadline,
+        tell: Progress,
+    ) -> None:
+        for artifact, target in zip(artifacts, targets, strict=True):
+            download = Download(artifact, target, self._connection)
+            download.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
 
     def _fetch_all(
         self, job: _Job, names: JobNames, paths: Mapping[str, str], deadline: Deadline, tell: Progress
@@ -340,14 +531,9 @@ class Client(Session):
         ``stems`` are the STEMs of the outputs on the server and here, if they are not that of ``path``.
         """
         stems = stems or {stem(sent_name(path)): stem(path)}
-        job = self._created(wanted, deadline, path)
-        with self._cancelling(job.name):
-            self._forget_uploads(job.spec, deadline, path)
-            done = self._follow(job, deadline, tell, path, control)
+        with self._ran(wanted, deadline, tell, path, control) as done:
             folder = Path(out if out is not None else "." if "://" in path else os.path.dirname(path))
-            made = self._fetch(done, path, stems, folder, deadline, tell, inputs or [path])
-        self._forget(job.name)
-        return made
+            return self._fetch(done, path, stems, folder, deadline, tell, inputs or [path])
 
     def _fetch(
         self,
@@ -398,6 +584,21 @@ def _local_name(file_name: str, stems: Mapping[str, str], endings: Sequence[str]
             return stems[sent] + ending
     what = f"the server made a file called {file_name!r}, which is no output of this trace"
     raise ServiceError(f"{path}: {address}: {what}", "", "")
+
+
+def _limit_text(limit: Limit | None) -> str:
+    """The limit as a server takes it."""
+    if limit is None:
+        return "off"
+    return f"{limit.bound!r}" if limit.bound is not None else f"{100 * (limit.share or 0):.15g}%"
+
+
+class CheckResult(Struct, frozen=True):
+    """The outcome of a check: a line for each figure, the name of the baseline, and notes for people."""
+
+    lines: Sequence[Line]
+    baseline: str
+    notes: list[str]
 
 
 class Augmented(Struct, frozen=True):

@@ -19,6 +19,7 @@ from augment.errors import InputError, ServiceError, UsageError
 from augment.pipeline.request import Request
 from augment.readers.attachments import files_at
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
+from augment.writers.files import SERVER_JOB
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +56,9 @@ class Sent:
 
 
 def as_input(sent: str, file_name: str = "") -> resources_pb2.Input:
-    """The input of a job: an upload, or a trace that the server reads itself."""
+    """The input of a job: an upload, an earlier job, or a trace that the server reads itself."""
+    if SERVER_JOB.fullmatch(sent):
+        return resources_pb2.Input(job=sent, file_name=file_name)
     if "://" in sent:
         return resources_pb2.Input(uri=sent, file_name=file_name)
     return resources_pb2.Input(upload=sent, file_name=file_name)
@@ -158,8 +161,8 @@ class Session:
             raise UsageError(f"{self.address}: {why}")
 
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
-        """Send a trace: the name of its upload, or ``path`` itself if the server reads that."""
-        if "://" in path and self.reads(path):
+        """Send a trace: the name of its upload, or ``path`` itself if the server has or reads that."""
+        if SERVER_JOB.fullmatch(path) or ("://" in path and self.reads(path)):
             return path
         try:
             upload = Upload(path, sent_name(path), self._connection, self._parent)
@@ -230,11 +233,21 @@ class Session:
             self._try(self._stub.CancelJob, service_pb2.CancelJobRequest(name=job))
             raise
 
+    @contextlib.contextmanager
+    def _ran(self, wanted: Wanted, deadline: Deadline, tell: Progress, path: str, control: str = "") -> Iterator[_Job]:
+        """A job once it has succeeded. It is cancelled if the block raises, and removed after it."""
+        job = self._created(wanted, deadline, path)
+        with self._cancelling(job.name):
+            self._forget_uploads(job.spec, deadline, path)
+            yield self._follow(job, deadline, tell, path, control)
+        self._forget(job.name)
+
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
         """Remove the job's uploads if ``forget`` is set; the job continues."""
         inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs)
         beside = (each.input for each in (*spec.augment.attachments, *spec.job.augment.attachments))
-        inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls, *beside)
+        inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls, *beside, spec.cut.input)
+        inputs = (*inputs, *spec.check.tests, *spec.check.baselines)
         inputs = inputs if self._forgets else ()
         for name in {source.upload for source in inputs if source.upload}:
             request = service_pb2.DeleteUploadRequest(name=name)

@@ -256,8 +256,8 @@ class JobNames:
 
     def __init__(self, traces: Mapping[str, str], out: Path, address: str, title: str = "") -> None:
         self._out, self._address = out, address
-        self.title = _sent_path(title)
-        self.there = {name: _sent_path(name) for name in traces}
+        self.title = sent_path(title)
+        self.there = {name: sent_path(name) for name in traces}
         self._outputs: dict[tuple[str, str], str] = {}  # traces by folder and STEM of their outputs on the server
         self._folders = {"": out}
         for name, there in self.there.items():
@@ -307,7 +307,8 @@ def _identity(path: str | Path) -> tuple[int, int] | None:
     return None
 
 
-def _sent_path(name: str) -> str:
+def sent_path(name: str) -> str:
+    """The same of a path with ``/``."""
     return "/".join(map(sent_name, name.split("/")))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from augment.compare.noise import TRIM, Noise, noise_of, steps_lacking, trimmed_mean
@@ -313,6 +313,23 @@ WORDS: dict[Status, str] = {
 _MARKS: dict[Status, str] = {"pass": "✅", "fail": "❌", "uncertain": "❔", "skipped": "➖", "info": "ℹ️"}
 
 
+def row_of(line: Line) -> dict[str, Any]:
+    """The line as JSON has it."""
+    return {**to_builtins(line), "figure": line.figure.name, "unit": line.figure.unit}
+
+
+def line_of(row: Mapping[str, Any]) -> Line:
+    """The line that :func:`row_of` made this row of."""
+    figures = {figure.name: figure for figure in FIGURES}
+    return convert({**row, "figure": to_builtins(figures[row["figure"]])}, Line)
+
+
+def status_of(lines: Sequence[Line]) -> Status:
+    """The status of all figures together."""
+    statuses = {line.status for line in lines}
+    return "fail" if "fail" in statuses else "uncertain" if "uncertain" in statuses else "pass"
+
+
 def markdown(lines: Sequence[Line], control: str, test: str, notes: Sequence[str] = ()) -> str:
     """A heading with the verdict, a table, and below it the ``notes``."""
     rows = ["| | figure | baseline | test | change | confidence interval | limit | |", "|---" * 8 + "|"]
@@ -405,6 +422,13 @@ def limit_text(limit: Limit, figure: Figure) -> str:
     if limit.bound is None:
         return f"{100 * (limit.share or 0):g} %"
     return f"{'≥' if figure.better == 'higher' else '≤'} {value_text(limit.bound, figure.unit)}"
+
+
+def level_text(before: float, after: float, name: str) -> str:
+    """``changed from 80.123 ms to 84.012 ms (+4.9 %)``, of the figure ``name`` of many runs."""
+    unit = next(each.unit for each in FIGURES if each.name == name)
+    percent = "" if not before or unit == "ratio" else f" ({100 * (after - before) / abs(before):+.1f} %)"
+    return f"changed from {value_text(before, unit)} to {value_text(after, unit)}{percent}"
 
 
 def _change(delta: float, control: float, figure: Figure) -> str:

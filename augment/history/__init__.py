@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.history.changes import Change, changes
+from augment.history.changes import Change, changes, series
 from augment.history.store import Run, RunFigure, Store
 
-__all__ = ["Change", "Run", "RunFigure", "Store", "changes"]
+__all__ = ["Change", "Run", "RunFigure", "Store", "changes", "series"]

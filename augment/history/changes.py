@@ -90,6 +90,16 @@ def prediction(runs: Floats, confidence: float) -> Prediction:
     return Prediction(*(math.exp(bound) for bound in bounds)) if logarithms else Prediction(*bounds)
 
 
+def series(runs: Sequence[Run], figure: str) -> Mapping[tuple[str, int], tuple[list[Run], list[Change]]]:
+    """The runs with a figure by device and number of ranks, in their order, and its changes from run to run."""
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        if figure in run.figures:
+            groups.setdefault((run.labels.get("device", ""), run.rank_count), []).append(run)
+    medians = {key: [run.figures[figure].median for run in of] for key, of in groups.items()}
+    return {key: (of, changes(np.array(medians[key], np.float64))) for key, of in groups.items()}
+
+
 def changes(runs: Floats, alpha: float = ALPHA) -> list[Change]:
     """The changes of the level of ``runs``, which are in order of time."""
     if len(runs) < 2 * FEWEST:

@@ -66,6 +66,10 @@ class Run(Struct, frozen=True):
         """``branch=main, device=H100``, but for the label ``without``."""
         return ", ".join(f"{key}={value}" for key, value in sorted(self.labels.items()) if key != without)
 
+    def is_like(self, run: Run) -> bool:
+        """Whether this is another recording of as many ranks as ``run``, with its labels."""
+        return self.has(run.labels) and self.recordings != run.recordings and self.rank_count == run.rank_count
+
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether the run has all of ``labels``."""
         return all(self.labels.get(key) == value for key, value in labels.items())

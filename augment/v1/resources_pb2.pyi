@@ -323,17 +323,23 @@ class MergeSpec(google.protobuf.message.Message):
 
     NO_ALIGN_FIELD_NUMBER: builtins.int
     EVERYTHING_FIELD_NUMBER: builtins.int
+    ONLY_FIELD_NUMBER: builtins.int
     no_align: builtins.bool
     """Whether each rank keeps its own clock."""
     everything: builtins.bool
     """Whether to include everything, even if no browser can open the file."""
+    only: builtins.bool
+    """Whether the timeline is the only artifact, as with "augment run --merge -o FILE". Earlier jobs as inputs make one of
+    what they were about.
+    """
     def __init__(
         self,
         *,
         no_align: builtins.bool = ...,
         everything: builtins.bool = ...,
+        only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["everything", b"everything", "no_align", b"no_align"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["everything", b"everything", "no_align", b"no_align", "only", b"only"]) -> None: ...
 
 global___MergeSpec = MergeSpec
 
@@ -387,6 +393,194 @@ class DiagnoseSpec(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["inputs", b"inputs", "name", b"name"]) -> None: ...
 
 global___DiagnoseSpec = DiagnoseSpec
+
+@typing.final
+class CheckSpec(google.protobuf.message.Message):
+    """Judge a run against a baseline, like the command "augment check". The artifacts are "check.md", "check.xml" (JUnit) and
+    "check.json", whose "status" is "pass", "fail" or "uncertain".
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class MetricsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    TESTS_FIELD_NUMBER: builtins.int
+    BASELINES_FIELD_NUMBER: builtins.int
+    HISTORY_FIELD_NUMBER: builtins.int
+    MAX_REGRESS_FIELD_NUMBER: builtins.int
+    METRICS_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    REGION_FIELD_NUMBER: builtins.int
+    ALPHA_FIELD_NUMBER: builtins.int
+    max_regress: builtins.str
+    """By how much a figure may get worse; empty means "5%"."""
+    parts: builtins.bool
+    """Whether to also gate the parts of the step time."""
+    region: builtins.str
+    """The annotation whose occurrences serve as steps of traces; empty means ProfilerSteps."""
+    alpha: builtins.float
+    """The rate at which equal runs may fail; 0.05 if not set."""
+    @property
+    def tests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
+        """The run to judge: an earlier job with metrics; or the metrics or traces of all of its ranks."""
+
+    @property
+    def baselines(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
+        """The run to compare it with, likewise. Either this or history."""
+
+    @property
+    def history(self) -> global___HistorySpec:
+        """Many runs to compare it with."""
+
+    @property
+    def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Further figures to gate, or their limits: "3%", a bound such as "80ms", "" for max_regress, "off" for none."""
+
+    def __init__(
+        self,
+        *,
+        tests: collections.abc.Iterable[global___Input] | None = ...,
+        baselines: collections.abc.Iterable[global___Input] | None = ...,
+        history: global___HistorySpec | None = ...,
+        max_regress: builtins.str = ...,
+        metrics: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        parts: builtins.bool = ...,
+        region: builtins.str = ...,
+        alpha: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "history", b"history"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "baselines", b"baselines", "history", b"history", "max_regress", b"max_regress", "metrics", b"metrics", "parts", b"parts", "region", b"region", "tests", b"tests"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_alpha", b"_alpha"]) -> typing.Literal["alpha"] | None: ...
+
+global___CheckSpec = CheckSpec
+
+@typing.final
+class HistorySpec(google.protobuf.message.Message):
+    """Follow figures over earlier jobs, like the command "augment history show". The artifact is "history.json": the runs, the
+    oldest first, and where the level of a figure changed.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    LABELS_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    limit: builtins.int
+    """Maximum number of jobs, the newest, up to 1000; 0 means 100."""
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Which jobs: succeeded ones of the caller, or of the project, with metrics and all of these labels. At least one."""
+
+    def __init__(
+        self,
+        *,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["labels", b"labels", "limit", b"limit"]) -> None: ...
+
+global___HistorySpec = HistorySpec
+
+@typing.final
+class CutSpec(google.protobuf.message.Message):
+    """Make a smaller trace, like the command "augment cut": "STEM.cut.json.gz" or "STEM.cut.pftrace"."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    PERIOD_FIELD_NUMBER: builtins.int
+    DROP_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    format: builtins.str
+    """The format of the new trace: "chrome", only if the input is Chrome JSON, or "perfetto"; empty means that of the input
+    if possible.
+    """
+    @property
+    def input(self) -> global___Input:
+        """A trace, or an earlier job, of which each trace is cut."""
+
+    @property
+    def steps(self) -> global___StepRange:
+        """Keep these steps, with the GPU work that they launch; all if not set."""
+
+    @property
+    def period(self) -> global___Period:
+        """Keep this period, with the GPU work that the host launches in it; everything if not set."""
+
+    @property
+    def drop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Leave out events of these categories."""
+
+    def __init__(
+        self,
+        *,
+        input: global___Input | None = ...,
+        steps: global___StepRange | None = ...,
+        period: global___Period | None = ...,
+        drop: collections.abc.Iterable[builtins.str] | None = ...,
+        format: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["input", b"input", "period", b"period", "steps", b"steps"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["drop", b"drop", "format", b"format", "input", b"input", "period", b"period", "steps", b"steps"]) -> None: ...
+
+global___CutSpec = CutSpec
+
+@typing.final
+class Period(google.protobuf.message.Message):
+    """A period of a trace, since its first event."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    START_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    @property
+    def start(self) -> google.protobuf.duration_pb2.Duration:
+        """Its beginning."""
+
+    @property
+    def end(self) -> google.protobuf.duration_pb2.Duration:
+        """Its end, after the beginning."""
+
+    def __init__(
+        self,
+        *,
+        start: google.protobuf.duration_pb2.Duration | None = ...,
+        end: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["end", b"end", "start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "start", b"start"]) -> None: ...
+
+global___Period = Period
 
 @typing.final
 class StepRange(google.protobuf.message.Message):
@@ -542,6 +736,9 @@ class JobSpec(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     REPORT_FIELD_NUMBER: builtins.int
     DIAGNOSE_FIELD_NUMBER: builtins.int
+    CHECK_FIELD_NUMBER: builtins.int
+    HISTORY_FIELD_NUMBER: builtins.int
+    CUT_FIELD_NUMBER: builtins.int
     OUTPUT_URI_FIELD_NUMBER: builtins.int
     output_uri: builtins.str
     """Where the artifacts are copied to, too: "s3://BUCKET/FOLDER", below one of ServerInfo.output_prefixes. Objects of the
@@ -567,6 +764,18 @@ class JobSpec(google.protobuf.message.Message):
     def diagnose(self) -> global___DiagnoseSpec:
         """Diagnose traces or earlier jobs."""
 
+    @property
+    def check(self) -> global___CheckSpec:
+        """Judge a run against a baseline."""
+
+    @property
+    def history(self) -> global___HistorySpec:
+        """Follow figures over earlier jobs."""
+
+    @property
+    def cut(self) -> global___CutSpec:
+        """Make a smaller trace."""
+
     def __init__(
         self,
         *,
@@ -575,11 +784,14 @@ class JobSpec(google.protobuf.message.Message):
         job: global___WholeJobSpec | None = ...,
         report: global___ReportSpec | None = ...,
         diagnose: global___DiagnoseSpec | None = ...,
+        check: global___CheckSpec | None = ...,
+        history: global___HistorySpec | None = ...,
+        cut: global___CutSpec | None = ...,
         output_uri: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "report", b"report"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "output_uri", b"output_uri", "report", b"report"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment", "diff", "job", "report", "diagnose"] | None: ...
+    def HasField(self, field_name: typing.Literal["augment", b"augment", "check", b"check", "cut", b"cut", "diagnose", b"diagnose", "diff", b"diff", "history", b"history", "job", b"job", "kind", b"kind", "report", b"report"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["augment", b"augment", "check", b"check", "cut", b"cut", "diagnose", b"diagnose", "diff", b"diff", "history", b"history", "job", b"job", "kind", b"kind", "output_uri", b"output_uri", "report", b"report"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment", "diff", "job", "report", "diagnose", "check", "history", "cut"] | None: ...
 
 global___JobSpec = JobSpec
 

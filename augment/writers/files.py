@@ -57,6 +57,9 @@ OF_TRACE = (
 OF_DIFF = (".diff.json.gz", ".diff.pftrace", ".diff.zip", ".diff.overlay.pftrace", DIFF_METRICS_SUFFIX)
 _OUTPUT_SUFFIXES = (*OF_TRACE, *OF_DIFF, SUMMARY_SUFFIX)
 
+#: what stands for a job of a server where a path may stand
+SERVER_JOB = re.compile(r"(?:projects/[^/]+/)?jobs/[0-9a-z]{1,40}")
+
 LONGEST_STEM = 200  #: bytes; names of 255 are possible, and the longest of outputs has 50 more while it is written
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
 _DOT = re.compile(r"\.")

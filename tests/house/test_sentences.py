@@ -278,6 +278,7 @@ SOURCES = (
     "compare/diff_verdict.py",
     "compare/gate.py",
     "cli/check.py",
+    "results/recordings.py",
     "cli/run_summary.py",
 )
 _DATA = re.compile(r"[a-z]{2,}.* .*[a-z]{2,}", re.DOTALL)

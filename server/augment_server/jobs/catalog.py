@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from augment import __version__
+from augment.compare.gate import limits_of
 from augment.core.attachment_kinds import KINDS, TABLES
 from augment.errors import UsageError, expect_known
 from augment.pipeline.request import request_of
@@ -22,6 +23,7 @@ from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import safe_file_name, safe_path
 from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
+from augment_server.storage.inputs import MOST_RUNS
 from augment_server.storage.pages import MOST_PAGE
 from augment_server.storage.places import Places
 
@@ -31,6 +33,7 @@ MOST_METRICS_BYTES, MOST_ROW_BYTES, MOST_HEAD_BYTES = 1 << 30, 4 << 20, 4 << 20
 MOST_DECODED_BYTES = 1 << 20  #: of what is decoded as a whole: two bytes of it may take eighty of memory
 _ROW = b" " * 6  #: before each row
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
+MOST_PERIOD_S = 10**6  #: of a trace, from its first event to the end of a cut
 
 
 class _Metrics(msgspec.Struct):
@@ -269,6 +272,12 @@ def check_spec(spec: v1.JobSpec) -> None:
             check_job(spec.job)
         elif kind == "diagnose":
             _check_name(spec.diagnose.name)
+        elif kind == "check":
+            check_gate(spec.check)
+        elif kind == "history":
+            _check_history(spec.history)
+        elif kind == "cut":
+            check_cut(spec.cut)
 
 
 def check_job(spec: v1.WholeJobSpec) -> None:
@@ -287,6 +296,68 @@ def check_job(spec: v1.WholeJobSpec) -> None:
         raise invalid("augment.input", "leave it empty, and name the traces in inputs")
     with _usage("parallelism"):
         check_sizes(spec.parallelism, "parallelism")
+
+
+def gate_of(spec: v1.CheckSpec) -> dict[str, Any]:
+    """The limits of a check, as :func:`augment.compare.gate.limits_of` takes them."""
+    figures = {name: {"off": False}.get(limit, limit) for name, limit in spec.metrics.items()}
+    gate = {"max_regress": spec.max_regress or "5%", "parts": spec.parts, "metrics": figures}
+    return gate | ({"alpha": spec.alpha} if spec.HasField("alpha") else {})
+
+
+def check_gate(spec: v1.CheckSpec) -> None:
+    """Refuse a check that would fail later.
+
+    Raises:
+        Refusal: a figure does not exist, a limit is invalid, or there is not one baseline.
+    """
+    if not spec.tests:
+        raise invalid("tests", "has no trace")
+    if bool(spec.baselines) == spec.HasField("history"):
+        raise invalid("baselines", "set either baselines or history")
+    if spec.HasField("history"):
+        with within("history"):
+            _check_history(spec.history)
+    for name in ("max_regress", "alpha", "metrics"):  # which of them it is
+        with _usage(name):
+            given = gate_of(spec)
+            limits_of({name: given[name]} if name in given else {})
+
+
+def _check_history(spec: v1.HistorySpec) -> None:
+    if not 0 < len(spec.labels) <= MOST_LABELS:
+        raise invalid("labels", f"between 1 and {MOST_LABELS}")
+    if not 0 <= spec.limit <= MOST_RUNS:
+        raise invalid("limit", f"from 0 to {MOST_RUNS}")
+
+
+def cut_of(spec: v1.CutSpec) -> dict[str, Any]:
+    """What is kept of a trace, as :class:`augment.batch.cutting.CutChoice` has it."""
+    ends = [moment.ToNanoseconds() / 1e6 for moment in (spec.period.start, spec.period.end)]
+    return {
+        "steps": [spec.steps.first, spec.steps.last] if spec.HasField("steps") else None,
+        "period": ends if spec.HasField("period") else None,
+        "dropped": list(spec.drop),
+    }
+
+
+def check_cut(spec: v1.CutSpec) -> None:
+    """Refuse a cut that would fail later.
+
+    Raises:
+        Refusal: nothing is left out, a range is empty, or the format is none.
+    """
+    if not (spec.HasField("steps") or spec.HasField("period") or spec.drop):
+        raise invalid("steps", "set steps, period or drop")
+    if not 0 <= spec.steps.first <= spec.steps.last:
+        raise invalid("steps", "from the first step to a later one, or the same")
+    if spec.HasField("period"):
+        with _usage("period"):
+            period = [(each.seconds, each.nanos) for each in (spec.period.start, spec.period.end)]
+            if not (0, 0) <= period[0] < period[1] <= (MOST_PERIOD_S, 0):
+                raise UsageError(f"period: its end must come after its start, and within {MOST_PERIOD_S} s")
+    with _usage("format"):
+        expect_known(spec.format or "chrome", ("chrome", "perfetto"), "format of a smaller trace")
 
 
 def _check_name(name: str) -> None:

@@ -126,7 +126,7 @@ def _expect_request(request: Any) -> None:
     kind = request.spec.WhichOneof("kind")
     if kind is None:
         raise invalid("spec", "is empty; set one of its fields, such as spec.augment or spec.diff")
-    most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose") else MOST_SPEC_BYTES
+    most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose", "check") else MOST_SPEC_BYTES
     if request.spec.ByteSize() > most:
         raise invalid("spec", f"at most {most >> 10} KiB")
     expect_id(request.request_id)

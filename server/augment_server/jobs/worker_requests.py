@@ -13,12 +13,15 @@ from msgspec import structs
 from augment.core.attachment_kinds import TABLES
 from augment.pipeline.request import request_of
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import OF_DIFF, OF_TRACE
+from augment.writers.files import OF_DIFF, OF_TRACE, stem
 from augment_server.base.limits import Limits
 from augment_server.base.names import MOST_FOLDERS
+from augment_server.base.people import prefix_of
+from augment_server.jobs.catalog import cut_of, gate_of
+from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
-from augment_server.storage.inputs import Given, attachments_of, is_control
+from augment_server.storage.inputs import Given, attachments_of, history_of, is_control
 from augment_server.storage.places import Places
 from augment_server.storage.roots import OutsideFolder, folder_inside, steps_of
 from augment_server.storage.storage import Storage
@@ -38,6 +41,11 @@ class Orders:
             "job": self._job_order,
             "report": lambda begun: {"markdown": begun.spec.report.markdown},
             "diagnose": self._diagnose_order,
+            "check": lambda begun: (
+                {"gate": gate_of(begun.spec.check), "region": begun.spec.check.region} | self._runs(begun)
+            ),
+            "history": self._runs,
+            "cut": lambda begun: {"choice": cut_of(begun.spec.cut), "format": begun.spec.cut.format},
         }
 
     def order(self, begun: Begun, folder: Path, given_in: Path) -> Order:
@@ -116,6 +124,24 @@ class Orders:
         places = [self._place(at, given) for at, given in enumerate(begun.inputs)]
         return {"inputs": [{**place, "at": f"{name}/{place['file_name']}"} for place in places]}
 
+    def _runs(self, begun: Begun) -> Order:
+        """What is known of each input that is a run: the side of a check, or when its job came, and its labels."""
+        sides = ["test"] * len(begun.spec.check.tests) + ["baseline"] * len(begun.spec.check.baselines)
+        runs = []
+        for given in begun.inputs:
+            row = self._storage.row("SELECT * FROM jobs WHERE id = ?", given.source) if given.source else None
+            card = Card.of(row) if row else Card()  # the job may have been removed since
+            runs.append(
+                {
+                    "side": [*sides, "run"][min(given.origin, len(sides))],
+                    "name": card.display_name or stem(given.file_name),
+                    "labels": dict(card.labels),
+                    "job": f"{prefix_of(row['realm'] if row else '')}jobs/{given.source}",
+                    "created_ns": row["created_ns"] if row else 0,
+                }
+            )
+        return {"runs": runs, "history": dict(getattr(history_of(begun.spec), "labels", {}))}
+
     def _job_order(self, begun: Begun) -> Order:
         """A step of a whole job: the conversion of one trace, or the last step, with the outputs of all."""
         spec, step = begun.spec.job, begun.step
@@ -123,11 +149,12 @@ class Orders:
         if not step.is_last:
             base = begun.inputs[0].file_name.rpartition("/")[2]
             place = {**self._place(0, begun.inputs[0]), "at": f"0/{base}"}
-            return {**_augment_order(spec.augment), "kind": "augment", "summaries": True, "inputs": [place]}
+            order = {**_augment_order(spec.augment), "kind": "augment", "summaries": True, "inputs": [place]}
+            return order | ({"metrics_only": True} if spec.merge.only else {})  # of which nothing remains
         name = spec.name or "job"
         sizes = dict(spec.parallelism)
         request = structs.replace(request_of(spec.augment), parallelism=sizes, trust_clocks=spec.trust_clocks)
-        merge = {"align": not spec.merge.no_align, "everything": spec.merge.everything}
+        merge = {"align": not spec.merge.no_align, "everything": spec.merge.everything, "only": spec.merge.only}
         return {
             "request": _plain(request),
             "summaries": spec.augment.summaries,
@@ -188,6 +215,9 @@ _ENDINGS = {
     "diff": OF_DIFF,
     "report": (".report.md", ".report.html"),
     "diagnose": ("diagnosis.md", "diagnosis.jsonl"),
+    "check": ("check.md", "check.xml", "check.json"),
+    "history": ("history.json",),
+    "cut": (".cut.json.gz", ".cut.pftrace"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,17 @@ from augment_server.storage.catalog import Database, Row
 from augment_server.storage.storage import Storage
 
 _SUCCEEDED = v1.Job.STATE_SUCCEEDED
-_OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need only the metrics of an earlier job
+#: kinds of jobs that need only the metrics of an earlier job, and kinds that leave them
+_OF_METRICS = {
+    **dict.fromkeys(("report", "diagnose"), ("augment", "job", "diff")),
+    "check": ("augment", "job"),
+}
+MOST_RUNS, RUNS = 1000, 100  #: jobs of a history, at most and by default
+#: artifacts with the metrics of a rank
+_OF_RANKS = (
+    "artifacts.file_name LIKE '%.metrics.json' AND artifacts.file_name NOT LIKE '%.diff.metrics.json'"
+    " AND artifacts.file_name NOT LIKE '%job.metrics.json'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +110,18 @@ def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
         return [spec.diff.test, spec.diff.control, *spec.diff.tests, *spec.diff.controls]
     if kind == "report":
         return [spec.report.input]
-    if kind == "augment":
-        return [spec.augment.input]
-    return spec.job.inputs if kind == "job" else spec.diagnose.inputs
+    if kind == "check":
+        return [*spec.check.tests, *spec.check.baselines]
+    if kind in ("augment", "cut"):
+        return [getattr(spec, kind).input]
+    return () if kind == "history" else spec.job.inputs if kind == "job" else spec.diagnose.inputs
+
+
+def history_of(spec: v1.JobSpec) -> v1.HistorySpec | None:
+    """The earlier jobs that a job is about as many runs; None if it is about none."""
+    if spec.WhichOneof("kind") == "history":
+        return spec.history
+    return spec.check.history if spec.check.HasField("history") else None
 
 
 def attachments_of(spec: v1.JobSpec) -> Sequence[v1.Attachment]:
@@ -139,9 +159,12 @@ def paths_of(spec: v1.JobSpec) -> list[str]:
         tests = [f"spec.diff.tests[{at}]" for at in range(len(spec.diff.tests))]
         controls = [f"spec.diff.controls[{at}]" for at in range(len(spec.diff.controls))]
         return ["spec.diff.test", "spec.diff.control", *tests, *controls]
+    if kind == "check":
+        sides = (("tests", spec.check.tests), ("baselines", spec.check.baselines))
+        return [f"spec.check.{side}[{at}]" for side, inputs in sides for at in range(len(inputs))]
     within_kind = f"spec.{kind}.augment" if kind == "job" else f"spec.{kind}"
     attached = [f"{within_kind}.attachments[{at}].input" for at in range(len(attachments_of(spec)))]
-    if kind in ("augment", "report"):
+    if kind in ("augment", "report", "cut"):
         return [f"spec.{kind}.input", *attached]
     return [*(f"spec.{kind}.inputs[{at}]" for at in range(len(inputs_of(spec)))), *attached]
 
@@ -186,11 +209,14 @@ class Inputs:
         inputs, paths, count = list[Given](), paths_of(spec), 0
         for origin, given in enumerate(inputs_of(spec)):
             with within(paths[origin]):
-                name = _name_of(given, in_folders=spec.WhichOneof("kind") in ("job", "diagnose"))
+                name = _name_of(given, in_folders=spec.WhichOneof("kind") in ("job", "diagnose", "check"))
                 inputs += self._of_input(spec, origin, given, name)
             count += len(self._earlier[given.job].traces) if given.job else 1
             if count > self._most:
                 raise invalid(list_path(spec), f"more than {self._most} traces, with those of earlier jobs")
+        if history := history_of(spec):
+            with within("spec.history" if history is spec.history else "spec.check.history"):
+                inputs += self._runs(history, len(inputs_of(spec)))
         if not inputs:
             raise invalid(list_path(spec), "has no trace")
         kind = spec.WhichOneof("kind")
@@ -231,23 +257,47 @@ class Inputs:
         else:
             yield Given(name or self._file_names[origin], "", given.uri, origin)
 
+    def _runs(self, history: v1.HistorySpec, origin: int) -> Iterator[Given]:
+        """The metrics of each rank of each job of a history, the oldest first; ``origin`` counts the jobs from here."""
+        labels = [msgspec.json.encode({key: value}).decode()[1:-1] for key, value in history.labels.items()]
+        has_labels = " AND instr(labels, ?) > 0" * len(labels)
+        of_ranks = f"SELECT 1 FROM artifacts WHERE job = jobs.id AND {_OF_RANKS}"  # noqa: S608 - our own texts
+        newest = f"SELECT id FROM jobs WHERE realm = ? AND state = ?{has_labels} AND EXISTS ({of_ranks})"  # noqa: S608
+        rows = self._db.execute(
+            "SELECT jobs.id, jobs.folder, jobs.file_name AS called, artifacts.file_name, size, sha256"  # noqa: S608
+            f" FROM jobs JOIN artifacts ON artifacts.job = jobs.id WHERE {_OF_RANKS}"
+            f" AND jobs.id IN ({newest} ORDER BY created_ns DESC, id DESC LIMIT ?)"
+            " ORDER BY jobs.created_ns, jobs.id, position LIMIT ?",
+            (self._caller.realm, _SUCCEEDED, *labels, history.limit or RUNS, self._most + 1),
+        ).fetchall()
+        if not rows:
+            raise invalid("labels", "no job has these labels and metrics of its traces")
+        if len(rows) > self._most:
+            raise invalid("limit", f"the jobs with these labels have more than {self._most} ranks; choose fewer jobs")
+        for at, (job, of_job) in enumerate(itertools.groupby(rows, key=lambda row: str(row["id"]))):
+            files = list(of_job)
+            made = tuple(Made(file["file_name"], file["size"], file["sha256"]) for file in files)
+            yield Given(files[0]["called"], "", "", origin + at, job, Outputs(made, folder=folder_of(files[0])))
+
     def _of_job(self, spec: v1.JobSpec, origin: int, job: str, file_name: str) -> Iterator[Given]:
         """The traces of the earlier job of this name, or only its metrics if these suffice."""
         earlier = self._earlier.get(job) or self._read(job)
         self._earlier[job] = earlier
         kind, source = earlier.spec.WhichOneof("kind"), id_of(job, "jobs")
-        if spec.WhichOneof("kind") in _OF_METRICS and kind not in _OF_METRICS:
+        if kind in _OF_METRICS.get(spec.WhichOneof("kind") or "", ()):
             files = tuple(made for made in earlier.made.files if made.file_name.endswith(METRICS_SUFFIX))
             metrics = replace(earlier.made, files=files)
             yield Given(earlier.file_name, "", "", origin, source, metrics)
             return
         if kind not in ("augment", "job"):
-            what = f"{job}: has no trace; use it in spec.report or spec.diagnose"
+            what = f"{job}: has no trace"
+            what += "; use it in spec.report or spec.diagnose" if kind == "diff" else ", and no metrics of one"
             raise Refusal("INVALID_REQUEST", what, field_path="job")
         for known in earlier.traces:
             called = file_name or known.file_name
             trace = replace(known, file_name=called, origin=origin, source="", made=NOTHING)
-            if _is_reusable(earlier.spec, spec) and called.rpartition("/")[2] == known.file_name:
+            reusable = _is_reusable(earlier.spec, spec) or (spec.job.merge.only and kind == "augment")
+            if reusable and called.rpartition("/")[2] == known.file_name:
                 trace = replace(trace, source=source, made=earlier.made)
             if (not trace.source or spec.job.HasField("merge")) and not self._is_there(trace):
                 what = f"{job}: its trace is no longer stored; send it again"

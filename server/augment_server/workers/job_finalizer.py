@@ -12,12 +12,12 @@ from typing import Any
 
 from augment.batch.inputs import Input
 from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
-from augment.batch.merged_timeline import merge_all
+from augment.batch.merged_timeline import merge, merge_all, only_job
 from augment.batch.peek import identify
-from augment.batch.run_plan import BROWSER_TEXT_BYTES, File, Result, RunPlan
+from augment.batch.run_plan import BROWSER_TEXT_BYTES, File, Question, Result, RunPlan
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
-from augment.writers import seams
+from augment.writers import perfetto, seams
 from augment.writers.files import SUMMARY_SUFFIX
 from augment_server.workers.orders import request_in
 
@@ -76,7 +76,9 @@ class Gathering:
         self._ranks += [*(summaries if self._order["summaries"] else ()), *outputs]
 
     def all(self, stage: Stage) -> list[Path]:
-        """Run all stages; returns the files of the job, ``job.metrics.json`` last."""
+        """Run all stages; returns the files of the job, ``job.metrics.json`` last; or only the timeline."""
+        if self._order["merge"] and self._order["merge"]["only"]:
+            return [self._timeline(stage)]
         stage("comparing")
         files: list[str] = []
         redraws: list[Redraw] = []
@@ -90,15 +92,27 @@ class Gathering:
                 raise AugmentError(result.message)
         return [*self._ranks, *self._merged(stage), *map(Path, files)]
 
-    def _merged(self, stage: Stage) -> list[Path]:
+    def _timeline(self, stage: Stage) -> Path:
+        """The timeline of all traces, with what the command says of it."""
+        stage("merging")
+        plan = self._plan(None)
+        path = self._out / f"job{perfetto.SUFFIX}"
+        merged = merge(only_job(self._inputs, self._request.tables), str(path), plan)
+        said = (merged.left_out, *merged.notes, *merged.verdict)
+        self.notes += [f"{path.name}: {text}" for text in said if text]
+        return path
+
+    def _plan(self, question: Question | None) -> RunPlan:
         wanted = self._order["merge"]
-        if wanted is None:
+        limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
+        return RunPlan(self._request, question, align=wanted["align"], timeline_bytes=limit)
+
+    def _merged(self, stage: Stage) -> list[Path]:
+        if self._order["merge"] is None:
             return []
         stage("merging")
-        limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
-        plan = RunPlan(self._request, COMPARISON, align=wanted["align"], timeline_bytes=limit)
         paths = []
-        for path, merged in merge_all(self._inputs, self._results, plan, lambda _: None):
+        for path, merged in merge_all(self._inputs, self._results, self._plan(COMPARISON), lambda _: None):
             paths.append(Path(path))
             if merged and merged.left_out:
                 self.notes.append(f"{paths[-1].relative_to(self._out).as_posix()}: {merged.left_out}")
@@ -112,6 +126,8 @@ class Gathering:
 
 def stages_of(order: Order) -> tuple[str, ...]:
     """The stages of the step."""
+    if order["merge"] is not None and order["merge"]["only"]:
+        return _STAGES[-1:]
     return _STAGES if order["merge"] is not None else _STAGES[:-1]
 
 

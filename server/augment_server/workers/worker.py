@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from augment.batch import memory_limit, spilling
 from augment.batch.convert import convert_or_raise
 from augment.batch.inputs import Input
@@ -249,6 +251,36 @@ def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
     return {**_told(order, paths), "failures": failures}
 
 
+def _judged(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
+    """Judge a run, or follow figures over many."""
+    from augment_server.workers.runs import checked, followed
+
+    work = checked if order["kind"] == "check" else followed
+    out = Path(order["folder"]) / "out"
+    return _told(order, work(order, sources, out, lambda name, done, of: say(stage=name, done=done, of=of)))
+
+
+def _cut(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
+    """Cut each trace."""
+    from augment.batch.cutting import CutChoice, cut_trace
+    from augment.readers import read
+    from augment.writers.files import stem
+
+    choice, limits, outs = msgspec.convert(order["choice"], CutChoice), Limits(**order["limits"]), []
+    suffixes = {"chrome": ".json.gz", "perfetto": ".pftrace"}
+    for number, (given, source) in enumerate(zip(order["inputs"], sources, strict=True)):
+        say(stage="cutting", done=number, of=len(sources))
+        trace = read(str(source), limits=limits)
+        suffix = suffixes.get(order["format"]) or suffixes["perfetto" if trace.source.insert_at is None else "chrome"]
+        if suffix == ".json.gz" and trace.source.insert_at is None:
+            raise InputError(str(source), "is no Chrome JSON, so its part is none; ask for the format perfetto")
+        folder = Path(order["folder"], "out", os.path.dirname(given["file_name"]))
+        folder.mkdir(parents=True, exist_ok=True)
+        outs.append(folder / f"{stem(given['file_name'])}.cut{suffix}")
+        cut_trace(trace, outs[-1], choice)
+    return _told(order, outs)
+
+
 def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Compare the ranks of a job."""
     from augment_server.workers.job_finalizer import Gathering, stages_of
@@ -330,6 +362,9 @@ _WORK: dict[str, Callable[[dict[str, Any], Sequence[Path], Say], dict[str, Any]]
     "job": _gathered,
     "report": _reported,
     "diagnose": _diagnosed,
+    "check": _judged,
+    "history": _judged,
+    "cut": _cut,
 }
 
 

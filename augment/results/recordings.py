@@ -1,0 +1,177 @@
+"""The recording of a run, of one rank or many, from their metrics or traces; and whether it is worse than others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS
+
+if TYPE_CHECKING:
+    from augment.compare.compared_steps import Regions
+    from augment.compare.gate import GateLimits, Line
+    from augment.compare.totals import Samples
+    from augment.core import Trace
+    from augment.history import Run
+    from augment.readers.limits import Limits
+
+Judgement = tuple["Sequence[Line]", list[str]]  #: the lines of the gate, and notes
+
+
+class Recording(Struct, frozen=True):
+    """The figures of each step of a run, the regions in its traces, and each rank's ``source`` from its sidecar."""
+
+    samples: Samples
+    regions: Regions
+    sources: Sequence[Mapping[str, Any]]
+    in_steps: bool  #: whether the figures are of steps (or occurrences of a region), not of the recording as a whole
+
+    @property
+    def start_ns(self) -> int | None:
+        """When the first rank began, since 1970; None if the traces do not tell."""
+        starts = [source["start_ns"] for source in self.sources if (source["start_ns"] or 0) > _SINCE_2015_NS]
+        return min(starts, default=None)
+
+    @property
+    def device_names(self) -> list[str]:
+        """The names of the devices of all ranks, as the sidecars say them."""
+        return [device["name"] for source in self.sources for device in source["devices"]]
+
+
+def recording_in(files: Sequence[str], region: str | None, limits: Limits) -> Recording:
+    """The recording of which these are the files: metrics of all ranks, or their traces, read within limits.
+
+    Raises:
+        InputError: a file is neither, or has nothing to compare.
+    """
+    from augment.readers import read
+    from augment.results.sidecars import is_sidecar
+
+    if all(map(is_sidecar, files)):
+        return of_metrics(files)
+    return of_traces((read(name, limits=limits) for name in files), region)
+
+
+def of_ranks(metrics: Iterable[str]) -> list[str]:
+    """The names of metrics without those of whole jobs and of comparisons."""
+    return [name for name in metrics if not name.endswith((JOB_METRICS, DIFF_METRICS_SUFFIX))]
+
+
+def of_metrics(names: Sequence[str]) -> Recording:
+    """The recording of the ranks with these metrics.
+
+    Raises:
+        InputError: a file has none, or none of steps.
+    """
+    from augment.analyses import steps
+    from augment.compare.totals import mean_of_ranks, samples_of_sidecar
+    from augment.results.sidecars import read_sidecar
+
+    sidecars = [read_sidecar(name) for name in names]
+    samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
+    figures = [sidecar["analyses"][steps.NAME]["rows"] for sidecar in sidecars]
+    in_steps = all(row["step"] is not None for rows in figures for row in rows)
+    return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars], in_steps)
+
+
+def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
+    """The recording of the ranks with these traces, with the occurrences of ``region`` as steps.
+
+    Raises:
+        InputError: a trace has nothing to compare.
+    """
+    from augment.compare.compared_steps import expect_work, regions_of, windows_in
+    from augment.compare.totals import mean_of_ranks, samples_of
+    from augment.writers.metrics import source_of
+
+    samples, sources = [], []
+    regions: Regions = {}
+    in_steps = True
+    for trace in traces:
+        windows = windows_in(trace, region)
+        expect_work(trace, windows)
+        samples.append(samples_of(trace, windows))
+        sources.append(source_of(trace))
+        regions = regions or regions_of(trace)
+        in_steps &= bool((windows.number >= 0).all())
+    return Recording(mean_of_ranks(samples), regions, sources, in_steps)
+
+
+def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
+    """Compare the steps of two runs of these names, the baseline's first."""
+    from augment.compare import gate
+    from augment.compare.compared_steps import offer, without_outlying_first_step
+    from augment.compare.diff_verdict import difference
+
+    (baseline, tested), before, after = names, control.samples, test.samples
+    notes = []
+    if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (note := offer(control.regions, test.regions)):
+        notes.append(note)
+    before, after, note = without_outlying_first_step(before, after)
+    if note:
+        notes.append(note)
+    lines = gate.check(before, after, limits)
+    if control.in_steps != test.in_steps:
+        whole, steps = names if test.in_steps else names[::-1]
+        notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
+        lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
+    elif ("busy_ns" in before) != ("busy_ns" in after):
+        host_alone = baseline if "busy_ns" in after else tested
+        notes.append(f"{host_alone} has no GPU work: its steps are those of the host, not of a device")
+        lines = gate.cannot_tell(lines, "only one side has GPU work")
+    if devices := difference(control.device_names, test.device_names):
+        notes.append(devices)
+    for name, recording in zip(names, (control, test), strict=True):
+        notes += [f"{name} is not whole: {source['partial']}" for source in recording.sources if source.get("partial")]
+    return lines, notes
+
+
+def judged_by_runs(run: Run, runs: Sequence[Run], store: str, limits: GateLimits) -> Judgement:
+    """Compare a run with those of ``runs`` in ``store`` that have its labels, device and number of ranks."""
+    from augment.compare.gate import level_text
+    from augment.core.text import counted
+    from augment.history.changes import baselines as baselines_of
+    from augment.history.changes import check
+
+    alike = [each for each in runs if each.is_like(run)]
+    baselines = baselines_of(alike)
+    notes = []
+    for figure, known in baselines.items():
+        if known.change and limits.of(figure):
+            level = level_text(known.change.before, known.change.after, figure.name)
+            notes.append(f"{figure.name} {level} at {known.runs[0].name}; compared with the runs since")
+    if not alike:
+        wanted = ", ".join(f"{key}={value}" for key, value in run.labels.items())
+        notes.append(f"{store} holds no other run of {counted(run.rank_count, 'rank')} with {wanted or 'any label'}")
+    return check(baselines, run, limits), notes
+
+
+def run_of(recording: Recording, name: str, labels: Mapping[str, str], time_ns: int | None = None) -> Run:
+    """The run as a history stores it: with the device as a label, and named after its label run or commit.
+
+    Args:
+        recording: its figures.
+        name: the name without such a label.
+        labels: given by the user.
+        time_ns: the time of the recording; by default the trace's own, or now.
+    """
+    import time
+
+    from augment.history import Run, RunFigure
+    from augment.history.store import digest_of
+
+    devices = recording.device_names
+    labels = {**({"device": devices[0]} if devices else {}), **labels}
+    return Run(
+        name=labels.get("run") or labels.get("commit") or name,
+        time_ns=time_ns or recording.start_ns or time.time_ns(),
+        labels=labels,
+        rank_count=len(recording.sources),
+        figures={name: RunFigure.of(values) for name, values in recording.samples.items()},
+        digest=digest_of([source["sha256"] for source in recording.sources], labels),
+    )
+
+
+_SINCE_2015_NS = 1_420_070_400 * 10**9  #: clocks of older traces count from the boot of the machine
