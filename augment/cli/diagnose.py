@@ -13,7 +13,9 @@ from augment.cli.options import TRACE, client_of, debug, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client, Diagnosis
+    from augment.core import Trace
     from augment.errors import AugmentError
+    from augment.pipeline.request import Request
 
 Report = dict[str, Any]
 _LEVELS = ("high", "warning")
@@ -47,15 +49,16 @@ def command(
     from augment.batch.inputs import no_trace
     from augment.cli.terminal import complain, emit, say
     from augment.errors import UnknownFormat, UsageError
+    from augment.pipeline.request import Request
+    from augment.readers.attachments import Evidence
     from augment.results.report.health import is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
     if graph_capture and len(names) != 1:
         raise UsageError(f"--graph-capture: is of one trace, not of {len(names)}")
-    if server["server"] and (region or graph_capture):
-        raise UsageError("--region, --graph-capture: not supported with a server; leave --server out")
+    request = Request(region=region, evidence=Evidence({"graph_capture": graph_capture}))
     with client_of(**server) as client:
-        jobs, reports, unread = _there(client, names) if client else (None, *_reports(names, region, graph_capture))
+        jobs, reports, unread = _there(client, names, request) if client else (None, *_reports(names, request))
     failures += unread
     for error in failures:
         complain(str(error))
@@ -93,14 +96,16 @@ def _next(path: str) -> Iterator[str]:
     yield f"a page to send: augment report {shlex.quote(path)}"
 
 
-def _reports(
-    names: Sequence[tuple[str, bool]], region: str = "", graph_capture: str | None = None
-) -> tuple[list[Report], list[AugmentError]]:
+def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[Report], list[AugmentError]]:
     """The reports on all readable files, and the errors of unreadable files that the user named, and of all dumps of
     the flight recorder: a rank whose dump is not read would count as one that left none."""
     from augment.cli.terminal import bar
     from augment.errors import AugmentError
+    from augment.readers.attachments.tables import with_tables
     from augment.results.report.health import dump_in, is_dump, on_dumps, report_on
+
+    def beside(trace: Trace) -> Trace:
+        return with_tables(request.evidence.added_to(trace), region=request.region)
 
     reports, failures, dumps = [], [], []
     for name, is_named in names:
@@ -111,19 +116,21 @@ def _reports(
                 dumps.append(dump)
                 continue
             with bar(1, quiet=False) as shown:
-                reports.append(report_on(name, shown.stage, region=region, graph_capture=graph_capture))
+                reports.append(report_on(name, shown.stage, beside=beside))
         except AugmentError as error:
             failures += [error] if is_named or judged_together else []
     return [*on_dumps(dumps), *reports], failures
 
 
-def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Report], list[AugmentError]]:
+def _there(
+    client: Client, names: Sequence[tuple[str, bool]], request: Request
+) -> tuple[list[Report], list[Report], list[AugmentError]]:
     """The reports on jobs, then the same as :func:`_reports`, from a server by folder. Metrics are judged here."""
     from augment.errors import InputError
     from augment.results.sidecars import is_sidecar
 
     metrics = [(name, named) for name, named in names if os.path.exists(name) and is_sidecar(name)]
-    reports, failures = _reports(metrics)
+    reports, failures = _reports(metrics, request)
     jobs: list[Report] = []
     folders: dict[str, dict[str, bool]] = {}
     for name, named in names:
@@ -131,7 +138,7 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
             folders.setdefault(os.path.dirname(name) or ".", {})[name] = named
     for folder, traces in folders.items():
         try:
-            diagnosis = _told(client, os.path.basename(os.path.abspath(folder)), list(traces))
+            diagnosis = _told(client, os.path.basename(os.path.abspath(folder)), list(traces), request)
         except InputError as error:  # raised for a single trace
             failures += [error] if any(traces.values()) else []
             continue
@@ -141,13 +148,13 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
     return jobs, reports, failures
 
 
-def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
+def _told(client: Client, folder: str, traces: Sequence[str], request: Request) -> Diagnosis:
     """The diagnosis of a folder's traces by a server."""
     from augment.batch.remote import progress_of
     from augment.cli.terminal import bar
 
     with bar(1, quiet=False) as shown:
-        return client.diagnose(traces, name=folder, progress=progress_of(shown.stage))
+        return client.diagnose(traces, request, name=folder, progress=progress_of(shown.stage))
 
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:

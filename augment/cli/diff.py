@@ -116,9 +116,10 @@ def command(
     differences on its timeline; STEM.diff.metrics.json is the whole comparison. With several TESTs no file is written.
     """
     from augment.batch.memory_limit import bounded, expect_possible
-    from augment.cli.runs import label_of
+    from augment.cli.runs import files_of, label_of
     from augment.cli.terminal import bar, emit, say
     from augment.compare.outputs import Drawing
+    from augment.readers.attachments import Evidence
     from augment.writers import writer_named
 
     if len(tests) > 1:
@@ -136,8 +137,14 @@ def command(
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
-            _expect_supported({"tables": tables, "peak": peaks, "memory": memory, **captures})
-            paths = _there(client, control, test, options | ranks, drawing, folder, shown)
+            if memory is not None:
+                raise UsageError(
+                    "--memory: not supported with a server, which has --max-job-memory; leave --server out"
+                )
+            for run, side, capture in zip((control, test), ("control-", "test-"), captures.values(), strict=True):
+                Evidence({"graph_capture": capture}).check(len(files_of(run)), side=side)
+            beside = {"tables": tables, "peaks": peaks, "captures": tuple(captures.values())}
+            paths = _there(client, control, test, options | ranks | beside, drawing, folder, shown)
         else:
             with bounded(_bound((control, test), memory), folder) as expect_room:
                 sides = _sides((control, test), captures.values(), tables, peaks, shown)
@@ -268,13 +275,6 @@ def _there(
         out=folder,
         progress=progress_of(shown.stage),
     ).files
-
-
-def _expect_supported(options: dict[str, Any]) -> None:
-    """Refuse options that a server does not support."""
-    for name, value in options.items():
-        if value:
-            raise UsageError(f"--{name}: not supported with --server")
 
 
 def _step(text: str | None) -> int | tuple[int, int] | None:

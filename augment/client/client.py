@@ -12,9 +12,20 @@ import msgspec
 from msgspec import Struct
 
 from augment.client.connection import Deadline, job_failure
-from augment.client.session import NothingSent, Progress, Sent, Session, Wanted, as_input, attached, beside_all
+from augment.client.session import (
+    Attached,
+    NothingSent,
+    Progress,
+    Sent,
+    Session,
+    Wanted,
+    as_input,
+    attached,
+    beside_all,
+)
 from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name, sent_path
 from augment.compare.gate import GateLimits, Limit, Line, line_of
+from augment.core.attachment_kinds import TABLES
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2
@@ -112,6 +123,9 @@ class Client(Session):
         label: str = "",
         min_delta_us: int | None = None,
         arrow_count: int | None = None,
+        tables: Sequence[str] = (),
+        peaks: Sequence[str] = (),
+        captures: tuple[str | None, str | None] = (None, None),
         out: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         timeout_s: float | None = None,
@@ -133,6 +147,9 @@ class Client(Session):
             label: the name of the control on the timeline; empty means its STEM.
             min_delta_us: draw only differences of at least this many microseconds; by default of 1 % of a step.
             arrow_count: the maximum number of arrows in an overlay.
+            tables: the user's own, for both sides.
+            peaks: as in :func:`augment.with_tables`.
+            captures: traces of the capture of the CUDA graphs, of the control and of the test.
             out: the output folder; by default that of the test.
             progress: as in :meth:`augment`.
             timeout_s: limit for the whole call.
@@ -158,7 +175,12 @@ class Client(Session):
             test_rank=test_rank,
             min_delta_us=min_delta_us,
             arrow_count=arrow_count,
+            peaks=peaks,
         )
+        beside = [Attached(TABLES, table, None) for table in tables]
+        for path, trace_index in zip(captures, (1, 0), strict=True):
+            beside += attached({"graph_capture": path} if path else {}, trace_index)
+        self._expect_beside("diff", beside or peaks)
 
         def wanted() -> resources_pb2.JobSpec:
             sent = [as_input(self._upload(path, deadline, tell)) for path in paths]
@@ -167,6 +189,8 @@ class Client(Session):
             del spec.tests[:], spec.controls[:]
             spec.tests.extend(sent[2 : len(tests) + 1])
             spec.controls.extend(sent[len(tests) + 1 :])
+            del spec.attachments[:]
+            spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(diff=spec)
 
         stems = {stem(sent_name(path)): stem(path) for path in tests}
@@ -260,6 +284,7 @@ class Client(Session):
     def diagnose(
         self,
         paths: Sequence[str | os.PathLike[str]],
+        request: Request | None = None,
         *,
         name: str = "",
         progress: Progress | None = None,
@@ -269,6 +294,7 @@ class Client(Session):
 
         Args:
             paths: the traces, with different base names.
+            request: its tables, peaks, region and evidence are used.
             name: the name of the folder; a job of several ranks is named after it.
             progress: as in :meth:`augment`.
             timeout_s: limit for the whole call.
@@ -279,13 +305,17 @@ class Client(Session):
         named = {os.path.basename(path): os.fspath(path) for path in paths}
         tell = progress or (lambda _stage, _done, _of: None)
         title = next(iter(named.values())) if len(named) == 1 else name or "job"
-        deadline = Deadline(timeout_s, title)
-        sent = Sent()
+        deadline, request = Deadline(timeout_s, title), request or Request()
+        sent, beside = Sent(), beside_all(request)
+        self._expect_beside("diagnose", beside or request.peaks or request.region)
+        spec = resources_pb2.DiagnoseSpec(name=sent_name(name), peaks=request.peaks, region=request.region)
 
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(named, deadline, tell))
-            inputs = [as_input(upload) for upload in sent.uploads.values()]
-            return resources_pb2.JobSpec(diagnose=resources_pb2.DiagnoseSpec(inputs=inputs, name=sent_name(name)))
+            del spec.inputs[:], spec.attachments[:]
+            spec.inputs.extend(as_input(upload) for upload in sent.uploads.values())
+            spec.attachments.extend(self._attachments(beside, deadline, tell))
+            return resources_pb2.JobSpec(diagnose=spec)
 
         try:
             with self._ran(wanted, deadline, tell, title) as done:

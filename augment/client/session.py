@@ -160,6 +160,16 @@ class Session:
             why = "this server takes no tables, peaks and regions; update it, or convert the trace here"
             raise UsageError(f"{self.address}: {why}")
 
+    def _expect_beside(self, kind: str, given: object) -> None:
+        """Refuse what an earlier server would leave out without a word, of jobs that diagnose or compare.
+
+        Raises:
+            UsageError: it takes no files beside traces, peaks and regions there.
+        """
+        if given and kind not in self._info.attachment_jobs:
+            why = f"this server takes no tables, captures, peaks and regions to {kind}; update it, or do it here"
+            raise UsageError(f"{self.address}: {why}")
+
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         """Send a trace: the name of its upload, or ``path`` itself if the server has or reads that."""
         if SERVER_JOB.fullmatch(path) or ("://" in path and self.reads(path)):
@@ -245,7 +255,8 @@ class Session:
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
         """Remove the job's uploads if ``forget`` is set; the job continues."""
         inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs)
-        beside = (each.input for each in (*spec.augment.attachments, *spec.job.augment.attachments))
+        each_kind = (spec.augment, spec.job.augment, spec.diff, spec.diagnose)
+        beside = (each.input for kind in each_kind for each in kind.attachments)
         inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls, *beside, spec.cut.input)
         inputs = (*inputs, *spec.check.tests, *spec.check.baselines)
         inputs = inputs if self._forgets else ()

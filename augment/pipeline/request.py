@@ -193,6 +193,12 @@ def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
     )
 
 
+def peaks_of(values: Mapping[str, float]) -> tuple[str, ...]:
+    """Single figures of devices by ``[DEVICE:]NAME`` as texts, those of longer DEVICEs later: they count before."""
+    names = sorted(values, key=lambda name: (len(name.rpartition(":")[0]), name))
+    return tuple(f"{name}={values[name]!r}" for name in names)
+
+
 def request_of(spec: resources_pb2.AugmentSpec) -> Request:
     """The request in a message.
 
@@ -208,6 +214,6 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
         skip=tuple(spec.skip),
         options=option_values(spec.options),
         steps=(steps.first, steps.last) if steps else None,
-        peaks=tuple(spec.peaks),
+        peaks=(*peaks_of(spec.peak_values), *spec.peaks),
         region=spec.region,
     )

@@ -147,7 +147,9 @@ class Attachment(google.protobuf.message.Message):
     options are called, with "_"; "tables" are the user's own, shared by all traces.
     """
     trace_index: builtins.int
-    """In WholeJobSpec the place of its trace in inputs, from 0; not set for a file that all traces share."""
+    """In WholeJobSpec and DiagnoseSpec the place of its trace in inputs, from 0. In DiffSpec 0 is the test and 1 the
+    control, then come tests, then controls. Not set for a file that all traces share.
+    """
     @property
     def input(self) -> global___Input:
         """An upload, or a file on the server. Its file name counts: dumps of ranks end with the rank's number."""
@@ -171,6 +173,22 @@ class AugmentSpec(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class PeakValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     INPUT_FIELD_NUMBER: builtins.int
     FORMATS_FIELD_NUMBER: builtins.int
     ONLY_FIELD_NUMBER: builtins.int
@@ -182,6 +200,7 @@ class AugmentSpec(google.protobuf.message.Message):
     ATTACHMENTS_FIELD_NUMBER: builtins.int
     PEAKS_FIELD_NUMBER: builtins.int
     REGION_FIELD_NUMBER: builtins.int
+    PEAK_VALUES_FIELD_NUMBER: builtins.int
     summaries: builtins.bool
     """Whether the artifacts begin with summaries of the trace, STEM.*.summary. From the summaries of all ranks, the command
     makes the figures of a whole job, job.metrics.json. STEM.seams.summary says where the job's tracks can be added to
@@ -223,6 +242,12 @@ class AugmentSpec(google.protobuf.message.Message):
     def peaks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Peaks of devices, each "[DEVICE:]NAME=VALUE", as in --peak of the command; a later one counts before an earlier one."""
 
+    @property
+    def peak_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """The same as peaks, which count before these: values by "[DEVICE:]NAME". Where several DEVICEs are in a device's name,
+        the longest counts.
+        """
+
     def __init__(
         self,
         *,
@@ -237,9 +262,10 @@ class AugmentSpec(google.protobuf.message.Message):
         attachments: collections.abc.Iterable[global___Attachment] | None = ...,
         peaks: collections.abc.Iterable[builtins.str] | None = ...,
         region: builtins.str = ...,
+        peak_values: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "steps", b"steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "peaks", b"peaks", "region", b"region", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "peak_values", b"peak_values", "peaks", b"peaks", "region", b"region", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
 
 global___AugmentSpec = AugmentSpec
 
@@ -376,21 +402,59 @@ class DiagnoseSpec(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class PeakValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     INPUTS_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    ATTACHMENTS_FIELD_NUMBER: builtins.int
+    PEAKS_FIELD_NUMBER: builtins.int
+    REGION_FIELD_NUMBER: builtins.int
+    PEAK_VALUES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """The name of the traces' folder, after which their job is named; empty means "job"."""
+    region: builtins.str
+    """As in AugmentSpec."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
         """Traces with different file names, and earlier jobs with metrics."""
+
+    @property
+    def attachments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Attachment]:
+        """What was recorded beside the traces; and the user's own tables."""
+
+    @property
+    def peaks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in AugmentSpec."""
+
+    @property
+    def peak_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """As in AugmentSpec."""
 
     def __init__(
         self,
         *,
         inputs: collections.abc.Iterable[global___Input] | None = ...,
         name: builtins.str = ...,
+        attachments: collections.abc.Iterable[global___Attachment] | None = ...,
+        peaks: collections.abc.Iterable[builtins.str] | None = ...,
+        region: builtins.str = ...,
+        peak_values: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["inputs", b"inputs", "name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "inputs", b"inputs", "name", b"name", "peak_values", b"peak_values", "peaks", b"peaks", "region", b"region"]) -> None: ...
 
 global___DiagnoseSpec = DiagnoseSpec
 
@@ -610,6 +674,22 @@ class DiffSpec(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class PeakValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CONTROL_FIELD_NUMBER: builtins.int
     TEST_FIELD_NUMBER: builtins.int
     FORMATS_FIELD_NUMBER: builtins.int
@@ -626,6 +706,9 @@ class DiffSpec(google.protobuf.message.Message):
     TEST_RANK_FIELD_NUMBER: builtins.int
     CONTROLS_FIELD_NUMBER: builtins.int
     TESTS_FIELD_NUMBER: builtins.int
+    ATTACHMENTS_FIELD_NUMBER: builtins.int
+    PEAKS_FIELD_NUMBER: builtins.int
+    PEAK_VALUES_FIELD_NUMBER: builtins.int
     overlay: builtins.bool
     """Whether to also write both traces into one file, in Perfetto's own format."""
     label: builtins.str
@@ -670,6 +753,18 @@ class DiffSpec(google.protobuf.message.Message):
     def tests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
         """Traces of further ranks of the test."""
 
+    @property
+    def attachments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Attachment]:
+        """What was recorded beside the traces; and the user's own tables, for both sides."""
+
+    @property
+    def peaks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in AugmentSpec, for both sides."""
+
+    @property
+    def peak_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """As in AugmentSpec, for both sides."""
+
     def __init__(
         self,
         *,
@@ -689,9 +784,12 @@ class DiffSpec(google.protobuf.message.Message):
         test_rank: builtins.int | None = ...,
         controls: collections.abc.Iterable[global___Input] | None = ...,
         tests: collections.abc.Iterable[global___Input] | None = ...,
+        attachments: collections.abc.Iterable[global___Attachment] | None = ...,
+        peaks: collections.abc.Iterable[builtins.str] | None = ...,
+        peak_values: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "min_delta_us", b"min_delta_us", "steps", b"steps", "test", b"test", "test_rank", b"test_rank"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "controls", b"controls", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "name", b"name", "overlay", b"overlay", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test", "test_rank", b"test_rank", "tests", b"tests"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "attachments", b"attachments", "control", b"control", "control_rank", b"control_rank", "controls", b"controls", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "name", b"name", "overlay", b"overlay", "peak_values", b"peak_values", "peaks", b"peaks", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test", "test_rank", b"test_rank", "tests", b"tests"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_arrow_count", b"_arrow_count"]) -> typing.Literal["arrow_count"] | None: ...
     @typing.overload
@@ -1270,6 +1368,7 @@ class ServerInfo(google.protobuf.message.Message):
     INPUT_PREFIXES_FIELD_NUMBER: builtins.int
     OUTPUT_PREFIXES_FIELD_NUMBER: builtins.int
     ATTACHMENT_KINDS_FIELD_NUMBER: builtins.int
+    ATTACHMENT_JOBS_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The version of kineto-augment."""
     metrics_schema_version: builtins.str
@@ -1306,6 +1405,12 @@ class ServerInfo(google.protobuf.message.Message):
     def attachment_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The kinds of attachments. Servers that list none take no tables, peaks and regions."""
 
+    @property
+    def attachment_jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The kinds of jobs that take attachments and peaks, as the fields of JobSpec are called. Servers that list none take
+        them for "augment" and "job" alone, and only as lists.
+        """
+
     def __init__(
         self,
         *,
@@ -1319,9 +1424,10 @@ class ServerInfo(google.protobuf.message.Message):
         input_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
         output_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
         attachment_kinds: collections.abc.Iterable[builtins.str] | None = ...,
+        attachment_jobs: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "retention", b"retention"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_kinds", b"attachment_kinds", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_jobs", b"attachment_jobs", "attachment_kinds", b"attachment_kinds", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
 
 global___ServerInfo = ServerInfo
 

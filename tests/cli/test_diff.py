@@ -79,8 +79,6 @@ def test_captures_of_both_sides(tmp_path: Path) -> None:
     missing = ran("diff", *sides, "--test-graph-capture", tmp_path / "none.json")
     assert isinstance(missing.exception, AugmentError)
     assert "--test-graph-capture" in str(missing.exception)
-    there = ran("diff", *sides, *both[:2], "--server", "localhost:1")
-    assert "--control-graph-capture: not supported" in str(there.exception)
 
 
 def test_what_is_drawn(jobs: Path, tmp_path: Path) -> None:

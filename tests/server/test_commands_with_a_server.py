@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from serving_process import Server, serving
 
 from augment import cli
 from augment.client import Client
+from augment.client.connection import Deadline
+from augment.pipeline.request import peaks_of
 from augment.readers.containers import open_text
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2
 from memory_snapshots import MIB, training, write_snapshot
 from simulator import JobOptions, simulate
 from traces import HOST, kernel, launch, op, step, write_trace
@@ -371,10 +376,63 @@ def test_folders_are_compared(diff: Command, tmp_path: Path) -> None:
     assert diff(tmp_path / "before", rank, "--control-rank", 1).code == 0
 
 
-def test_what_a_server_does_not_take(augment: Command, server: Server, traces: tuple[Path, Path]) -> None:
-    ended = augment("diff", *traces, "--peak", "dense_bf16_tflops=1000", "--server", server.address)
-    assert ended.code == 2
-    assert "--peak: not supported with --server" in ended.err
+def test_what_is_beside_traces_is_sent(
+    diff: Command, diagnose: Command, augment: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables, peaks, captures of either side, regions: they have the same effect there."""
+    dims = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    capture = write_trace(tmp_path / "capture.json", op(ts=2, dur=8, **dims), launch(ts=5, dur=3, correlation=9))
+    sides = [
+        write_trace(
+            tmp_path / f"{name}.json",
+            *(step(), launch("cudaGraphLaunch", correlation=1), kernel("sgemm", 20, dur, correlation=1)),
+        )
+        for name, dur in (("control", 20), ("test", 30))
+    ]
+    table = tmp_path / "mine.toml"
+    table.write_text('[[kernel]]\npattern = "sgemm"\nfamily = "my family"\n')
+    plain = diff(*sides)
+    beside = ("--tables", table, "--peak", "fp32=1.5", "--control-graph-capture", capture)
+    assert "my family" in diff(*sides, *beside).out
+    ended = diff(*sides, *beside[2:], "--test-graph-capture", capture)
+    assert "aten::mm" in ended.out
+    assert "aten::mm" not in plain.out
+    assert diff(*sides, *beside[4:]).written != ended.written
+    assert diff(*sides, "--peak", "H100:none=1").code == 2
+    assert diagnose(sides[0], "--graph-capture", capture, "--region", "ProfilerStep*").code == 0
+    assert augment("diff", *sides, "--memory", "4G", "--server", server.address).code == 2
+    assert diff(*sides, "--test-graph-capture", tmp_path / "none.json").code == 2
+    monkeypatch.setattr(Client, "_info", v1.ServerInfo(attachment_kinds=["tables"]))
+    for refused in (("diff", *sides, *beside), ("diagnose", sides[0], "--region", "x")):
+        ended = augment(*refused, "--server", server.address)
+        assert (ended.code, f"to {refused[0]}; update it" in ended.err) == (2, True), ended.err
+
+
+def test_peaks_are_a_map_too(server: Server, tmp_path: Path) -> None:
+    """Of devices with several names in theirs, the longest counts; the list counts before."""
+    path = write_trace(
+        tmp_path / "a.json", step(), launch("cudaLaunchKernel", correlation=1), kernel("sgemm", 20, 9, correlation=1)
+    )
+    with Client(server.address) as client:
+        upload = client._upload(str(path), Deadline(None, ""), lambda *_: None)
+        for peaks in ({"bf16": 989.4, "H100:bf16": 900.0}, {"none": 1.0}, {"bf16": -1.0}, {"A" * 5000: 1.0}):
+            given = {"attachments": [], "peak_values": peaks}
+            for spec in (
+                v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload), peak_values=peaks)),
+                v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[v1.Input(upload=upload)], **given)),
+                v1.JobSpec(diff=v1.DiffSpec(test=v1.Input(upload=upload), control=v1.Input(upload=upload), **given)),
+            ):
+                request = service_pb2.CreateJobRequest(spec=spec, validate_only=True)
+                if "H100:bf16" in peaks:
+                    client._stub.CreateJob(request)
+                    continue
+                with pytest.raises(grpc.RpcError, match="peak"):
+                    client._stub.CreateJob(request)
+    assert peaks_of({"H100 PCIe:bf16": 3.5, "bf16": 1.0, "H100:bf16": 2.0}) == (
+        "bf16=1.0",
+        "H100:bf16=2.0",
+        "H100 PCIe:bf16=3.5",
+    )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from augment.results.report.sections import heading, place_of, plain, severity_o
 from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
+    from augment.core import Trace
     from augment.core.library_records import RankDump
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
@@ -36,8 +37,7 @@ def report_on(
     stage: Callable[[str], object],
     limits: Limits | None = None,
     *,
-    region: str = "",
-    graph_capture: str | None = None,
+    beside: Callable[[Trace], Trace] = lambda trace: trace,
 ) -> Report:
     """The verdict and the answers of all rules about one trace or metrics file, and a trace's summary for its job.
 
@@ -45,8 +45,7 @@ def report_on(
         path: of the file.
         stage: called with the current activity.
         limits: of the reader.
-        region: the annotation whose occurrences are the steps; of a trace.
-        graph_capture: a recording of the capture of the trace's graphs.
+        beside: adds to a trace what was recorded beside it, and what the user says of it.
 
     Raises:
         InputError: it cannot be read, or the metrics have no diagnosis.
@@ -58,16 +57,13 @@ def report_on(
         from augment.job.ranks.summary import summarize
         from augment.pipeline import augment
         from augment.readers import read
-        from augment.readers.attachments import with_graph_capture
         from augment.readers.limits import UNLIMITED
         from augment.writers.metrics import as_read
 
         stage(f"reading {path}")
-        trace = with_its_ranks(read(path, limits=limits or UNLIMITED))
-        if graph_capture:
-            trace = with_graph_capture(trace, graph_capture)
+        trace = with_its_ranks(beside(read(path, limits=limits or UNLIMITED)))
         stage(_ANALYSIS)
-        augmented = augment(trace, only=[_ANALYSIS], region=region)
+        augmented = augment(trace, only=[_ANALYSIS])
         return _report(path, as_read(augmented), summarize(augmented))
     with readable(path):
         report = _report(path, read_sidecar(path), None)

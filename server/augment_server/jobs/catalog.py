@@ -23,7 +23,7 @@ from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import safe_file_name, safe_path
 from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
-from augment_server.storage.inputs import MOST_RUNS
+from augment_server.storage.inputs import MOST_RUNS, WITH_ATTACHMENTS
 from augment_server.storage.pages import MOST_PAGE
 from augment_server.storage.places import Places
 
@@ -249,6 +249,7 @@ def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
         input_prefixes=places.readable,
         output_prefixes=places.writable,
         attachment_kinds=[*(kind.name for kind in KINDS), TABLES],
+        attachment_jobs=WITH_ATTACHMENTS,
     )
     info.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
     info.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
@@ -272,6 +273,7 @@ def check_spec(spec: v1.JobSpec) -> None:
             check_job(spec.job)
         elif kind == "diagnose":
             _check_name(spec.diagnose.name)
+            _check_beside(spec.diagnose)
         elif kind == "check":
             check_gate(spec.check)
         elif kind == "history":
@@ -393,12 +395,24 @@ def check(spec: v1.AugmentSpec) -> None:
         if name == "formats":
             with _usage(name):
                 request_of(v1.AugmentSpec(formats=values)).check()
-    with _usage("peaks"):
-        request_of(v1.AugmentSpec(peaks=spec.peaks)).check()
+    _check_peaks(spec)
     with _usage("steps"):
         request_of(v1.AugmentSpec(steps=spec.steps))
     with _usage("skip"):  # each is right, but together they leave none
         request_of(spec).check()
+
+
+def _check_peaks(spec: v1.AugmentSpec | v1.DiffSpec | v1.DiagnoseSpec) -> None:
+    with _usage("peaks"):
+        request_of(v1.AugmentSpec(peaks=spec.peaks)).check()
+    with _usage("peak_values"):
+        request_of(v1.AugmentSpec(peak_values=spec.peak_values)).check()
+
+
+def _check_beside(spec: v1.DiffSpec | v1.DiagnoseSpec) -> None:
+    """Refuse files beside traces, and peaks, that a job cannot use."""
+    _check_attachments(spec.attachments)
+    _check_peaks(spec)
 
 
 def _check_attachments(attachments: Sequence[v1.Attachment]) -> None:
@@ -427,6 +441,7 @@ def check_diff(spec: v1.DiffSpec) -> None:
         Refusal: a format that does not exist, or a number or text that is too large.
     """
     check(v1.AugmentSpec(formats=spec.formats))
+    _check_beside(spec)
     for name, most in (("min_delta_us", MOST_DELTA_US), ("arrow_count", MOST_ARROWS)):
         if not 0 <= getattr(spec, name) <= most:
             raise Refusal("USAGE", f"{name}: from 0 to {most}", field_path=name)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from augment.core.attachment_kinds import TABLES
-from augment.pipeline.request import request_of
+from augment.pipeline.request import peaks_of, request_of
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import OF_DIFF, OF_TRACE, stem
 from augment_server.base.limits import Limits
@@ -122,7 +122,12 @@ class Orders:
         """The traces get a common folder, as for the command."""
         name = begun.spec.diagnose.name or "job"
         places = [self._place(at, given) for at, given in enumerate(begun.inputs)]
-        return {"inputs": [{**place, "at": f"{name}/{place['file_name']}"} for place in places]}
+        asked = begun.spec.diagnose
+        return {
+            "inputs": [{**place, "at": f"{name}/{place['file_name']}"} for place in places],
+            "peaks": [*peaks_of(asked.peak_values), *asked.peaks],
+            "region": asked.region,
+        }
 
     def _runs(self, begun: Begun) -> Order:
         """What is known of each input that is a run: the side of a check, or when its job came, and its labels."""
@@ -253,6 +258,7 @@ def _diff_order(spec: v1.DiffSpec) -> Order:
     """The order of a comparison; unset options are left out."""
     order: Order = {
         "name": spec.name or "job",
+        "peaks": [*peaks_of(spec.peak_values), *spec.peaks],
         "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
         "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
     }

@@ -22,6 +22,7 @@ _OF_METRICS = {
     **dict.fromkeys(("report", "diagnose"), ("augment", "job", "diff")),
     "check": ("augment", "job"),
 }
+WITH_ATTACHMENTS = ("augment", "job", "diff", "diagnose")  #: kinds of jobs with files beside their traces
 MOST_RUNS, RUNS = 1000, 100  #: jobs of a history, at most and by default
 #: artifacts with the metrics of a rank
 _OF_RANKS = (
@@ -127,7 +128,10 @@ def history_of(spec: v1.JobSpec) -> v1.HistorySpec | None:
 def attachments_of(spec: v1.JobSpec) -> Sequence[v1.Attachment]:
     """What was recorded beside the traces of a job."""
     kind = spec.WhichOneof("kind")
-    return spec.augment.attachments if kind == "augment" else spec.job.augment.attachments if kind == "job" else ()
+    if kind not in WITH_ATTACHMENTS:
+        return ()
+    attachments: Sequence[v1.Attachment] = (spec.job.augment if kind == "job" else getattr(spec, kind)).attachments
+    return attachments
 
 
 def files_of(spec: v1.JobSpec) -> list[v1.Input]:
@@ -158,15 +162,19 @@ def paths_of(spec: v1.JobSpec) -> list[str]:
     if kind == "diff":
         tests = [f"spec.diff.tests[{at}]" for at in range(len(spec.diff.tests))]
         controls = [f"spec.diff.controls[{at}]" for at in range(len(spec.diff.controls))]
-        return ["spec.diff.test", "spec.diff.control", *tests, *controls]
+        return ["spec.diff.test", "spec.diff.control", *tests, *controls, *_attached_paths(spec, "spec.diff")]
     if kind == "check":
         sides = (("tests", spec.check.tests), ("baselines", spec.check.baselines))
         return [f"spec.check.{side}[{at}]" for side, inputs in sides for at in range(len(inputs))]
     within_kind = f"spec.{kind}.augment" if kind == "job" else f"spec.{kind}"
-    attached = [f"{within_kind}.attachments[{at}].input" for at in range(len(attachments_of(spec)))]
+    attached = _attached_paths(spec, within_kind)
     if kind in ("augment", "report", "cut"):
         return [f"spec.{kind}.input", *attached]
     return [*(f"spec.{kind}.inputs[{at}]" for at in range(len(inputs_of(spec)))), *attached]
+
+
+def _attached_paths(spec: v1.JobSpec, path: str) -> list[str]:
+    return [f"{path}.attachments[{at}].input" for at in range(len(attachments_of(spec)))]
 
 
 def list_path(spec: v1.JobSpec) -> str:

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from augment.core import Trace
 from augment.core.attachment_kinds import TABLES
 from augment.pipeline.request import Request
 from augment.readers.attachments import Evidence
+from augment.readers.attachments.tables import with_tables
+from augment.readers.limits import Limits
 
 Order = dict[str, Any]
 _INPUTS, _ATTACHED = "in", "beside"  #: folders of an order
@@ -31,7 +34,19 @@ def place_of(order: Order, given: Mapping[str, Any]) -> Path:
 
 def request_in(order: Order) -> Request:
     """The request of a conversion, with the files that were recorded beside each trace."""
-    request = msgspec.convert(order["request"], Request)
+    tables, beside = _beside(order)
+    return replace(msgspec.convert(order["request"], Request), tables=tables, evidence=Evidence(of_traces=beside))
+
+
+def with_beside(order: Order, trace: Trace, limits: Limits) -> Trace:
+    """A trace of the order with what was recorded beside it, and the user's tables and peaks."""
+    tables, beside = _beside(order)
+    trace = Evidence(beside.get(trace.source.path, {})).added_to(trace, limits)
+    return with_tables(trace, *tables, peaks=order["peaks"], region=order.get("region", ""))
+
+
+def _beside(order: Order) -> tuple[tuple[str, ...], dict[str, dict[str, str]]]:
+    """The paths of the user's tables, and of the files beside each trace by kind."""
     traces = [str(place_of(order, given)) for given in order["inputs"]]
     beside: dict[str, dict[str, str]] = {trace: {} for trace in traces}
     tables = [str(place_of(order, given)) for given in order["attached"] if given["kind"] == TABLES]
@@ -43,4 +58,4 @@ def request_in(order: Order) -> Request:
             several = given["kind"] in beside[trace]  # then they lie in a folder each, of one folder
             pattern = f"{glob.escape(str(place.parent.parent))}/*/*" if several else str(place)
             beside[trace][given["kind"]] = pattern
-    return replace(request, tables=tuple(tables), evidence=Evidence(of_traces=beside))
+    return tuple(tables), beside

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from augment.core import Trace
 from augment.errors import InputError
 from augment.readers.limits import Limits
 from augment.results.report import health
@@ -15,6 +16,7 @@ from augment.results.report.sections import Document
 from augment.results.report.subject import document_of
 from augment.results.sidecars import Sidecar, readable
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
+from augment_server.workers.orders import with_beside
 
 Order = dict[str, Any]
 Stage = Callable[[str, int, int], None]  #: called with the stage that begins, and how many stages of how many are done
@@ -72,6 +74,10 @@ def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, fa
     limits, count = Limits(**order["limits"]), len(sources)
     every = -(-count // _MOST_STAGES)
     reports: list[health.Report] = []
+
+    def beside(trace: Trace) -> Trace:
+        return with_beside(order, trace, limits)
+
     dumps: list[Any] = []
     for number, (given, source) in enumerate(zip(order["inputs"], sources, strict=True)):
         if number % every == 0:
@@ -81,7 +87,7 @@ def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, fa
                 if (dump := health.dump_in(path, limits)) is not None:
                     dumps.append(dump)
                     continue
-                reports.append({**health.report_on(path, lambda _: None, limits), "told": name})
+                reports.append({**health.report_on(path, lambda _: None, limits, beside=beside), "told": name})
             except InputError as error:
                 if number == count - 1 and not reports and not dumps:
                     raise

@@ -35,7 +35,7 @@ from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
 from augment_server.base.confinement import confine, renounce, seclude
 from augment_server.storage.roots import folder_inside, open_below, open_inside, steps_of
-from augment_server.workers.orders import folders_of, place_of, request_in
+from augment_server.workers.orders import folders_of, place_of, request_in, with_beside
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
@@ -198,7 +198,7 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     traces = []
     for name, paths in zip(stages[:2], sides, strict=True):
         stage(name)
-        traces.append(list(_read_all(paths, limits)))
+        traces.append([with_beside(order, trace, limits) for trace in _read_all(paths, limits)])
     stage("comparing")
     result = diff(*traces, **asked)
     out = Path(order["folder"]) / "out"
