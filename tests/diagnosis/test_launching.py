@@ -153,6 +153,26 @@ def test_a_longer_stall_between_threads_saves_more(stall: int) -> None:
     assert answer.saved_ns == pytest.approx(stall * MS, rel=0.1)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_only_stalls_in_which_the_device_idles_are_shown(busy: bool) -> None:
+    """The device works through the first stall of each step, if ``busy``, and idles in the second."""
+    events, at = [], 0
+    for step in range(3):
+        begin = at
+        for place, stall in enumerate((6 * MS, 4 * MS)):
+            number, length = 2 * step + place + 1, (5_990_000, 100_000)[place] if busy else 100_000
+            events += [op("aten::mm", at, at + 40_000)]
+            events += [call("cudaLaunchKernel", at + 10_000, at + 20_000, correlation=number)]
+            events += [kernel("gemm", at + 30_000, at + 30_000 + length, correlation=number)]
+            at += 40_000 + stall
+        events += [annotation(f"ProfilerStep#{step}", begin, at)]
+    answer = host_gaps.check(trace_of(*sorted(events, key=lambda event: event.ts)))
+    assert isinstance(answer, Found)
+    assert isinstance(answer.seen, host_gaps.HostGaps)
+    assert answer.seen.longest_ns == pytest.approx(4 * MS if busy else 6 * MS, rel=0.05)
+    assert len(answer.spans) == (3 if busy else 6)
+
+
 def test_a_thread_that_waits_for_the_work_of_another_does_not_stall() -> None:
     assert not isinstance(host_gaps.check(backward_then_optimizer(8 * MS, spread=True)), Found)
     assert not isinstance(host_gaps.check(backward_then_optimizer(0)), Found)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import truth
 
 from augment.diagnosis.judging import measure
 from augment.facts.collectives.rank_progress import HostWaits, host_gaps
@@ -70,6 +71,22 @@ def test_other_calls_are_named_by_what_they_are(
     shared = said_of([renamed(each, name) for each in recorded], tmp_path).judgement.shared
     assert shared is not None
     assert shared.reason.doing == doing
+
+
+def test_memory_is_blamed_unless_it_takes_the_peers_longer(tmp_path: Path) -> None:
+    """Metamorphic: a rank that alone asks for memory; then its peers do so for twice as long, hidden by their waits."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    world = truth.drawn("ddp", 1301, {"ranks": 4}).world({"malloc": 3000}, [2])
+    for rank in world.ranks:
+        rank.write(str(tmp_path / f"{rank.r}.json"))
+    documents = [load(tmp_path / f"{rank.r}.json") for rank in world.ranks]
+    calls = [each for each in documents[2]["traceEvents"] if each.get("name") == "cudaMalloc"]
+    more = [[{**each, "pid": 9, "tid": 9, "dur": 2 * each["dur"], "args": {}} for each in calls], []]
+    asking = [each | {"traceEvents": each["traceEvents"] + more[rank == 2]} for rank, each in enumerate(documents)]
+    for jobs, where in ((documents, "memory"), (asking, "")):
+        (row,) = said_of(jobs, tmp_path).verdict.rows
+        assert (row.rank, row.cause, row.figures["where"]) == (2, "host", where)
 
 
 def plainly(document: Document) -> list[tuple[int, int, int]]:
