@@ -97,7 +97,7 @@ def check(trace: Trace) -> rule.Answer:
     lengths = int((parts.end - parts.start).sum())
     calls = [f"{name} ({text.percent(ns / lengths)})" for name, ns in spent.most_common(3) if 10 * ns >= lengths]
     waits = _WAITING.search(names[0]) is not None
-    if not waits and (around := frame_around(trace, pieces.row, idle)):
+    if not waits and (around := frame_around(trace, pieces.row, parts.end - parts.start)):
         names = [around]
     inside, whole = names[0], arrays.union(parts.start, parts.end)
     if not inside and 2 * spent.total() > lengths:  # nothing else was recorded of the time
