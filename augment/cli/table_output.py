@@ -307,6 +307,8 @@ _MARKS = {"regression": "worse", "improvement": "better", "different": "other", 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
     """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
+    from augment.results.report.sections import doubts
+
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
     emit(f"control: {_about(control, sidecar['control'])}")
     emit(f"test:    {_about(test, sidecar['source'])}")
@@ -320,8 +322,8 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     emit(_compared(sidecar["compared"]))
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
-    for diagnostic in sidecar["diagnostics"]:
-        emit(f"{diagnostic['code']}: {diagnostic['count']:,} ({diagnostic['message']})")
+    for doubt in doubts(sidecar["diagnostics"]):
+        emit(doubt)
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
     of = "recording" if whole_recordings else "a step"
     _figures("Figures", analyses["diff_figures"], of)

@@ -15,7 +15,7 @@ from running import Augment
 
 from augment.analyses.step_efficiency import BESIDE, COMPUTING
 from augment.cli.run_summary import waterfall
-from augment.cli.table_output import columns_of, print_columns, print_rows
+from augment.cli.table_output import TableColumn, columns_of, print_columns, print_rows, print_whole
 from simulator import JobOptions, simulate
 from traces import copy, kernel, launch, op, write_trace
 
@@ -157,6 +157,8 @@ def test_a_narrow_terminal_gets_several_tables(
     assert max(map(len, lines)) <= 40
     assert lines[:2] == ["rank  trace      first count  reason", f"   0  rank0.js…    1,000,000  {8 * 'a'}…"]
     assert lines[3:5] == ["rank  second count  third count", "   0     1,000,000    1,000,000"]  # what names a row
+    print_whole([TableColumn(("name", ""), [60 * "a"], text=True), TableColumn(("n", ""), ["1,000,000"])])
+    assert capsys.readouterr().out.splitlines()[1] == 28 * "a" + "…  1,000,000"
 
 
 def test_rows_that_nothing_tells_apart_keep_all_names(

@@ -442,6 +442,8 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         assert job["cures"] == [f"Rank {rank}: {grave[0]['title']}{place}", grave[0]["advice"]]
         text = "\n".join(lines_of([job], markdown=False, brief=True))
         assert f"  → {grave[0]['advice']}" in text
+        of_ranks = "\n".join(lines_of(reports, markdown=False, brief=True))
+        assert f": augment open {reports[rank]['input']} --at {at}\n" in of_ranks
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
 
 

@@ -23,12 +23,12 @@ from augment.results.report.sections import (
     Document,
     ReportTable,
     Section,
+    doubts,
     heading,
     place_of,
     plain,
     severity_of,
     short_heading,
-    totals,
     unfound,
 )
 from augment.writers.files import replacing
@@ -58,7 +58,7 @@ def page(document: Document) -> str:
         embedded = embedded.replace(mark, f"\\u{ord(mark):04x}")
     diagnostics = ""
     if document.diagnostics:
-        items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts(document))
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts(document.diagnostics))
         diagnostics = (
             '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
         )
@@ -107,7 +107,7 @@ def markdown(document: Document) -> str:
         advice = f" {row['advice']}." if row.get("advice") else ""
         lines.append(plain(f"- **{severity_of(row)}**: {heading(row)}.{advice}"))
     leads = [plain(f"- {section.title}: {section.lead}") for section in document.sections if section.lead][:_LEADS]
-    caveats = [plain(f"- {text}") for text in doubts(document)]
+    caveats = [plain(f"- {text}") for text in doubts(document.diagnostics)]
     if leads:
         lines += ["", *leads]
     if caveats:
@@ -145,12 +145,6 @@ def write_charts(document: Document, folder: Path) -> Iterator[Path]:
 def said(document: Document) -> Sequence[str]:
     """The verdict; without one, what the first sections say."""
     return document.verdict or [section.lead for section in document.sections if section.lead][:2]
-
-
-def doubts(document: Document) -> list[str]:
-    """The diagnostics in words; those of one message together."""
-    counts = totals(document.diagnostics, lambda row: str(row["message"]), "count")
-    return [f"{message}: {count:,.0f}" for message, (count,) in counts.items()]
 
 
 def _hash_source(script: str) -> str:

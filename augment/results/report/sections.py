@@ -147,6 +147,12 @@ def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dic
     return dict(sums)
 
 
+def doubts(diagnostics: Iterable[Row]) -> list[str]:
+    """Diagnostics in words; those of one message together."""
+    counts = totals(diagnostics, lambda row: str(row["message"]), "count")
+    return [f"{message}: {count:,.0f}" for message, (count,) in counts.items()]
+
+
 def plain(text: str) -> str:
     """A line for Markdown in which no name is HTML, a link or an image, nor begins another line."""
     return " ".join(text.replace("<", "&lt;").replace("](", "]&#40;").splitlines())
