@@ -287,8 +287,8 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
         if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
             of_status.get(row.get("status", "found"), []).append(row)
     problems = of_status.pop("found")
-    said = [row for row in report["rows"] if row.get("in_verdict") and is_grave(row, "warning")]
-    seen = [row for row in said if row.get("start_ns") is not None]
+    grave = [row for row in report["rows"] if row.get("in_verdict") and is_grave(row, "warning")]
+    seen = [row for row in grave if row.get("start_ns") is not None]
     if brief and not markdown and seen:
         yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
     if problems:
