@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
 from simulator import kineto
 from simulator.options import JobOptions
-from simulator.program import ID_KINDS, GpuOp, HostSlice, Program, Slot, Sync
+from simulator.program import DEVICE, ID_KINDS, PID, TIDS, GpuOp, HostSlice, Program, Slot, Sync
 
 MAIN, AUTOGRAD = 0, 1
 Kind = Literal["kernel", "gpu_memcpy", "gpu_memset"]
@@ -39,8 +40,10 @@ class _Page:
 class StepBuilder:
     """Plays a step once and notes what happens: nested slices on two host threads, launches, waits, memory."""
 
-    def __init__(self, pid: int, tids: tuple[int, int], device: int, options: JobOptions) -> None:
-        self.pid, self.tids, self.device, self.options = pid, tids, device, options
+    pid, tids, device = PID, TIDS, DEVICE
+
+    def __init__(self, options: JobOptions) -> None:
+        self.options = options
         self.stacks, self.memory, self.counters = options.stacks, options.memory, options.counters
         self._cross_every, self._nested = options.cross_every if options.cross_ns else 0, 0
         self.thread = MAIN
@@ -62,7 +65,7 @@ class StepBuilder:
         self._arrows: set[Slot] = set()
 
     @property
-    def tid(self) -> int:
+    def tid(self) -> str:
         """The thread that runs now."""
         return self.tids[self.thread]
 
@@ -373,7 +376,8 @@ class StepBuilder:
         return (durations or [slot for slot in slots if slot[0] in ("host", "start")])[0]
 
 
-def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16", values: Sequence[str] = ()) -> str:
+@cache
+def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16", values: tuple[str, ...] = ()) -> str:
     """The four lists that shapes are recorded in; ``values`` are arguments after the tensors."""
     strides = []
     for shape in shapes:

@@ -36,14 +36,16 @@ FIRST_IDS = {
 class _RankFile:
     """One rank's trace being written."""
 
-    def __init__(self, options: JobOptions, rank: int, directory: Path) -> None:
+    def __init__(self, options: JobOptions, rank: int, directory: Path, programs: dict[bool, Program]) -> None:
         self.options, self.rank = options, rank
         self.pid = 4200 + 7 * rank
         self.tids = self.pid, self.pid + 350
         self.device = rank % kineto.DEVICES_A_NODE
-        where = options, place_of(options, rank), self.pid, self.tids, self.device
-        self.program, self.no_wait = build_step(*where), build_step(*where, waits=False)
-        self.truth = Truth(self.program.ops, str(self.device))
+        self.programs = {
+            waits: program.played_by(self.pid, self.tids, self.device) for waits, program in programs.items()
+        }
+        self.ops = next(iter(programs.values())).ops
+        self.truth = Truth(self.ops, str(self.device))
         self.played: list[Played] = []  #: of a job of which all is kept
         self.path = directory / f"rank{rank}.pt.trace.json.gz"
         self.raw_bytes = self.events = 0
@@ -59,7 +61,7 @@ class _RankFile:
     def _names(self) -> str:
         """The metadata events."""
         threads = ((self.tids[0], "python"), (self.tids[1], "pt_autograd_0"))
-        streams = sorted({op.stream for op in self.program.ops})
+        streams = sorted({op.stream for op in self.ops})
         start = START_NS + self.options.offset_of(self.rank)
         return kineto.names(start, self.pid, threads, self.device, streams)
 
@@ -79,7 +81,7 @@ class _RankFile:
 
     def step(self, number: int, times: StepTimes) -> None:
         """Write one step and count it, or keep it for later."""
-        program = self.program if self.options.waits_in(number) else self.no_wait
+        program = self.programs[self.options.waits_in(number)]
         host, start, end = (self._on_clock(column) for column in (times.host, times.start, times.end))
         if self.options.keeps_all:
             self.played.append(Played(number, program, times, host, start, end))
@@ -127,18 +129,19 @@ class _RankFile:
         if causes is not None:
             truth["causes"] = causes
         stem = self.path.name.removesuffix(".pt.trace.json.gz")
-        (self.path.parent / f"{stem}.truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+        members = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in truth.items())
+        (self.path.parent / f"{stem}.truth.json").write_text(f"{{\n{members}\n}}\n")
         return truth
 
 
-def _programs(options: JobOptions, files: list[_RankFile]) -> list[tuple[Program, Program]]:
-    """Each rank's step; those that are not written differ only where ranks have parts of their own."""
-    built = {file.rank: (file.program, file.no_wait) for file in files}
+def _programs(options: JobOptions) -> list[dict[bool, Program]]:
+    """Each rank's step, by whether the host waits at its end; they differ only where ranks have parts of their own."""
     alike = options.tp == options.pp == options.ep == 1
-    for rank in set(range(options.ranks)) - built.keys():
-        where = options, place_of(options, rank), 0, (0, 1), 0
-        built[rank] = built[files[0].rank] if alike else (build_step(*where), build_step(*where, waits=False))
-    return [built[rank] for rank in range(options.ranks)]
+    first = options.first_step
+    ways = {options.waits_in(number) for number in range(first, first + max(options.sync_every, 1))}
+    shape = options.shape
+    places = [place_of(options, 0 if alike else rank) for rank in range(options.ranks)]
+    return [{waits: build_step(shape, place, waits=waits) for waits in ways} for place in places]
 
 
 def simulate(options: JobOptions, directory: str | Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -146,8 +149,9 @@ def simulate(options: JobOptions, directory: str | Path) -> list[tuple[Path, dic
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     ranks = options.write_ranks if options.write_ranks is not None else tuple(range(options.ranks))
-    files = [_RankFile(options, rank, folder) for rank in ranks]
-    clock = Clock(options, _programs(options, files), START_NS)
+    programs = _programs(options)
+    files = [_RankFile(options, rank, folder, programs[rank]) for rank in ranks]
+    clock = Clock(options, programs, START_NS)
     steps: list[int] = []
     while len(steps) < options.steps or files[0].raw_bytes < options.size_bytes:
         number = options.first_step + len(steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from simulator.options import GPUS, JobOptions
 from simulator.parallel import place_of
@@ -36,19 +37,20 @@ def plain(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def slice_text(category: str, name: str, pid: int, tid: int, args: str) -> str:
+def slice_text(category: str, name: str, pid: int | str, tid: int | str, args: str) -> str:
     """An ``X`` event: slots are ts, dur and what ``args`` (already a template) wants; so is ``name``."""
     text = _SLICE.replace("CAT", category, 1).replace("PID", str(pid), 1).replace("TID", str(tid), 1)
     return text.replace("ARGS", args).replace("NAME", json.dumps(name), 1)
 
 
-def flow_text(phase: str, category: str, pid: int, tid: int) -> str:
+@cache
+def flow_text(phase: str, category: str, pid: int | str, tid: int | str) -> str:
     """A flow's start (``s``) or finish (``f``): slots are id and ts."""
     text = _FLOW.replace("CAT", category).replace("PH", phase, 1).replace("PID", str(pid), 1)
     return text.replace("TID", str(tid), 1).replace("TAIL", ', "bp": "e"' if phase == "f" else "")
 
 
-def memory_text(pid: int, tid: int, args: str) -> str:
+def memory_text(pid: int | str, tid: int | str, args: str) -> str:
     """A ``[memory]`` instant: slots are ts and what ``args`` wants."""
     return _MEMORY.replace("PID", str(pid), 1).replace("TID", str(tid), 1).replace("ARGS", args)
 

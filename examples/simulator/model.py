@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from simulator import kernels
 from simulator.builder import AUTOGRAD, MAIN, StepBuilder, dims_text
@@ -29,9 +30,9 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
 }
 SDPA = "_scaled_dot_product_flash_attention"
 _QKV = [(1, HIDDEN // HEAD, TOKENS, HEAD)] * 3
-ATTENTION = dims_text(*_QKV, values=["0.", "True", "False"])  #: dropout, causal, a mask to debug
+ATTENTION = dims_text(*_QKV, values=("0.", "True", "False"))  #: dropout, causal, a mask to debug
 ATTENTION_BACKWARD = dims_text(
-    *_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, TOKENS), values=["", "", "4096", "4096", "0.", "True"]
+    *_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, TOKENS), values=("", "", "4096", "4096", "0.", "True")
 )
 
 
@@ -402,11 +403,10 @@ class _Model(Schedules):
         b.note_on_gpu("ProfilerStep#%d", COMPUTE, first, last, external, step)
 
 
-def build_step(
-    options: JobOptions, place: Place, pid: int, tids: tuple[int, int], device: int, *, waits: bool = True
-) -> Program:
-    """The step of one rank: ranks of one stage differ in ids alone. The host ``waits`` at its end, or runs on."""
-    builder = StepBuilder(pid, tids, device, options)
+@lru_cache(64)
+def build_step(options: JobOptions, place: Place, *, waits: bool) -> Program:
+    """The step of one rank, to be :meth:`~Program.played_by` it. The host ``waits`` at its end, or runs on."""
+    builder = StepBuilder(options)
     speed = GPUS[options.gpu].speed / options.work
     _Model(b=builder, options=options, place=place, speed=speed, waits=waits).step()
     return builder.build()

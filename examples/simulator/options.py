@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Literal, get_args
 
@@ -55,6 +55,16 @@ FAULTS = (
     "contention",  #: each second layer's forward runs beside a kernel of another stream, and takes 1.5 times as long
     "small_messages",  #: each layer's backward sums eight small tensors over the ranks, and waits
 )
+
+
+#: what changes when things happen and what is written of them, and nothing of what a step is made of
+TIMES = frozenset((
+    "steps", "jitter", "seed", "first_step", "size_bytes", "write_ranks", "clock_offset_ns", "clock_drift_ppm",
+    "end_spread_ns", "straggler", "straggler_factor", "slow_link", "slow_link_factor", "host_stall_us",
+    "host_stall_step", "host_stall_every", "slow_kernel", "slow_percent", "host_stall_rank", "causes", "sync_every",
+    "warmup", "step_jitter", "step_drift", "step_tail", "step_seed", "record_from", "record_until", "lost_rank",
+    "lost_every", "stretch",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,11 @@ class JobOptions:
     def dp(self) -> int:
         """How many ranks do the same with other data."""
         return self.ranks // (self.tp * self.pp)
+
+    @property
+    def shape(self) -> JobOptions:
+        """Equal for jobs whose steps are made of the same, whenever it happens."""
+        return replace(self, **{field.name: field.default for field in fields(self) if field.name in TIMES})
 
     @property
     def keeps_all(self) -> bool:

@@ -6,7 +6,7 @@ the template.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ ID_KINDS = (
     "pp",
     "ep",
 )
+PID, TIDS, DEVICE = "\1", ("\2", "\3"), "\4"  #: of a rank, in a step that many ranks play
 EXTERNAL_ID = '"External id": %d,      '  #: what an operation lacks whose launch was not recorded
 
 
@@ -69,7 +70,7 @@ class HostSlice(NamedTuple):
 
     category: str
     name: str
-    tid: int
+    tid: int | str
     outlasts: int
 
 
@@ -93,6 +94,15 @@ class Program:
     id_counts: Int64s
     cross_ns: int  #: by how much slices outlast those that they cross
     external_place: int  #: of the external id among the values of an operation, after its two times
+
+    def played_by(self, pid: int, tids: tuple[int, int], device: int) -> Program:
+        """The step as a rank plays it whose process, threads and device these are."""
+        text = "\0".join(self.texts).replace(PID, str(pid)).replace(DEVICE, str(device))
+        for known, tid in zip(TIDS, tids, strict=True):
+            text = text.replace(known, str(tid))
+        threads = dict(zip(TIDS, tids, strict=True))
+        slices = tuple(slice_._replace(tid=threads[slice_.tid]) for slice_ in self.slices)
+        return replace(self, texts=tuple(text.split("\0")), slices=slices)
 
     @property
     def event_count(self) -> int:

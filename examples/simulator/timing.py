@@ -80,9 +80,9 @@ class _Rank:
 class Clock:
     """All ranks' clocks and streams, from step to step."""
 
-    def __init__(self, options: JobOptions, programs: Sequence[tuple[Program, Program]], start_ns: int) -> None:
-        """``programs`` are each rank's step: the host waits at its end for the device, or does not."""
-        self.options, self.programs, self.program = options, programs, programs[0][0]
+    def __init__(self, options: JobOptions, programs: Sequence[dict[bool, Program]], start_ns: int) -> None:
+        """``programs`` are each rank's step, by whether the host waits at its end for the device."""
+        self.options, self.programs = options, programs
         self.sent: dict[tuple[object, ...], tuple[int, int, int]] = {}  #: start, rank and operation of buffered sends
         self.ranks = [
             _Rank(start_ns + 5000 * rank, np.random.default_rng([options.seed, rank])) for rank in range(options.ranks)
@@ -90,9 +90,9 @@ class Clock:
 
     def step(self, number: int) -> list[StepTimes]:
         """Play one step on every rank."""
-        which = 0 if self.options.waits_in(number) else 1
+        waits = self.options.waits_in(number)
         self.sent.clear()
-        plays = {rank: self._play(rank, number, self.programs[rank][which]) for rank in range(len(self.ranks))}
+        plays = {rank: self._play(rank, number, self.programs[rank][waits]) for rank in range(len(self.ranks))}
         at = {rank: self._go_on(play, None) for rank, play in plays.items()}
         while met := {rank: moment for rank, moment in at.items() if isinstance(moment, _Meeting)}:
             answers = self._answers(met)

@@ -7,13 +7,15 @@ the figures of the whole file, and the memory needed is that of one step. Else a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from simulator.program import Bools, GpuOp, Int64s
 
+T = TypeVar("T")
 TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
 CATEGORIES = ("host_wait", "kernel_wait", "other")
 SHORT_GAP_NS, RUNTIME_OUTLIER_NS, DELAY_OUTLIER_NS, FULL_QUEUE = 30_000, 50_000, 100_000, 1024
@@ -21,6 +23,14 @@ SHORT_GAP_NS, RUNTIME_OUTLIER_NS, DELAY_OUTLIER_NS, FULL_QUEUE = 30_000, 50_000,
 
 def _type_of(op: GpuOp) -> str:
     return "MEMORY" if op.category != "kernel" else "COMMUNICATION" if op.collective else "COMPUTATION"
+
+
+def _places(values: Iterable[T]) -> dict[T, Int64s]:
+    """Where each value is."""
+    places = defaultdict[T, list[int]](list)
+    for place, value in enumerate(values):
+        places[value].append(place)
+    return {value: np.array(places[value], np.int64) for value in sorted(places)}
 
 
 def sweep(times: Int64s, changes: Int64s) -> tuple[Int64s, Int64s]:
@@ -77,18 +87,13 @@ class Truth:
     def __init__(self, ops: Sequence[GpuOp], device: str, launched: Bools | None = None) -> None:
         self.device = device
         self._all_launched = launched is None or bool(launched.all())
-        self._types = np.array([TYPES.index(_type_of(op)) for op in ops], np.int64)
-        self._streams = {
-            stream: _Stream(np.flatnonzero([op.stream == stream for op in ops]))
-            for stream in sorted({op.stream for op in ops})
-        }
-        self._names: dict[tuple[str, str], Int64s] = {}
-        self._kinds: dict[str, Int64s] = {}
+        types = [_type_of(op) for op in ops]
+        self._types = np.array([TYPES.index(each) for each in types], np.int64)
+        self._streams = {stream: _Stream(rows) for stream, rows in _places(op.stream for op in ops).items()}
         self._sizes = np.array([op.bytes for op in ops], np.int64)
-        for key in sorted({(_type_of(op), op.name) for op in ops}):
-            self._names[key] = np.flatnonzero([(_type_of(op), op.name) == key for op in ops])
-        for kind in sorted({self._kind(op) for op in ops if op.category != "kernel"}):
-            self._kinds[kind] = np.flatnonzero([op.category != "kernel" and self._kind(op) == kind for op in ops])
+        self._names = _places(zip(types, (op.name for op in ops), strict=True))
+        self._kinds = _places(self._kind(op) if op.category != "kernel" else "" for op in ops)
+        self._kinds.pop("", None)
         self._by_name: dict[tuple[str, str], list[int]] = {}
         self._copies = {kind: [0, 0, 0] for kind in self._kinds}
         self._sums = dict.fromkeys(
