@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,7 @@ def dimensions_of(options: JobOptions, kind: str) -> set[str]:
     return within | data if gathers else within or data
 
 
+@lru_cache(4)
 def job(options: JobOptions) -> Answer:
     """The answer for a simulated job."""
     with tempfile.TemporaryDirectory() as folder:

@@ -425,6 +425,8 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
         assert perfetto.rows(OUTSIDE) == [(0,)]
         sized = bool((rows.matched.bytes[rows.matched.instance[part]] > 0).any())
         assert (perfetto.rows(BANDWIDTHS) != [(0,)]) == sized
+        if member > 1:  # all are made alike, and each is loaded for seconds
+            continue
         perfetto.load(Path(trace.source.path))
         of_source = perfetto.problems()
         for path in (chrome, bundle):

@@ -271,6 +271,7 @@ def test_traces_that_share_no_collectives_are_no_job(tmp_path: Path, augment: Au
 
 def test_a_run_with_nothing_to_do_opens_no_file_and_makes_no_figure(tmp_path: Path, augment: Augment) -> None:
     simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "in")
+    (tmp_path / "in" / "no_trace.json").write_text('{"schema": "1", "nodes": [{}]}')
     assert augment("run", tmp_path / "in", "-o", tmp_path / "o").code == 0
     opened: list[str] = []
 

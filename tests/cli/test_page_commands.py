@@ -73,12 +73,19 @@ def commands(page: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the pages' commands are run."""
-    job = [path for path, _ in simulate(JobOptions(ranks=4, steps=7, layers=2, stacks=True), tmp_path / "traces")]
-    for truth in (tmp_path / "traces").glob("*.truth.json"):
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    simulate(JobOptions(ranks=4, steps=7, layers=1, stacks=True), folder)
+    for truth in folder.glob("*.truth.json"):
         truth.unlink()
+    return folder
+
+
+@pytest.fixture
+def folder(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the pages' commands are run."""
+    job = sorted(shutil.copytree(traces, tmp_path / "traces").iterdir())
     for name in ("rank0", "before", "after", "control", "test"):
         for suffix in (".pt.trace.json.gz", ".json.gz"):
             shutil.copy(job[0], tmp_path / f"{name}{suffix}")

@@ -103,7 +103,6 @@ def test_without_shapes_it_is_merely_possible() -> None:
 # Real recordings, in which time stands still for everything but a kernel, at times.
 
 RECORDED = (
-    "hta_trace_diff_pair/control.json.gz",
     "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
     "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
     "rtx3060_luatil/trace_04.json.gz",

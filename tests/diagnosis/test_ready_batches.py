@@ -93,7 +93,6 @@ def test_a_simulated_loader_and_the_same_on_a_slow_machine(
 @pytest.mark.parametrize(
     ("name", "waiting"),
     [
-        ("hta_trace_diff_pair/control.json.gz", 0),
         ("hta_trace_diff_pair/test.json.gz", 0),
         ("v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz", 4),
     ],

@@ -128,7 +128,7 @@ def has_odd_number(text: str) -> bool:
     return False
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(texts=events_texts())
 def test_both_ways_agree(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("args") / "trace.json"

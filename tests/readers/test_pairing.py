@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.arrays.types import NO_INDEX
@@ -187,7 +187,6 @@ def by_stacks(events: list[tuple[int, int, bool]]) -> list[int]:
     return end_of
 
 
-@settings(max_examples=400)
 @given(events=EVENTS)
 def test_both_ways_do_what_stacks_do(events: list[tuple[int, int, bool]]) -> None:
     begins = [event for event in events if event[2]]

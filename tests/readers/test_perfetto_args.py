@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.core.args import WANTED
@@ -70,7 +70,6 @@ CATEGORIES = ("cpu_op", "cpu_op", "cuda_sync", "kernel")
 
 
 @given(operators(25, st.lists(NAMES, max_size=4), VALUES, *CATEGORIES))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     both(made.read(tmp_path_factory.mktemp("made")))
 

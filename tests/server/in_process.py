@@ -30,7 +30,7 @@ from augment_server.storage.storage import Storage
 
 T = TypeVar("T")
 PATIENCE_S = 300.0  #: with what must come: a machine may be busy with much else
-SMALL = Limits(max_running_jobs=2, job_deadline_s=2 * PATIENCE_S)
+SMALL = Limits(max_running_jobs=1, job_deadline_s=2 * PATIENCE_S)
 CHUNK = 64 << 10
 
 

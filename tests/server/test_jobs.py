@@ -164,11 +164,11 @@ def test_the_deadline_holds_while_outputs_are_published(tmp_path: Path, monkeypa
 
 
 def test_too_much_memory(tmp_path: Path) -> None:
-    name = "k" * 1000
-    event = f',{{"ph": "X", "cat": "cpu_op", "name": "{name}%d", "pid": 0, "tid": 1, "ts": %d, "dur": 1}}'
+    event = f',\n{{"ph": "X", "cat": "cpu_op", "name": "{"k" * 1000}%d", "pid": 0, "tid": 1, "ts": %d, "dur": 1}}'
+    head = trace(tmp_path / "head.json").read_text().removesuffix("]}")
     path = tmp_path / "a.json.gz"  # of twice as much text as the process could take in without being watched
-    plain = trace(tmp_path / "a.json", more="".join(event % (n, n) for n in range(300_000)))
-    path.write_bytes(gzip.compress(plain.read_bytes(), 1))
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        file.writelines([head, *(event % (n, n) for n in range(300_000)), "]}"])
     with serving(tmp_path / "state", max_job_memory_bytes=100 << 20) as server:
         job = server.wait(server.create(server.upload(path)).name)
         assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_MEMORY", 8)

@@ -28,7 +28,6 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
 REAL = (
     "h100_8rank_modded_nanogpt/rank1.json.gz",  # begins in a backlog
-    "hta_trace_diff_pair/control.json.gz",
     "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
     "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
     "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",
@@ -56,7 +55,8 @@ def load(path: Path) -> Document:
 
 def _of_whole_ns(event: Event) -> Event:
     times = {key: event[key] for key in ("ts", "dur") if isinstance(event.get(key), Decimal | int)}
-    return event | {key: Decimal(value).quantize(_NS, ROUND_HALF_EVEN) for key, value in times.items()}
+    event.update((key, Decimal(value).quantize(_NS, ROUND_HALF_EVEN)) for key, value in times.items())
+    return event
 
 
 def save(document: Document, path: Path) -> Path:

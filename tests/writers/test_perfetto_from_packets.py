@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.core.trace import Trace
@@ -44,14 +44,13 @@ PACKETS = operators(20, st.lists(NAMES, max_size=4, unique=True), VALUES)
 
 
 @given(PACKETS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     folder = tmp_path_factory.mktemp("made")
     same_by_either_way(made.read(folder), folder)
 
 
 @given(PACKETS)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=10)
 def test_plain_kernels_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     folder = tmp_path_factory.mktemp("made")
     trace = made.read(folder)
