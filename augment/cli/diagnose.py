@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.cli.options import TRACE, client_of, debug, server_options
+from augment.cli.options import TRACE, FromStdin, client_of, debug, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client, Diagnosis
@@ -63,6 +63,8 @@ def command(
     for error in failures:
         complain(str(error))
     shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
+    spooled = {str(name) for name in inputs if isinstance(name, FromStdin)}
+    shown = [{**report, "input": "-"} if report["input"] in spooled else report for report in shown]
     if not shown:
         if not failures:
             complain(str(no_trace(", ".join(inputs))))
@@ -75,7 +77,7 @@ def command(
     for line in lines:
         emit(line)
     if form is None and len(inputs) == 1:
-        for line in _next(inputs[0]):
+        for line in _next("-" if spooled else inputs[0]):
             say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
     return 1 if failures or failed else 0
@@ -88,7 +90,7 @@ def _next(path: str) -> Iterator[str]:
 
     stem = path.removesuffix(METRICS_SUFFIX)
     written = [stem + writer.SUFFIX for writer in WRITERS] if stem != path else [path]
-    shown = next((name for name in written if os.path.exists(name)), None)
+    shown = next((name for name in written if name == "-" or os.path.exists(name)), None)
     if shown is None:  # a glob, a URL, or metrics alone
         return
     yield ""

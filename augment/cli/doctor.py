@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import TRACE, debug
+from augment.cli.options import TRACE, FromStdin, debug
 from augment.core.text import counted, exact_size, exact_time, share
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
             complain(str(error))
             continue
         seen += 1
+        if isinstance(name, FromStdin):
+            report["file"]["path"] = "standard input"
         if as_json:
             emit(json_line(report))
         else:

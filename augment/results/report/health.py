@@ -272,7 +272,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
 
 
 def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
-    title = report["input"] if report.get("rank") is None else f"rank {report['rank']}, {report['input']}"
+    name = "standard input" if report["input"] == "-" else report["input"]
+    title = name if report.get("rank") is None else f"rank {report['rank']}, {name}"
     yield plain(f"## {title}") if markdown else f"{title}:"
     yield ""
     yield (
