@@ -338,7 +338,8 @@ def own_steps(step_ns: float, own_ns: Int64s) -> Iterator[str]:
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
             f"A step of the job is the {three_digits(step_ns)} from the last rank's begin to the last one's finish; "
-            f"steps of ranks take {three_digits(own_ns.min())} to {three_digits(own_ns.max())}, as some begin earlier."
+            f"steps of ranks take at least {three_digits(own_ns.min())}, at most {three_digits(own_ns.max())}, as some "
+            "begin earlier."
         )
 
 
