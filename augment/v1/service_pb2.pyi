@@ -780,6 +780,61 @@ class WatchJobResponse(google.protobuf.message.Message):
 global___WatchJobResponse = WatchJobResponse
 
 @typing.final
+class WatchJobsRequest(google.protobuf.message.Message):
+    """The request of WatchJobs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: builtins.int
+    VIEW_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
+    filter: builtins.str
+    """As in ListJobsRequest. A job that no longer matches is not sent any more."""
+    resume_token: builtins.str
+    """The last resume_token that was read, of a watch with the same parent and filter."""
+    view: global___JobView.ValueType
+    """How much of each job is returned; JOB_VIEW_FULL if not set."""
+    parent: builtins.str
+    """"projects/PROJECT": whose jobs; empty: the caller's own project."""
+    def __init__(
+        self,
+        *,
+        filter: builtins.str = ...,
+        resume_token: builtins.str = ...,
+        view: global___JobView.ValueType = ...,
+        parent: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "parent", b"parent", "resume_token", b"resume_token", "view", b"view"]) -> None: ...
+
+global___WatchJobsRequest = WatchJobsRequest
+
+@typing.final
+class WatchJobsResponse(google.protobuf.message.Message):
+    """A changed job, or none if nothing has changed for a while."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: builtins.int
+    resume_token: builtins.str
+    """Set in messages without a job: with it, another watch goes on after all that came before."""
+    @property
+    def job(self) -> augment.v1.resources_pb2.Job:
+        """Its current state."""
+
+    def __init__(
+        self,
+        *,
+        job: augment.v1.resources_pb2.Job | None = ...,
+        resume_token: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "resume_token", b"resume_token"]) -> None: ...
+
+global___WatchJobsResponse = WatchJobsResponse
+
+@typing.final
 class UpdateJobRequest(google.protobuf.message.Message):
     """The request of UpdateJob."""
 

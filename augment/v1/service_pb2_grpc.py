@@ -102,6 +102,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/augment.v1.AugmentService/WatchJobs',
+                request_serializer=augment_dot_v1_dot_service__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
         self.UpdateJob = channel.unary_unary(
                 '/augment.v1.AugmentService/UpdateJob',
                 request_serializer=augment_dot_v1_dot_service__pb2.UpdateJobRequest.SerializeToString,
@@ -259,6 +264,15 @@ class AugmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchJobs(self, request, context):
+        """Watch all jobs of a list: first those that match, then each after each of its changes; or only what has changed since
+        a resume_token. After changes, and after 15 s without one, a message with a resume_token comes. A job may come twice;
+        one that is removed does not come.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdateJob(self, request, context):
         """Change what a job is called, its labels, or its priority. Its work does not change.
         """
@@ -409,6 +423,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.WatchJob,
                     request_deserializer=augment_dot_v1_dot_service__pb2.WatchJobRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.WatchJobResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.WatchJobsRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.WatchJobsResponse.SerializeToString,
             ),
             'UpdateJob': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateJob,
@@ -802,6 +821,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/WatchJob',
             augment_dot_v1_dot_service__pb2.WatchJobRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/augment.v1.AugmentService/WatchJobs',
+            augment_dot_v1_dot_service__pb2.WatchJobsRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.WatchJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -103,6 +103,15 @@ class AugmentServiceStub:
     15 s, because proxies end streams that are silent.
     """
 
+    WatchJobs: grpc.UnaryStreamMultiCallable[
+        augment.v1.service_pb2.WatchJobsRequest,
+        augment.v1.service_pb2.WatchJobsResponse,
+    ]
+    """Watch all jobs of a list: first those that match, then each after each of its changes; or only what has changed since
+    a resume_token. After changes, and after 15 s without one, a message with a resume_token comes. A job may come twice;
+    one that is removed does not come.
+    """
+
     UpdateJob: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.UpdateJobRequest,
         augment.v1.service_pb2.UpdateJobResponse,
@@ -263,6 +272,15 @@ class AugmentServiceAsyncStub:
     ]
     """Watch a job: its state now and after each change, including the final one. Without a change it is sent again after
     15 s, because proxies end streams that are silent.
+    """
+
+    WatchJobs: grpc.aio.UnaryStreamMultiCallable[
+        augment.v1.service_pb2.WatchJobsRequest,
+        augment.v1.service_pb2.WatchJobsResponse,
+    ]
+    """Watch all jobs of a list: first those that match, then each after each of its changes; or only what has changed since
+    a resume_token. After changes, and after 15 s without one, a message with a resume_token comes. A job may come twice;
+    one that is removed does not come.
     """
 
     UpdateJob: grpc.aio.UnaryUnaryMultiCallable[
@@ -449,6 +467,17 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[augment.v1.service_pb2.WatchJobResponse], collections.abc.AsyncIterator[augment.v1.service_pb2.WatchJobResponse]]:
         """Watch a job: its state now and after each change, including the final one. Without a change it is sent again after
         15 s, because proxies end streams that are silent.
+        """
+
+    @abc.abstractmethod
+    def WatchJobs(
+        self,
+        request: augment.v1.service_pb2.WatchJobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[augment.v1.service_pb2.WatchJobsResponse], collections.abc.AsyncIterator[augment.v1.service_pb2.WatchJobsResponse]]:
+        """Watch all jobs of a list: first those that match, then each after each of its changes; or only what has changed since
+        a resume_token. After changes, and after 15 s without one, a message with a resume_token comes. A job may come twice;
+        one that is removed does not come.
         """
 
     @abc.abstractmethod

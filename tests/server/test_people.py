@@ -66,11 +66,13 @@ def request_of(method: Any, project: str) -> Any:
         made.start.parent, made.start.file_name = project, "a.json"
     elif method.name == "Augment":
         made.start.file.parent, made.start.file.file_name = project, "a.json"
-    elif method.name.startswith(("Start", "BatchStart", "List", "Create", "BatchCreate", "UploadBytes")):
+    elif method.name.startswith(("Start", "BatchStart", "List", "Create", "BatchCreate", "UploadBytes", "WatchJobs")):
         if "parent" in made.DESCRIPTOR.fields_by_name:
             made.parent = f"{within}jobs/x" if method.name == "ListArtifacts" else project
         if method.name.startswith("Batch"):
             made.requests.add()
+        if method.name == "WatchJobs":
+            made.filter = "nothing = 1"  # else it would not end
     elif "name" in made.DESCRIPTOR.fields_by_name:
         made.name = f"{within}{kind}/x" + ("/artifacts/x" if "Artifact" in method.name else "")
     return made

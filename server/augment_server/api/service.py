@@ -43,7 +43,7 @@ from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED
 from augment_server.jobs.metrics_query import query
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
-from augment_server.storage.pages import Asked
+from augment_server.storage.pages import Asked, Tokens
 from augment_server.storage.places import Places
 from augment_server.storage.requests import Requests, expect_id
 from augment_server.storage.storage import Storage
@@ -52,6 +52,8 @@ from augment_server.storage.uploads import Uploads
 P = ParamSpec("P")
 T = TypeVar("T")
 _MOST_LINK = timedelta(hours=1)
+_LAST_NUMBER = (1 << 63) - 1  #: after all jobs of a version
+_TOGETHER_S = 0.1  #: changes of several jobs within this time are looked for together
 _MOST_NAMED = 10  #: of a call, in its line of the log
 CHUNK = 128 << 10  #: bytes of an artifact in one message
 HEARTBEAT_S = 15.0  #: a job that is watched is sent so often at least: proxies end streams that are silent for a minute
@@ -252,6 +254,40 @@ class Service(AugmentServiceServicer):
         caller, job_id = self._caller(context, request), id_of(request.name, "jobs")
         async for job in self._follow(caller, job_id, basic=_is_basic(request)):
             yield calls.WatchJobResponse(job=job)
+
+    @answering
+    async def WatchJobs(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Return the jobs of a list, and each again after each of its changes."""
+        caller, basic = self._caller(context, request, "", request.parent), _is_basic(request)
+        tokens = Tokens(self._storage.secret, f"watch {caller.realm} {request.filter}".encode())
+        since = tokens.read(request.resume_token, {1}, "resume_token")[0] if request.resume_token else 0
+        if since > await self._apart(self._storage.catalog.mark):
+            raise invalid("resume_token", "is of later than what this server knows: it was restored; begin without it")
+        sent: dict[str, int] = {}
+        with self._scheduler.watching_all() as watch:
+            while True:
+                running = watch.taken()
+                mark, place, count = await self._apart(self._storage.catalog.mark), (since - 1, _LAST_NUMBER), 0
+                while changed := await self._apart(self._jobs.changed_since, caller, place, request.filter, basic):
+                    for version, number, job in changed:
+                        place = (version, number)
+                        if sent.get(job.name) != version:
+                            count += 1
+                            yield calls.WatchJobsResponse(job=job)
+                        sent[job.name] = version
+                for job in await self._apart(self._jobs.running_among, caller, running, request.filter, basic):
+                    count += 1
+                    yield calls.WatchJobsResponse(job=job)
+                since, sent = mark, {name: version for name, version in sent.items() if version >= mark}
+                if count:  # all before it have come
+                    yield calls.WatchJobsResponse(resume_token=tokens.made([since]))
+                if self._scheduler.released:
+                    raise Refusal("DRAINING", "this server is stopping; go on with the resume_token", retry_s=5)
+                try:
+                    await asyncio.wait_for(watch.event.wait(), HEARTBEAT_S)
+                    await asyncio.sleep(_TOGETHER_S)
+                except asyncio.TimeoutError:
+                    yield calls.WatchJobsResponse(resume_token=tokens.made([since]))
 
     @answering
     async def UpdateJob(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -17,6 +17,7 @@ RIGHTS: Mapping[str, str | None] = {
     "GetJob": "viewer",
     "ListJobs": "viewer",
     "WatchJob": "viewer",
+    "WatchJobs": "viewer",
     "ListArtifacts": "viewer",
     "GetArtifact": "viewer",
     "ReadArtifact": "viewer",

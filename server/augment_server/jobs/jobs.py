@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.base.errors import Refusal, within
+from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.base.people import Caller, prefix_of
@@ -18,7 +18,7 @@ from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Overtaken, Part, Step
 from augment_server.jobs.queue_order import NEXT, WAITING, Turns, serve
 from augment_server.storage.catalog import Database, Row
-from augment_server.storage.filters import Field
+from augment_server.storage.filters import Field, condition_of
 from augment_server.storage.inputs import (
     NOTHING,
     Given,
@@ -30,13 +30,14 @@ from augment_server.storage.inputs import (
     is_plain,
     traces_of,
 )
-from augment_server.storage.pages import Asked, page, page_of
+from augment_server.storage.pages import MOST_CPU_S, Asked, page, page_of
 from augment_server.storage.storage import Storage, now_ns
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 _MOST_OVERTAKEN = 10
+_MOST_CHANGED = 200  #: changed jobs that are read together
 _MORE = "jobs = spent.jobs + excluded.jobs, cpu_ms = spent.cpu_ms + excluded.cpu_ms"
 _ADDED = f"ON CONFLICT (client, hour) DO UPDATE SET {_MORE}"
 _HOURS = 24  #: of which the CPU time of jobs counts
@@ -266,6 +267,30 @@ class Jobs:
         wanted = [state for state in (QUEUED, RUNNING, *FINAL) if state in states or not states]
         where = f"realm = ? AND state IN ({_marks(wanted) or 'NULL'})", [caller.realm, *wanted]
         return page(self._storage, "jobs", FIELDS, where, asked, partial(self._message, basic=basic))
+
+    def changed_since(
+        self, caller: Caller, place: tuple[int, int], filter_: str, basic: bool
+    ) -> list[tuple[int, int, v1.Job]]:
+        """The next jobs with a version from that of ``place`` on, with their places; none after the last.
+
+        Raises:
+            Refusal: the filter is invalid.
+        """
+        sql, values = condition_of(filter_, FIELDS)
+        query = f"SELECT * FROM jobs WHERE realm = ? AND (version, number) > (?, ?) AND {sql}"  # noqa: S608 - our own texts
+        query += f" ORDER BY version, number LIMIT {_MOST_CHANGED}"
+        try:
+            rows = self._storage.rows(query, caller.realm, *place, *values, cpu_s=MOST_CPU_S)
+        except TimeoutError as error:
+            raise invalid("filter", f"takes more than {MOST_CPU_S:g} s to look for; narrow it") from error
+        return [(row["version"], row["number"], self._message(row, basic=basic)) for row in rows]
+
+    def running_among(self, caller: Caller, jobs: Sequence[str], filter_: str, basic: bool) -> list[v1.Job]:
+        """Those of these jobs that run here and match: their progress is in no row."""
+        sql, values = condition_of(filter_, FIELDS)
+        query = f"SELECT * FROM jobs WHERE realm = ? AND id = ? AND {sql}"  # noqa: S608 - our own texts
+        rows = [self._storage.row(query, caller.realm, job, *values) for job in jobs if job in self._progress]
+        return [self._message(row, basic=basic) for row in rows if row]
 
     def _artifacts(self, job: Row) -> list[v1.Artifact]:
         rows = self._storage.rows("SELECT * FROM artifacts WHERE job = ? ORDER BY position", job["id"])

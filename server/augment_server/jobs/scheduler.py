@@ -40,6 +40,7 @@ _STORE_PAUSE_S = 5.0  #: before a job that cannot reach the store of bytes is tr
 _WATCH_S = 0.1  #: how often the free room is looked at while a whole job works
 _LONG_S = 60.0  #: how long a client waits for another's jobs to end by themselves
 _LOOK_S = 10.0  #: how often to look for waiting jobs, in case a notification was lost
+_MOST_TOLD = 1000  #: jobs whose progress a watcher of many is told of together
 _TEND_S = 0.5  #: how often to tell other servers of progress, and to look whether attempts still count
 
 
@@ -74,6 +75,26 @@ class _Attempt:
             raise self.late()
 
 
+class ListWatch:
+    """What a watcher of many jobs is told: that some changed, and which of them, as far as these are few."""
+
+    def __init__(self) -> None:
+        self.event, self.jobs = asyncio.Event(), set[str]()
+
+    def tell(self, job: str) -> None:
+        """Note that a job has changed; empty: perhaps any."""
+        if job and len(self.jobs) < _MOST_TOLD:
+            self.jobs.add(job)
+        self.event.set()
+
+    def taken(self) -> list[str]:
+        """The jobs since the last call."""
+        self.event.clear()
+        jobs = sorted(self.jobs)
+        self.jobs.clear()
+        return jobs
+
+
 class Scheduler:
     """Runs the waiting jobs."""
 
@@ -91,6 +112,7 @@ class Scheduler:
         self._beginning = asyncio.Lock()  # held while the database and _attempts are updated
         self._cancelling: set[asyncio.Task[None]] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._list_watchers: set[ListWatch] = set()
         self._telling: dict[str, asyncio.TimerHandle] = {}
         self._progress: dict[str, JobProgress] = {}  # progress of running jobs
         self._without_store: dict[str, float] = {}  # jobs that wait for the store of bytes, and since when
@@ -130,7 +152,7 @@ class Scheduler:
 
     def _elsewhere(self, job: str) -> None:
         """A job has changed in the catalog, perhaps by another server; empty: perhaps any has."""
-        for each in [job] if job else list(self._watchers):
+        for each in [job] if job else ["", *self._watchers]:
             self.changed(each)
         self._wake.set()
         if not job or any(attempt.begun.id == job for attempt in self._attempts):
@@ -198,6 +220,7 @@ class Scheduler:
 
     def queued(self, job: str) -> None:
         """Announce a new job."""
+        self.changed(job)
         self._observer.job_queued(job)
         self.wake(job)
 
@@ -217,8 +240,20 @@ class Scheduler:
             if not self._watchers[job]:
                 del self._watchers[job]
 
+    @contextlib.contextmanager
+    def watching_all(self) -> Iterator[ListWatch]:
+        """What is told of the change of any job."""
+        watch = ListWatch()
+        self._list_watchers.add(watch)
+        try:
+            yield watch
+        finally:
+            self._list_watchers.discard(watch)
+
     def changed(self, job: str) -> None:
         """Notify watchers now."""
+        for watch in self._list_watchers:
+            watch.tell(job)
         if timer := self._telling.pop(job, None):
             timer.cancel()
         for event in self._watchers.get(job, ()):
@@ -228,7 +263,7 @@ class Scheduler:
         """Notify watchers soon, of several changes at once."""
         if self._catalog.is_shared:
             self._unsaved.add(job)
-        if job in self._watchers and job not in self._telling:
+        if (job in self._watchers or self._list_watchers) and job not in self._telling:
             self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self.changed, job)
 
     async def cancel(self, job: str) -> None:
@@ -535,6 +570,8 @@ class Scheduler:
         for events in self._watchers.values():
             for event in events:
                 event.set()
+        for watch in self._list_watchers:
+            watch.tell("")
 
     async def close(self) -> None:
         """Stop."""

@@ -121,6 +121,7 @@ CREATE TABLE IF NOT EXISTS requests (  -- that have been answered
     at_ns INTEGER NOT NULL,
     PRIMARY KEY (realm, method, request_id)
 );
+CREATE TABLE IF NOT EXISTS versions (id INTEGER PRIMARY KEY, last INTEGER NOT NULL);  -- of jobs, in SQLite
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS usage (client TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS spent (  -- by the jobs of a client in an hour since 1970: how many ended, what they took
@@ -142,13 +143,18 @@ ADDED = {
         "due_ns": "INTEGER NOT NULL DEFAULT 0",  # created_ns, earlier for each level of priority
         "changed_ns": "INTEGER",  # when one of the columns above was changed by its owner
         "creator": "TEXT NOT NULL DEFAULT ''",  # who created it, if it is of a project
+        "version": "INTEGER NOT NULL DEFAULT 0",  # grows with each change, of all jobs
         "folder": "TEXT NOT NULL DEFAULT ''",  # the key of that with its artifacts; empty: an earlier version's
         **_ATTEMPT,
     },
     "parts": _ATTEMPT,
 }
 #: what needs the added columns
-LATER = "CREATE INDEX IF NOT EXISTS jobs_waiting ON jobs (client, due_ns, number) WHERE state = 1"  # STATE_QUEUED
+LATER = (
+    "CREATE INDEX IF NOT EXISTS jobs_waiting ON jobs (client, due_ns, number) WHERE state = 1",  # STATE_QUEUED
+    "CREATE INDEX IF NOT EXISTS jobs_by_version ON jobs (realm, version, number)",
+)
+CHANGING = "state, progress, changed_ns"  #: columns of a job that its watchers are told of
 FORM = 2  #: version of the tables; 0: not recorded. A server refuses a later one than its own
 
 #: the bytes of an upload that count for its client: those that have arrived; equal contents count once
@@ -254,7 +260,8 @@ def add_columns(database: Database, columns: Callable[[str], set[str]]) -> None:
         for name, kind in added.items():
             if name not in there:
                 database.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-    database.execute(LATER)
+    for statement in LATER:
+        database.execute(statement)
 
 
 def count_bytes(database: Database) -> None:
@@ -301,6 +308,12 @@ class Embedded:
                     f"DROP TRIGGER IF EXISTS {name};"
                     f"CREATE TRIGGER {name} {moment} {event} ON {table} BEGIN {change} END;"
                 )
+            for name, event in (("job_first", "INSERT"), ("job_next", f"UPDATE OF {CHANGING}")):
+                change = "UPDATE versions SET last = last + 1;"
+                change += "UPDATE jobs SET version = (SELECT last FROM versions) WHERE id = NEW.id;"
+                self._writer.execute(f"DROP TRIGGER IF EXISTS {name}")
+                self._writer.execute(f"CREATE TRIGGER {name} AFTER {event} ON jobs BEGIN {change} END")
+            self._writer.execute("INSERT INTO versions VALUES (0, 0) ON CONFLICT (id) DO NOTHING")
             self._writer.execute("DROP TRIGGER IF EXISTS job_parts_less")  # of an earlier version
             self._writer.execute("BEGIN IMMEDIATE")
             count_bytes(self._writer)
@@ -401,6 +414,12 @@ class Embedded:
         """The first row of a query; None without one."""
         rows = self.rows(query, *values)
         return rows[0] if rows else None
+
+    def mark(self) -> int:
+        """What no version of a job is below that is committed from now on."""
+        row = self.row("SELECT last FROM versions")
+        assert row
+        return int(row["last"]) + 1
 
     def version(self) -> object:
         """Changes with each change of a job."""

@@ -74,7 +74,7 @@ def page(
     size, order = min(asked.size or PAGE, MOST_PAGE), order_of(asked.order_by, fields)
     conditions = [where, condition_of(asked.filter, fields)]
     scope = msgspec.json.encode([table, *where, asked.filter, asked.order_by])
-    tokens = _Tokens(storage.secret, scope)
+    tokens = Tokens(storage.secret, scope)
     columns = ", ".join(f"{column} AS place{at}" for at, column in enumerate(order.columns))
     if asked.token:
         before = tokens.read(asked.token, {1, len(order.columns)})
@@ -122,7 +122,7 @@ def page_of(storage: Storage, scope: str, entries: Sequence[M], asked: Asked) ->
     """
     if asked.size < 0:
         raise invalid("page_size", "must not be negative")
-    tokens = _Tokens(storage.secret, scope.encode())
+    tokens = Tokens(storage.secret, scope.encode())
     begin = end = int(tokens.read(asked.token, {1})[0]) if asked.token else 0
     most, left = min(asked.size, MOST_PAGE) or len(entries), MOST_BYTES
     while end < len(entries) and end - begin < most and left > 0:
@@ -131,8 +131,8 @@ def page_of(storage: Storage, scope: str, entries: Sequence[M], asked: Asked) ->
     return list(entries[begin:end]), tokens.made([end]) if end < len(entries) else ""
 
 
-class _Tokens:
-    """Tokens of one list: an authentication code, and the place, encrypted with a key stream from key and code."""
+class Tokens:
+    """Tokens of a list or watch: an authentication code, and the place, encrypted with a key stream of key and code."""
 
     def __init__(self, key: bytes, scope: bytes) -> None:
         self._key, self._scope = key, scope
@@ -143,7 +143,7 @@ class _Tokens:
         code = self._code(text)
         return base64.urlsafe_b64encode(code + self._hidden(text, code)).decode().rstrip("=")
 
-    def read(self, token: str, counts: Container[int]) -> list[Any]:
+    def read(self, token: str, counts: Container[int], field: str = "page_token") -> list[Any]:
         """The place in a token, as many values as ``counts`` has.
 
         Raises:
@@ -159,7 +159,7 @@ class _Tokens:
             place = None
         if not isinstance(place, list) or len(place) not in counts:
             what = "must be the next_page_token of the same list, with the same filter and order"
-            raise invalid("page_token", what)
+            raise invalid(field, what if field == "page_token" else f"must be a {field} of the same list and server")
         return place
 
     def _code(self, text: bytes) -> bytes:

@@ -59,6 +59,7 @@ _NAMES = (  # SQLite's name of a type, and ours; texts are compared by their byt
 )
 #: the time by the database's clock, ns
 _NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000000000 AS BIGINT)"
+_MARK = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"  # all transactions before it have ended
 _FORM_TABLE = "CREATE TABLE IF NOT EXISTS form (version BIGINT NOT NULL)"
 #: functions that SQLite has, and what tells servers of changes
 _FUNCTIONS = r"""
@@ -74,6 +75,11 @@ CREATE OR REPLACE FUNCTION tell_of_job() RETURNS trigger LANGUAGE plpgsql AS $$
 CREATE OR REPLACE TRIGGER job_new AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION tell_of_job();
 CREATE OR REPLACE TRIGGER job_changed AFTER UPDATE OF state, progress, changed_ns ON jobs
     FOR EACH ROW EXECUTE FUNCTION tell_of_job();
+CREATE OR REPLACE FUNCTION version_of_job() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN NEW.version := pg_current_xact_id()::text::bigint; RETURN NEW; END $$;
+CREATE OR REPLACE TRIGGER job_first BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION version_of_job();
+CREATE OR REPLACE TRIGGER job_next BEFORE UPDATE OF state, progress, changed_ns ON jobs
+    FOR EACH ROW EXECUTE FUNCTION version_of_job();
 CREATE OR REPLACE FUNCTION tell_of_steps() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM pg_notify('augment', NEW.job); RETURN NULL; END $$;
 CREATE OR REPLACE TRIGGER steps_ready AFTER UPDATE OF ready ON wholes
@@ -223,6 +229,8 @@ class Postgres:
             row = db.execute("SELECT value FROM secrets WHERE name = 'catalog'").fetchone()
             assert row
             self.id = bytes(row["value"]).decode()
+            later = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"  # of another cluster, before a restore
+            db.raw(f"UPDATE jobs SET version = 0 WHERE version >= {later}")  # noqa: S608 - our own
         with self._borrowed() as connection:
             self._renew(connection)
         self._listener = threading.Thread(target=self._listen, daemon=True, name="catalog")
@@ -396,6 +404,12 @@ class Postgres:
             with contextlib.suppress(queue.Empty):
                 while True:
                     idle.get_nowait().real.close()
+
+    def mark(self) -> int:
+        """What no version of a job is below that is committed from now on."""
+        row = self.row(f"SELECT {_MARK}")
+        assert row
+        return int(row[0])
 
     def version(self) -> object:
         """Changes with each change of a job by this server, and soon after one by another."""
