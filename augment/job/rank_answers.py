@@ -285,7 +285,8 @@ def _place(summary: RankSummary, problem: dict[str, Any]) -> str:
     """Where a rank's finding can be seen; empty if that is not known."""
     if summary.rank is None or problem.get("start_ns") is None:
         return ""
-    return f" (augment open FOLDER --rank {summary.rank} --at {period(problem['start_ns'], problem['dur_ns'])})"
+    at = period(problem["start_ns"], problem["dur_ns"])
+    return f"; see it: `augment open FOLDER --rank {summary.rank} --at {at}`"
 
 
 def problems_of(outcome: Outcome) -> Problems:
