@@ -29,6 +29,7 @@ from augment.readers import read
 from simulator import JobOptions, simulate
 from simulator.job import START_NS
 from simulator.kineto import BASE_TIME_NS
+from simulator.options import Ranks, among
 
 SHAPES = (
     {"ranks": 2}, {"ranks": 4}, {"ranks": 8, "collectives": "fsdp"}, {"ranks": 8, "tp": 2, "layers": 2},
@@ -47,8 +48,8 @@ LARGE = (
     {}, {"collectives": "fsdp"}, {"tp": 4}, {"tp": 8, "collectives": "fsdp"}, {"pp": 2, "microbatches": 2},
     {"tp": 4, "pp": 2, "microbatches": 2}, {"collective_args": "no_seq"}, {"sync_every": 0, "run_ahead": 1},
 )  # fmt: skip
-#: "backlog": the recording begins while the slow rank works off what was launched before
-KINDS = ("compute", "host", "once", "communication", "backlog")
+#: "backlog": the recording begins while the slow rank works off what was launched before; "together": a group is slow
+KINDS = ("compute", "host", "once", "communication", "backlog", "together")
 #: slow links need other groups of equal data to be compared with
 LINKS = (
     {"ranks": 16, "tp": 2, "layers": 2}, {"ranks": 16, "tp": 4, "layers": 2},
@@ -56,14 +57,16 @@ LINKS = (
 )  # fmt: skip
 
 
-def options_of(seed: int, kind: str, many: int = 0) -> tuple[JobOptions, int | None, str]:
-    """A job (of so ``many`` ranks), the rank at fault (None for no rank), and the cause."""
+def options_of(seed: int, kind: str, many: int = 0) -> tuple[JobOptions, Ranks, str]:
+    """A job (of so ``many`` ranks), the rank or ranks at fault (None for no rank), and the cause."""
     random = np.random.default_rng([seed, 77])
     shape = {"ranks": many, "layers": 2, **LARGE[seed % len(LARGE)]} if many else dict(SHAPES[seed % len(SHAPES)])
     if kind == "communication":
         shape = (
             {"ranks": many, "tp": (2, 4)[seed % 8 // 4], "layers": 2} if many else dict(LINKS[seed // len(KINDS) % 4])
         )
+    if kind == "together":
+        shape = {"ranks": many or (8, 16)[seed % 2], "layers": 2, **({"tp": (2, 4)[seed // 2 % 2]} if seed % 3 else {})}
     ranks = int(shape["ranks"])  # type: ignore[call-overload]
     offsets = (0, *random.integers(-(10**9), 10**9, ranks - 1).tolist())
     drifts = (0.0, *random.uniform(-30, 30, ranks - 1).tolist())
@@ -82,6 +85,12 @@ def options_of(seed: int, kind: str, many: int = 0) -> tuple[JobOptions, int | N
     if kind == "backlog":
         late = replace(base, steps=7, sync_every=0, run_ahead=2, record_from=(float(random.uniform(1.2, 1.8)),))
         return replace(late, straggler=rank, straggler_factor=float(random.uniform(1.15, 1.6))), rank, "compute"
+    if kind == "together":
+        size = base.tp if base.tp > 1 else ranks // 2
+        group = tuple(range(rank // size * size, rank // size * size + size))
+        if seed % 4 < 2:
+            return replace(base, straggler=group, straggler_factor=float(random.uniform(1.15, 1.6))), group, "compute"
+        return replace(base, host_stall_rank=group, host_stall_us=float(random.uniform(1500, 6000))), group, "host"
     if kind == "communication":
         return replace(base, slow_link=rank, slow_link_factor=float(random.uniform(4, 8))), rank, "communication"
     return base, None, ""
@@ -113,6 +122,8 @@ def judged(seed: int, kind: str, many: int = 0) -> tuple[bool, Answer, JobOption
     rows = result.verdict.rows
     if rank is None:
         return not rows, result, options
+    if isinstance(rank, tuple):
+        return [(tuple(row.ranks), row.cause) for row in rows] == [(rank, cause)], result, options
     if len(rows) != 1 or rows[0].cause != cause or rows[0].dimension not in dimensions_of(options, kind):
         return False, result, options
     in_group = rows[0].rank is None and str(rank) in re.findall(r"\d+", rows[0].evidence.partition("[")[2])
@@ -161,7 +172,7 @@ def main(seeds: int, many: int = 0, start: int = 0) -> None:
         of_kind[kind] += 1
         clocks += clocks_apart(result, options)
         rank = options_of(seed, kind, many)[1]
-        named += sum(row.rank not in (rank, None) for row in result.verdict.rows)
+        named += sum(row.rank not in (*among(rank), None) for row in result.verdict.rows)
         if not good:
             rows = [(row.rank, row.cause, row.dimension) for row in result.verdict.rows]
             print(f"seed {seed}, {kind}, {options_of(seed, kind, many)[1:]}: {rows} {' '.join(result.verdict.text)}")

@@ -97,7 +97,7 @@ class Answer(Struct, frozen=True, dict=True):
     @cached_property
     def judgement(self) -> Judgement:
         """Who holds the job up, and what would be gained."""
-        return Judgement(self.matched, self.clocks, self.summaries, self.dimensions)
+        return Judgement(self.matched, self.clocks, self.summaries, self.dimensions).of_groups()
 
     @cached_property
     def dimensions(self) -> Dimensions:

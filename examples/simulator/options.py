@@ -66,6 +66,13 @@ TIMES = frozenset((
     "lost_every", "stretch",
 ))  # fmt: skip
 
+Ranks = int | tuple[int, ...] | None
+
+
+def among(ranks: Ranks) -> tuple[int, ...]:
+    """The ranks."""
+    return ranks if isinstance(ranks, tuple) else () if ranks is None else (ranks,)
+
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
@@ -90,7 +97,7 @@ class JobOptions:
     clock_drift_ppm: tuple[float, ...] = ()  #: how much faster each rank's clock goes, in millionths
     end_spread_ns: float = 0.0  #: standard deviation of the ends of a collective among its ranks
     uneven_buckets: bool = False  #: collectives of four sizes, each a quarter of the one before
-    straggler: int | None = None  #: a rank whose kernels run slower
+    straggler: Ranks = None  #: a rank, or several, whose kernels run slower
     straggler_factor: float = 1.4
     slow_link: int | None = None  #: a rank whose collectives and messages move data slower
     slow_link_factor: float = 3.0
@@ -101,7 +108,7 @@ class JobOptions:
     slow_percent: float = 20.0  #: ... take so much longer
     extra_operator: str | None = None  #: an operator added to each layer's forward
     drop_collective: int | None = None  #: the collective of this index is left out of each step
-    host_stall_rank: int | None = None  #: on this rank only
+    host_stall_rank: Ranks = None  #: on this rank only, or these
     causes: bool = False  #: tell what everything waited for, too
     sync_every: int = 1  #: the host waits for the device at the end of every step, of every so many, or (0) of none
     run_ahead: int | None = None  #: where it does not (alone: nowhere) it waits for the end of the step so many before
@@ -139,7 +146,7 @@ class JobOptions:
             raise ValueError(f"unknown GPU {self.gpu!r}: one of {', '.join(GPUS)}")
         if self.ranks < 1 or self.layers < 1 or self.steps < 1:
             raise ValueError("ranks, layers and steps must be at least 1")
-        if self.straggler is not None and not 0 <= self.straggler < self.ranks:
+        if any(not 0 <= rank < self.ranks for rank in among(self.straggler)):
             raise ValueError(f"straggler {self.straggler} is no rank of 0 to {self.ranks - 1}")
         if self.write_ranks is not None and not all(0 <= rank < self.ranks for rank in self.write_ranks):
             raise ValueError(f"ranks to write must be among 0 to {self.ranks - 1}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.options import JobOptions
+from simulator.options import JobOptions, among
 from simulator.program import GpuOp, Int64s, Program, Sync
 
 LAUNCH_LATENCY_NS = 3200  #: from the start of a launch call to the earliest start on the GPU
@@ -162,9 +162,9 @@ class Clock:
         durs = self._draw(rank, base, extra=factor)
         costs[0] += BETWEEN_STEPS_NS
         stalls = options.host_stall_step in (None, number) and number % options.host_stall_every == 0
-        if stalls and options.host_stall_rank in (None, place):
+        if stalls and (options.host_stall_rank is None or place in among(options.host_stall_rank)):
             costs[program.stall_point] += round(options.host_stall_us * 1000)
-        if place == options.straggler:
+        if place in among(options.straggler):
             computes = np.array([op.category == "kernel" and not op.collective for op in program.ops])
             durs[computes] = np.rint(durs[computes] * options.straggler_factor).astype(np.int64)
         return costs, durs

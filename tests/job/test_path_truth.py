@@ -40,7 +40,8 @@ class Truth:
     """Walks back from the end of the job; ``moment`` is where it is."""
 
     def __init__(self, clock: Recorded) -> None:
-        self.played, self.ops, self.syncs = clock.played, clock.program.ops, clock.program.syncs
+        (program,) = clock.programs[0].values()  # one for all steps and ranks
+        self.played, self.ops, self.syncs = clock.played, program.ops, program.syncs
         self.ranks = range(clock.options.ranks)
 
     def walk(self) -> Iterator[Spent]:

@@ -157,6 +157,47 @@ def test_the_same_local_rank_of_each_node(fault: dict[str, Any], cause: str, tmp
     assert "Together at the median's speed a step would take " in result.verdict.text[0]
 
 
+#: jobs, and ranks that are late alike: all of a tensor-parallel group, half of a job
+TOGETHER = (
+    ({"tp": 2}, (2, 3), "dp", "all ranks of a tp group"),
+    ({"tp": 4, "ranks": 16}, (4, 5, 6, 7), "dp", "all ranks of a tp group"),
+    ({}, (4, 5, 6, 7), "dp", ""),
+    ({"pp": 2, "tp": 2, "layers": 4, "microbatches": 2}, (2, 3), "pp", "all ranks of a tp group"),
+)
+
+
+@pytest.mark.parametrize(
+    "fault", [("straggler", {"straggler_factor": 1.4}), ("host_stall_rank", {"host_stall_us": 6e3})]
+)
+@pytest.mark.parametrize(("job", "ranks", "waiting", "place"), TOGETHER)
+def test_groups_that_are_late_as_a_whole(
+    job: dict[str, Any], ranks: tuple[int, ...], waiting: str, place: str, fault: tuple[str, dict[str, float]]
+) -> None:
+    """Their ranks are no measure of each other. Truth: the same job without the fault."""
+    options = JobOptions(
+        **{"ranks": 8, "steps": 5, "layers": 3, "seed": 3, "jitter": 0.04, "end_spread_ns": 500.0, **job}
+    )
+    healthy, result = verdicts.job(options), verdicts.job(replace(options, **{fault[0]: ranks}, **fault[1]))
+    whole = result.judgement.recorded_ns
+    lost = 1 - healthy.judgement.recorded_ns / whole
+    (row,) = result.verdict.rows
+    assert (tuple(row.ranks), row.cause) == (ranks, "compute" if fault[0] == "straggler" else "host")
+    assert (row.dimension, row.place) == (waiting, place)
+    assert row.gain_ns / whole == pytest.approx(lost, abs=0.02)
+    assert sorted(member for member, _, _ in result.judgement.late_ranks) == list(ranks)
+    assert not healthy.verdict.rows
+
+
+def test_uneven_pipeline_stages() -> None:
+    """The device of one stage is slower; truth: a job whose stages compute for the mean."""
+    options = JobOptions(ranks=8, pp=2, layers=4, microbatches=4, steps=5, seed=3, jitter=0.04)
+    healthy, result = verdicts.job(options), verdicts.job(replace(options, straggler=(4, 5, 6, 7)))
+    (row,) = result.verdict.rows
+    assert (row.rank, row.ranks, row.cause, row.dimension) == (None, [4, 5, 6, 7], "uneven", "pp")
+    assert result.verdict.text[0].startswith("Pipeline stages are uneven: the devices of ranks 4 to 7 compute ")
+    assert not healthy.verdict.rows
+
+
 def test_a_single_late_rank_is_one_rank(tmp_path: Path) -> None:
     paths = [path for path, _ in simulate(replace(JOB, straggler=1), tmp_path)]
     result = answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], [path.name for path in paths])

@@ -75,6 +75,7 @@ class Stretches(Struct, frozen=True):
     ``row``: the row in ``matched`` of the collective at the end of the stretch. ``before``: a code of what is at its
     start: equal for the n-th collective of equal kind, size and sort of group in a step; -1 for the first step's begin.
     The last stretch of a rank's steps is from the collective ``row`` to their end, and ``before`` is :data:`LAST`.
+    ``until``: the same code of the collective ``row``.
     ``ts``: its end on the rank's clock. ``own_ns``: its length less the time of communication alone. ``parts``: what
     all of it consists of.
     """
@@ -82,6 +83,7 @@ class Stretches(Struct, frozen=True):
     member: MemberIndexes
     row: Int64s
     before: Int64s
+    until: Int64s
     ts: Int64s
     own_ns: Int64s
     parts: Parts
@@ -255,7 +257,7 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         sort = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.step)[1]
     size, used = len(matched.instance) + len(summaries), 0
     member_of = np.empty(size, matched.member.dtype)
-    row, begins, ends, own_ns = np.empty((4, size), np.int64)
+    row, begins, untils, ends, own_ns = np.empty((5, size), np.int64)
     parts = np.zeros((len(Parts._fields), size), np.int64)  # which takes no memory where nothing is written
     for member, summary in enumerate(summaries):
         rows = matched.rows_of(member)
@@ -270,22 +272,24 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         rows_, ts = rows_[is_after], ts[is_after]
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)
-        before = np.concatenate(([NO_INDEX], _numbered(sort[matched.instance[rows_]])))[:-1]
+        until = _numbered(sort[matched.instance[rows_]])
+        before = np.concatenate(([NO_INDEX], until))[:-1]
         before[since <= begin] = NO_INDEX  # it counts from there, as on ranks whose recording has nothing earlier
         if progress.step_count and len(ts) and progress.finish[member] > ts[-1]:
             finish = progress.finish[[member]]
             tail = summary.states.parts(ts[-1:], finish)
             spent = Parts(*(np.append(part, last) for part, last in zip(spent, tail, strict=True)))
             since, ts = np.append(since, ts[-1]), np.append(ts, finish)
-            rows_, before = np.append(rows_, rows_[-1]), np.append(before, LAST)
+            rows_, before, until = np.append(rows_, rows_[-1]), np.append(before, LAST), np.append(until, until[-1])
         place = slice(used, used + len(rows_))
-        member_of[place], row[place], begins[place], ends[place] = member, rows_, before, ts
+        member_of[place], row[place], begins[place], untils[place], ends[place] = member, rows_, before, until, ts
         own_ns[place] = ts - since - spent.communication
         for part, ns in zip(parts, spent, strict=True):
             if ns.any():
                 part[place] = ns
         used = place.stop
-    return Stretches(member_of[:used], row[:used], begins[:used], ends[:used], own_ns[:used], Parts(*parts[:, :used]))
+    row, begins, untils, ends, own_ns = (each[:used] for each in (row, begins, untils, ends, own_ns))
+    return Stretches(member_of[:used], row, begins, untils, ends, own_ns, Parts(*parts[:, :used]))
 
 
 def _as_launched(matched: Matched, summary: RankSummary, rows: Int64s) -> Places:
@@ -306,16 +310,15 @@ def _numbered(sort: Int64s) -> Int64s:
     return sort << 32 | ordinal
 
 
-def beside_peers(stretches: Stretches, values: Int64s, matched: Matched) -> tuple[Int64s, Bools]:
+def beside_peers(stretches: Stretches, values: Int64s, at: Int64s) -> tuple[Int64s, Bools]:
     """By how much each stretch's value exceeds the median of its peers'; and whether it has peers.
 
-    Peers are the stretches of other ranks between the same two collectives. Without peers the excess is 0.
+    Peers are the stretches of other ranks that are equal in ``at`` and in ``before``. Without peers the excess is 0.
     """
-    instance = matched.instance[stretches.row]
-    order = np.lexsort((values, stretches.before, instance))
+    order = np.lexsort((values, stretches.before, at))
     ordered = values[order]
     same = np.zeros(len(order), np.bool_)
-    same[1:] = (np.diff(instance[order]) == 0) & (np.diff(stretches.before[order]) == 0)
+    same[1:] = (np.diff(at[order]) == 0) & (np.diff(stretches.before[order]) == 0)
     starts = np.flatnonzero(~same)
     lengths = np.diff(np.append(starts, len(order)))
     first, count = np.repeat(starts, lengths), np.repeat(lengths, lengths)

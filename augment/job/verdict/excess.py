@@ -37,13 +37,14 @@ CAUSES: dict[Cause, tuple[str, ...]] = {
 
 class Excess(Struct, frozen=True):
     """``by_stretch``, and ``by_cause`` of each cause: int64 ns, parallel to ``stretches``, whose rows are those of
-    ``matched``. By member: the sum ``total_ns`` and its ``noise_ns``; ``causes``: the part of the sum that is due to
-    each cause; ``worst_ns``: the part in the step with the most; ``step_count``: its steps. ``lasting_ns`` and
-    ``lasting_causes``: of those stretches alone that are longer than the peers' in most steps, where a rank delays the
-    others though it is quicker elsewhere; 0 for few steps."""
+    ``matched``. ``at``, parallel, too, is where each ends: peers are equal in it. By member: the sum ``total_ns`` and
+    its ``noise_ns``; ``causes``: the part of the sum that is due to each cause; ``worst_ns``: the part in the step with
+    the most; ``step_count``: its steps. ``lasting_ns`` and ``lasting_causes``: of those stretches alone that are longer
+    than the peers' in most steps, where a rank delays the others though it is quicker elsewhere; 0 for few steps."""
 
     matched: Matched
     stretches: Stretches
+    at: Int64s
     by_stretch: Int64s
     by_cause: dict[Cause, Int64s]
     total_ns: Int64s
@@ -60,10 +61,15 @@ class Excess(Struct, frozen=True):
         return {CAUSES[cause]: values for cause, values in self.by_cause.items()}
 
 
-def excess_of(progress: WorkProgress, stretches: Stretches, members: int) -> Excess:
-    """The excess of all members."""
+def excess_of(progress: WorkProgress, stretches: Stretches, members: int, stage: Int64s | None = None) -> Excess:
+    """The excess of all members: beside the ranks in the same collectives, or with ``stage``, by member, beside all
+    ranks of its pipeline stage that do as many collectives of equal kind, size and sort of group: a group whose ranks
+    are all late is late beside other groups alone."""
     matched = progress.matched
-    by_stretch, has_peers = beside_peers(stretches, stretches.own_ns, matched)
+    at = matched.instance[stretches.row]
+    if stage is not None:
+        at = combinations(stretches.until, stage[stretches.member])[1]
+    by_stretch, has_peers = beside_peers(stretches, stretches.own_ns, at)
     total = sums(stretches.member, by_stretch, members)
     step = matched.step[matched.instance[stretches.row]]
     step = step + (stretches.before == LAST)  # as what lies between two steps is in the later one
@@ -74,7 +80,7 @@ def excess_of(progress: WorkProgress, stretches: Stretches, members: int) -> Exc
     by_cause, causes, lasting_causes = {}, {}, {}
     for cause, names in CAUSES.items():
         ns = stretches.parts.of(names)
-        excess = beside_peers(stretches, ns, matched)[0] if ns.any() else np.zeros(len(ns), np.int64)  # of no memory
+        excess = beside_peers(stretches, ns, at)[0] if ns.any() else np.zeros(len(ns), np.int64)  # of no memory
         by_cause[cause] = excess
         causes[cause] = sums(stretches.member, excess, members)
         lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
@@ -85,7 +91,7 @@ def excess_of(progress: WorkProgress, stretches: Stretches, members: int) -> Exc
         _noise(stretches.member, step, by_stretch, members),
         _usual(stretches.member[has_peers], by_stretch[has_peers], members),
     )
-    kept = matched, stretches, by_stretch, by_cause
+    kept = matched, stretches, at, by_stretch, by_cause
     return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
@@ -144,6 +150,7 @@ def _usual_at_place(member: MemberIndexes, step: Int64s, excess: Int64s) -> Floa
 # each step the slowest rank is the one whose work exceeds these means most.
 
 
+IN_EVERY_STEP = 1 / 3  #: of the mean: by how much the slowest is slower in each step, at least
 MOST_OFTEN = 0.5  #: of the steps in which one rank is the slowest: in more, it is that rank's
 
 
@@ -163,7 +170,7 @@ class Uneven(Struct, frozen=True):
 def beyond_mean(excess: Excess, values: Int64s) -> Int64s:
     """By how much the value of each stretch exceeds the mean of all ranks between the same collectives."""
     stretches = excess.stretches
-    _, same = combinations(excess.matched.instance[stretches.row], stretches.before)
+    _, same = combinations(excess.at, stretches.before)
     count = np.bincount(same)
     apart: Int64s = values - np.rint(np.bincount(same, values) / count).astype(np.int64)[same]
     return np.where(count[same] > 1, apart, 0)
@@ -177,8 +184,8 @@ def balanced(excess: Excess, summaries: Sequence[RankSummary]) -> Shift:
 
 
 def uneven(excess: Excess, summaries: Sequence[RankSummary]) -> Uneven | None:
-    """Whether another rank is the slowest in most of the steps; None if one rank is in more than half, or steps are
-    few."""
+    """Whether another rank is the slowest in most of the steps; None if one rank is in more than half, if the slowest
+    are slow in most steps, or if steps are few."""
     stretches, matched = excess.stretches, excess.matched
     if not len(stretches.row):
         return None
@@ -194,10 +201,16 @@ def uneven(excess: Excess, summaries: Sequence[RankSummary]) -> Uneven | None:
         slowest.append(int(places[np.argmax(in_step[places])]))
     if len(slowest) < FEWEST_STEPS or np.bincount(owner[slowest]).max() > MOST_OFTEN * len(slowest):
         return None
+    lasting = [float(np.median(in_step[(owner == owner[place]) & (number >= 0)])) for place in slowest]
+    if sum(lasting) > MOST_OFTEN * in_step[slowest].sum():
+        return None
+    slower = tuple(float(in_step[place] / max(usual[place], 1)) for place in slowest)
+    if min(slower) < IN_EVERY_STEP * sum(slower) / len(slower):
+        return None
     shift = Shift(stretches, -beyond, {CAUSES[cause]: values for cause, values in parts.items()}, summaries)
     return Uneven(
         shift,
-        tuple(float(in_step[place] / max(usual[place], 1)) for place in slowest),
+        slower,
         int(in_step[slowest].sum()),
         {cause: int(values[slowest].sum()) for cause, values in by_cause.items()},
     )

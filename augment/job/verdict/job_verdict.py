@@ -26,7 +26,7 @@ from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.parallel.group_roles import chains
-from augment.job.path.progress import CommonSteps, progress_of, stretches
+from augment.job.path.progress import CommonSteps, Stretches, WorkProgress, progress_of, stretches
 from augment.job.path.replay import Replay, Scale, Shift, replay_of
 from augment.job.ranks.dimension_names import UNKNOWN, WORLD, dimension_told
 from augment.job.ranks.summary import RankSummary, ranks_text
@@ -41,6 +41,7 @@ LEAST_ONCE = 0.05  #: the same, if less than that is left without the step with 
 LEAST_SHARED = 0.05  #: the same, of what all ranks wait for alike, beyond what one rank would gain,
 LEAST_SHARED_BY_ALL = 0.1  #: also where that is no single thing,
 LEAST_OF_EACH = 0.02  #: and what each of half of the ranks waits for it
+LEAST_OF_GROUPS = 0.03  #: the same, of groups that are late beside other groups
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
@@ -53,12 +54,31 @@ MOST_ERROR = 0.01  #: of the replay of the unchanged job
 
 
 class Judgement:
-    """The verdict of a job, and what it rests on."""
+    """The verdict of a job, and what it rests on. With ``stage``, by member, ranks are compared with all of their
+    pipeline stage, else with those in the same collectives."""
 
     def __init__(
-        self, matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary], dims: Dimensions
+        self,
+        matched: Matched,
+        clocks: Sequence[Clock],
+        summaries: Sequence[RankSummary],
+        dims: Dimensions,
+        stage: Int64s | None = None,
     ) -> None:
         self._matched, self._clocks, self._summaries, self._dims = matched, clocks, summaries, dims
+        self._stage = stage
+
+    def of_groups(self) -> Judgement:
+        """The judgement that names whole groups of ranks, which are late beside other groups alone, if this one names
+        nothing and that does; else this one."""
+        stage = stages(self._summaries, self._matched) if self.tells else None
+        if stage is None or self.step_count < FEWEST_STEPS or self._gain_unknown or self.verdict.rows:
+            return self
+        wide = Judgement(self._matched, self._clocks, self._summaries, self._dims, stage)
+        wide._parts = self._parts
+        least = LEAST_OF_GROUPS * self._time
+        named = [row for row in wide._joint_rows if len(row.ranks) > 1 and (row.gain_ns or 0) >= least]
+        return wide if named and named == wide._joint_rows else self
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -72,6 +92,7 @@ class Judgement:
         doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
         doubts += verdict_text.own_steps(self._step_time[0], self._own_time // max(self.step_count, 1))
         rows = self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
+        rows = rows or self._stage_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
@@ -143,23 +164,24 @@ class Judgement:
         }
 
     @cached_property
-    def _progress(self) -> tuple[Replay | None, Excess]:
-        """The replay, and the excess."""
+    def _parts(self) -> tuple[WorkProgress, Replay | None, Stretches]:
+        """The progress of the ranks, the replay, and the stretches."""
         progress = progress_of(self._matched, self._clocks, self._summaries)
-        return replay_of(progress), excess_of(progress, stretches(progress, self._summaries), len(self._summaries))
+        return progress, replay_of(progress), stretches(progress, self._summaries)
+
+    @cached_property
+    def _excess(self) -> Excess:
+        progress, _, parts = self._parts
+        return excess_of(progress, parts, len(self._summaries), self._stage)
 
     @property
     def _found_replay(self) -> Replay | None:
-        return self._progress[0] if len(self._matched) else None
+        return self._parts[1] if len(self._matched) else None
 
     @property
     def _replay(self) -> Replay:
         assert self._found_replay is not None
         return self._found_replay
-
-    @property
-    def _excess(self) -> Excess:
-        return self._progress[1]
 
     @property
     def excess(self) -> Excess | None:
@@ -383,7 +405,8 @@ class Judgement:
     @cached_property
     def _uneven_rows(self) -> list[Row]:
         """The row of uneven work, where balance gains more than twice what any rank alone would; else none."""
-        balance = uneven(self._excess, self._summaries) if not (self._gain_unknown or self._shared) else None
+        settled = self._gain_unknown or self._shared or self._stage is not None
+        balance = None if settled else uneven(self._excess, self._summaries)
         if balance is None:
             return []
         cause = main_cause(balance.causes, balance.excess_ns)
@@ -417,7 +440,8 @@ class Judgement:
         """The rows of the verdict. Ranks that are late alike, so that none gains alone, are one row with what all gain
         together; a rank that gains nothing, neither alone nor so, has none where others have, or all wait alike."""
         least = LEAST * self._time
-        if self._gain_unknown or self._uneven_rows or any(gain >= least for gain in self._gains.values()):
+        alone = self._stage is None and any(gain >= least for gain in self._gains.values())
+        if self._gain_unknown or self._uneven_rows or alone:
             return self._rank_rows
         alike: list[tuple[Cause, list[int]]] = []
         for member in (each for each in self._candidates.tolist() if not self._is_shared(each)):
@@ -444,13 +468,33 @@ class Judgement:
             return first
         each = [self._summaries[member] for member in members]
         hosts = {summary.host for summary in each}
+        within, others = self._groups_of(members)
+        whole = f"all ranks of a {within} group" if within else ""
         return replace(
             first,
+            dimension=others or first.dimension,
             host=hosts.pop() if len(hosts) == 1 else "",
             ranks=[summary.rank for summary in each if summary.rank is not None],
-            place=verdict_text.place_of(each, self._summaries),
+            place=verdict_text.place_of(each, self._summaries) or whole,
             charged_ns=sum(self._charged(member)[0] for member in members) // len(members),
         )
+
+    def _groups_of(self, members: Sequence[int]) -> tuple[str, str]:
+        """The dimension of a process group that consists of these members, and that in whose groups others wait for
+        them; each empty if there is none, or it is unknown."""
+        matched, whose = self._replay.progress.matched, set(members)
+        within, beyond = "", Counter[str]()
+        (groups, kinds), which = combinations(matched.group[matched.instance], matched.kind[matched.instance])
+        for place, (group, kind) in enumerate(zip(groups.tolist(), kinds.tolist(), strict=True)):
+            of_group = matched.member[which == place]
+            name = self._dims.of(group, matched.kinds[kind])
+            if name in (UNKNOWN, WORLD):
+                continue
+            if set(of_group.tolist()) == whose:
+                within = name
+            elif whose.intersection(of_group.tolist()) and not whose.issuperset(of_group.tolist()):
+                beyond[name] += int(np.count_nonzero(np.isin(of_group, members)))
+        return within, max(beyond, key=lambda name: beyond[name], default="")
 
     @property
     def _together(self) -> tuple[str, ...]:
@@ -526,6 +570,19 @@ class Judgement:
             evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
             figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
         )
+
+    @property
+    def _stage_rows(self) -> list[Row]:
+        """The row of pipeline stages that compute for unequally long, where balance gains much; else none."""
+        shift = None if self._gain_unknown else balanced_stages(self._replay, self._summaries)
+        gain = 0 if shift is None else self._saved(self._replay.time_ns(shift=shift))
+        if shift is None or gain < LEAST_UNEVEN * self._time:
+            return []
+        least = min(shift.factor.values())
+        ranks = sorted(self._summaries[each].rank or 0 for each, factor in shift.factor.items() if factor == least)
+        evidence = verdict_text.uneven_stages(ranks, 1 / least - 1)
+        figures = {"longer_ratio": 1 / least - 1}
+        return [Row(None, "", "pp", "uneven", gain, gain, "medium", evidence, figures, ranks)]
 
     @cached_property
     def _group_rows(self) -> list[Row]:
@@ -637,6 +694,19 @@ def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale |
         return None
     factor = compute.mean() / compute
     return Scale(summaries, {int(member): float(factor[stage]) for (_, stage), member in np.ndenumerate(members)})
+
+
+def stages(summaries: Sequence[RankSummary], matched: Matched) -> Int64s | None:
+    """The pipeline stage of each member; None if ranks send to each other, and it is not known of all."""
+    stage = np.zeros(len(summaries), np.int64)
+    if not (len(matched) and matched.is_pair().any()):
+        return stage
+    known = {rank: place for chain in chains(summaries) for place, rank in enumerate(chain)}
+    for member, summary in enumerate(summaries):
+        if summary.rank is None or summary.rank not in known:
+            return None
+        stage[member] = known[summary.rank]
+    return stage
 
 
 def _computed(summary: RankSummary) -> int:

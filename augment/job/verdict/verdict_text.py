@@ -130,6 +130,14 @@ def uneven(cause: Cause, slower: Sequence[float]) -> str:
     )
 
 
+def uneven_stages(ranks: Sequence[int], longer: float) -> str:
+    """What shows that pipeline stages compute for unequally long: the ranks of the slowest, and by how much more."""
+    return (
+        f"Pipeline stages are uneven: the devices of {ranks_text(ranks)} compute {100 * longer:.0f} % longer than the "
+        "mean of all stages"
+    )
+
+
 def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int) -> str:
     """What all ranks wait for alike: each for so long of its own steps."""
     ratio = waits_ns / steps_ns
@@ -208,7 +216,7 @@ def _host_beyond_peers(
     """What a member's host did while its device waited, in the stretches that are longer than those of its peers, by
     how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing."""
     stretches = excess.stretches
-    between = np.stack((excess.matched.instance[stretches.row], stretches.before))  # the same of peers
+    between = np.stack((excess.at, stretches.before))  # the same of peers
     late = (stretches.member == member) & (excess.by_stretch > 0)
     (_, _), which = combinations(*between)
     compared = np.isin(which, which[late])
