@@ -79,7 +79,7 @@ def test_a_whole_job_that_is_larger_than_the_disk(small: Path, folder: Path, tmp
         refusals = []
 
         def others() -> None:
-            while not ended.is_set():
+            while not ended.wait(0.05):
                 try:
                     name = server.upload(sent[0])
                     server.stub.DeleteUpload(calls.DeleteUploadRequest(name=name))

@@ -130,7 +130,7 @@ def bases(upload: str, earlier: str, folder: Path) -> dict[str, list[Message]]:
     creations = [calls.CreateJobRequest(spec=spec) for spec in specs]
     given: dict[str, list[Message]] = {
         "CreateJob": list(creations),
-        "BatchCreateJobs": [calls.BatchCreateJobsRequest(requests=[creation]) for creation in creations],
+        "BatchCreateJobs": [calls.BatchCreateJobsRequest(requests=creations[:1])],
         "StartUpload": [calls.StartUploadRequest(file_name="a.json")],
         "GetMetrics": [calls.GetMetricsRequest(name=earlier)],
     }
