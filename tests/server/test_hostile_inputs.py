@@ -7,7 +7,7 @@ import io
 import os
 import random
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,25 +36,28 @@ def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
-CASES = {
-    "random": (random.Random(0).randbytes(10 * MIB), "UNKNOWN_FORMAT"),
-    "empty": (b"", "UNKNOWN_FORMAT"),
-    "text": (b"hello\n" * 100, "UNKNOWN_FORMAT"),
-    "other JSON": (b'{"a": 1}', "UNKNOWN_FORMAT"),
-    "bomb of gzip": (spaces(200 * MIB), "LIMIT_EXCEEDED"),
-    "bomb in a bomb": (gzip.compress(spaces(200 * MIB)), "LIMIT_EXCEEDED"),
-    "bomb of zip": (zipped(b'{"traceEvents": [' + b" " * 200 * MIB), "LIMIT_EXCEEDED"),
-    "zip of several": (zipped(EVENT, EVENT), "UNKNOWN_FORMAT"),
-    "layers": (gzip.compress(gzip.compress(gzip.compress(gzip.compress(gzip.compress(EVENT))))), "UNKNOWN_FORMAT"),
-    "nested around": (b'{"x": ' + nested(MIB) + b', "traceEvents": []}', "MALFORMED_TRACE"),
-    "nested and open": (b'{"x": ' + b"[" * MIB, "MALFORMED_TRACE"),
-    "array of arrays": (nested(MIB), "UNKNOWN_FORMAT"),
-    "too many events": (b'{"traceEvents": [' + b",".join([EVENT] * 60_001) + b"]}", "LIMIT_EXCEEDED"),
+CASES: dict[str, tuple[Callable[[], bytes], str]] = {  #: made when they are needed
+    "random": (lambda: random.Random(0).randbytes(10 * MIB), "UNKNOWN_FORMAT"),
+    "empty": (lambda: b"", "UNKNOWN_FORMAT"),
+    "text": (lambda: b"hello\n" * 100, "UNKNOWN_FORMAT"),
+    "other JSON": (lambda: b'{"a": 1}', "UNKNOWN_FORMAT"),
+    "bomb of gzip": (lambda: spaces(200 * MIB), "LIMIT_EXCEEDED"),
+    "bomb in a bomb": (lambda: gzip.compress(spaces(200 * MIB)), "LIMIT_EXCEEDED"),
+    "bomb of zip": (lambda: zipped(b'{"traceEvents": [' + b" " * 200 * MIB), "LIMIT_EXCEEDED"),
+    "zip of several": (lambda: zipped(EVENT, EVENT), "UNKNOWN_FORMAT"),
+    "layers": (
+        lambda: gzip.compress(gzip.compress(gzip.compress(gzip.compress(gzip.compress(EVENT))))),
+        "UNKNOWN_FORMAT",
+    ),
+    "nested around": (lambda: b'{"x": ' + nested(MIB) + b', "traceEvents": []}', "MALFORMED_TRACE"),
+    "nested and open": (lambda: b'{"x": ' + b"[" * MIB, "MALFORMED_TRACE"),
+    "array of arrays": (lambda: nested(MIB), "UNKNOWN_FORMAT"),
+    "too many events": (lambda: b'{"traceEvents": [' + b",".join([EVENT] * 60_001) + b"]}", "LIMIT_EXCEEDED"),
     "a name too long": (
-        b'{"traceEvents": [' + EVENT.replace(b'"k"', b'"%s"' % (b"k" * 5001)) + b"]}",
+        lambda: b'{"traceEvents": [' + EVENT.replace(b'"k"', b'"%s"' % (b"k" * 5001)) + b"]}",
         "LIMIT_EXCEEDED",
     ),
-    "gzip cut at once": (gzip.compress(EVENT)[:12], "MALFORMED_TRACE"),
+    "gzip cut at once": (lambda: gzip.compress(EVENT)[:12], "MALFORMED_TRACE"),
 }
 
 
@@ -72,7 +75,8 @@ def job_of(server: Server, path: Path, data: bytes) -> v1.Job:
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_refused_with_its_reason(server: Server, tmp_path: Path, case: str) -> None:
-    data, reason = CASES[case]
+    make, reason = CASES[case]
+    data = make()
     job = job_of(server, tmp_path / "hostile.bin", data)
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, reason), job.error
     assert job.attempt_count == 1  # no worker died of it
@@ -90,7 +94,7 @@ def test_it_costs_only_what_is_broken(server: Server, tmp_path: Path) -> None:
 
 def test_the_server_lives_on(server: Server, tmp_path: Path) -> None:
     for case in ("random", "bomb of gzip", "nested around"):
-        job_of(server, tmp_path / "hostile.bin", CASES[case][0])
+        job_of(server, tmp_path / "hostile.bin", CASES[case][0]())
     path = trace(tmp_path / "fine.json")
     assert server.wait(server.create(server.upload(path)).name).state == v1.Job.STATE_SUCCEEDED
     assert not server.observer.logged

@@ -120,13 +120,12 @@ def bases(upload: str, earlier: str, folder: Path) -> dict[str, list[Message]]:
         v1.Input(uri=str(folder / "roots" / "served.json")),
     ]
     specs = [v1.JobSpec(augment=v1.AugmentSpec(input=source, only=["temporal_breakdown"])) for source in sources]
-    for source in sources:
-        specs += [
-            v1.JobSpec(job=v1.WholeJobSpec(augment=quick, inputs=[source])),
-            v1.JobSpec(diff=v1.DiffSpec(control=source, test=sources[0])),
-            v1.JobSpec(report=v1.ReportSpec(input=source)),
-            v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[source])),
-        ]
+    specs += [v1.JobSpec(job=v1.WholeJobSpec(augment=quick, inputs=[source])) for source in sources]
+    specs += [
+        v1.JobSpec(diff=v1.DiffSpec(control=sources[1], test=sources[0])),
+        v1.JobSpec(report=v1.ReportSpec(input=sources[1])),
+        v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=sources)),
+    ]
     creations = [calls.CreateJobRequest(spec=spec) for spec in specs]
     given: dict[str, list[Message]] = {
         "CreateJob": list(creations),
