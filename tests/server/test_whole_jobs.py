@@ -242,7 +242,7 @@ def test_the_inputs_must_be_the_callers(tmp_path: Path, traces: Traces) -> None:
 @pytest.mark.usefixtures("both_catalogs")
 def test_cancelled_in_the_midst(tmp_path: Path, traces: Traces) -> None:
     """All of its traces are let go of, and the next job gets the workers."""
-    with serving(tmp_path / "state") as server:
+    with serving(tmp_path / "state", max_running_jobs=2) as server:
         server.freeze()
         job = create(server, uploaded(server, traces))
         eventually(lambda: len(server.core._scheduler._attempts) == 2)
