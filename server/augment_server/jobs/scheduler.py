@@ -209,11 +209,13 @@ class Scheduler:
         if len(self._attempts) < self._workers.size or any(attempt.yielded for attempt in self._attempts):
             return
         waiting = await self._apart(self._jobs.waiting_s)
+        if not waiting:  # and meanwhile all attempts may have ended
+            return
         counts = Counter(attempt.begun.client for attempt in self._attempts)
         share = max(1, self._workers.size // len({*counts, *waiting}))
         above = [attempt for attempt in self._attempts if counts[attempt.begun.client] > share]
         above = [attempt for attempt in above if not attempt.work.done()]
-        if above and max(waiting.values(), default=-1.0) >= _LONG_S:
+        if above and max(waiting.values()) >= _LONG_S:
             newest = max(above, key=lambda attempt: (counts[attempt.begun.client], attempt.began_s))
             newest.yielded = True
             newest.work.cancel()
