@@ -150,7 +150,7 @@ def _usual_at_place(member: MemberIndexes, step: Int64s, excess: Int64s) -> Floa
 # each step the slowest rank is the one whose work exceeds these means most.
 
 
-IN_EVERY_STEP = 1 / 3  #: of the mean: by how much the slowest is slower in each step, at least
+IN_MOST_STEPS = 0.5  #: of the mean: by how much the slowest is slower in most steps, at least
 MOST_OFTEN = 0.5  #: of the steps in which one rank is the slowest: in more, it is that rank's
 
 
@@ -205,7 +205,7 @@ def uneven(excess: Excess, summaries: Sequence[RankSummary]) -> Uneven | None:
     if sum(lasting) > MOST_OFTEN * in_step[slowest].sum():
         return None
     slower = tuple(float(in_step[place] / max(usual[place], 1)) for place in slowest)
-    if min(slower) < IN_EVERY_STEP * sum(slower) / len(slower):
+    if np.median(slower) < IN_MOST_STEPS * np.mean(slower):
         return None
     shift = Shift(stretches, -beyond, {CAUSES[cause]: values for cause, values in parts.items()}, summaries)
     return Uneven(
