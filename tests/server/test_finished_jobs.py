@@ -17,7 +17,6 @@ from serving_process import augment
 
 from augment.client import Client
 from augment.compare.gate import limits_of
-from augment.errors import ServiceError, UsageError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from simulator import JobOptions, simulate
@@ -285,8 +284,3 @@ def test_a_hostile_metrics_file(server: Server, traces: Callable[..., list[Path]
         assert failed.error.reason != "INTERNAL", failed.error
     spec = v1.CheckSpec(tests=[job], baselines=[v1.Input(upload=server.upload(small(tmp_path / "small.json")))])
     assert asked(server, v1.JobSpec(check=spec)).state == SUCCEEDED
-
-
-def test_where_the_server_is_older(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client(server.address, patience_s=0) as client, pytest.raises((ServiceError, UsageError), match="jobs/no"):
-        client.cut("jobs/no", "x.json.gz", steps=(1, 1))

@@ -106,6 +106,9 @@ class Core:
 
     async def start(self) -> None:
         """Resume the unfinished work of an earlier server, and start."""
+        if backup := self._storage.catalog.backup:
+            what = f"the database was of an earlier version and is up to date now; {backup.name} is a copy from before"
+            self._observer.log(logging.INFO, what)
         loop = asyncio.get_running_loop()
 
         def lost() -> None:

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import itertools
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.errors import AugmentError
+from augment_server.storage.catalog import back_up
 from augment_server.storage.storage import CATALOG, Storage, store_owner
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def migrate(state: Path, catalog: str, store: str, tell: Tell) -> None:
         raise AugmentError(f"--state-dir {state}: has no state.db, so there is nothing to migrate")
     with contextlib.closing(Storage(state)) as source, contextlib.closing(opened(catalog)) as target:
         backup = source.root / "state.db.before-migration"
-        _back_up(source.root / "state.db", backup)
+        if not backup.exists():  # else that of an attempt before; a later one may follow changes by people
+            back_up(source.root / "state.db", backup)
         tell(f"{backup}: a copy of the database")
         name = hashlib.sha256(b"migrated" + source.secret).digest()
         done = target.row("SELECT 1 FROM secrets WHERE name = 'migrated' AND value = ?", name)
@@ -77,16 +78,6 @@ def migrate(state: Path, catalog: str, store: str, tell: Tell) -> None:
             count = _copy_rows(source, target, store, name, is_far=bool(there))
             tell(f"the database has {count} rows")
         (source.root / CATALOG).write_text(target.id, encoding="ascii")  # from now on no server without it starts here
-
-
-def _back_up(path: Path, backup: Path) -> None:
-    """Copy a database; one that lies there is older, and kept."""
-    if backup.exists():
-        return
-    half = backup.with_suffix(".half")
-    with contextlib.closing(sqlite3.connect(path)) as origin, contextlib.closing(sqlite3.connect(half)) as copy:
-        origin.backup(copy)
-    os.replace(half, backup)
 
 
 def _copy_bytes(source: Storage, bucket: Bucket) -> tuple[int, int]:

@@ -8,6 +8,8 @@ gets functions of SQLite's names for what it lacks, and its own names of types.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import secrets
 import sqlite3
 import threading
@@ -155,6 +157,8 @@ LATER = (
     "CREATE INDEX IF NOT EXISTS jobs_by_version ON jobs (realm, version, number)",
 )
 CHANGING = "state, progress, changed_ns"  #: columns of a job that its watchers are told of
+BACKUP = "state.db.before-upgrade"  #: the copy of a database in SQLite of an earlier version
+_NAME = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
 FORM = 2  #: version of the tables; 0: not recorded. A server refuses a later one than its own
 
 #: the bytes of an upload that count for its client: those that have arrived; equal contents count once
@@ -264,6 +268,32 @@ def add_columns(database: Database, columns: Callable[[str], set[str]]) -> None:
         database.execute(statement)
 
 
+def back_up(path: Path, backup: Path) -> None:
+    """Copy a database; the copy appears when it is whole and on the disk, in place of an earlier one.
+
+    Raises:
+        OSError: there is no room, as :class:`sqlite3.Error` also says.
+    """
+    half = backup.with_name(f"{backup.name}.half")
+    half.unlink(missing_ok=True)
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as origin, contextlib.closing(sqlite3.connect(half)) as copy:
+            origin.backup(copy)
+        _sync(half)
+        os.replace(half, backup)
+        _sync(half.parent)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def count_bytes(database: Database) -> None:
     """Count the stored bytes anew."""
     database.execute("DELETE FROM usage")
@@ -300,22 +330,26 @@ class Embedded:
         self.changes = 0  #: counts transactions
         self._writer = self._connect()
         try:
-            self._writer.executescript(f"{TABLES}PRAGMA user_version = {FORM}")
+            #: the copy of the database of an earlier version, which this start has brought up to date
+            self.backup = path.with_name(BACKUP) if self._is_behind() else None
+            if self.backup:
+                back_up(path, self.backup)
+            self._writer.executescript(f"BEGIN IMMEDIATE; {TABLES}PRAGMA user_version = {FORM}")  # all, or nothing
             add_columns(self._writer, self._columns)
-            for name, event, table, change in TRIGGERS:
+            next_version = (
+                "UPDATE versions SET last = last + 1;"
+                "UPDATE jobs SET version = (SELECT last FROM versions) WHERE id = NEW.id;"
+            )
+            versions = (("job_first", "INSERT"), ("job_next", f"UPDATE OF {CHANGING}"))
+            for name, event, table, change in (
+                *TRIGGERS,
+                *((name, event, "jobs", next_version) for name, event in versions),
+            ):
                 moment = "BEFORE" if event == "DELETE" else "AFTER"
-                self._writer.executescript(
-                    f"DROP TRIGGER IF EXISTS {name};"
-                    f"CREATE TRIGGER {name} {moment} {event} ON {table} BEGIN {change} END;"
-                )
-            for name, event in (("job_first", "INSERT"), ("job_next", f"UPDATE OF {CHANGING}")):
-                change = "UPDATE versions SET last = last + 1;"
-                change += "UPDATE jobs SET version = (SELECT last FROM versions) WHERE id = NEW.id;"
                 self._writer.execute(f"DROP TRIGGER IF EXISTS {name}")
-                self._writer.execute(f"CREATE TRIGGER {name} AFTER {event} ON jobs BEGIN {change} END")
+                self._writer.execute(f"CREATE TRIGGER {name} {moment} {event} ON {table} BEGIN {change} END")
             self._writer.execute("INSERT INTO versions VALUES (0, 0) ON CONFLICT (id) DO NOTHING")
             self._writer.execute("DROP TRIGGER IF EXISTS job_parts_less")  # of an earlier version
-            self._writer.execute("BEGIN IMMEDIATE")
             count_bytes(self._writer)
             self.secret = key_of_pages(self._writer)  #: the key of page tokens
             self._writer.execute("DELETE FROM servers")
@@ -336,6 +370,14 @@ class Embedded:
                 return
             self._lease.lose()
         raise Refusal("DRAINING", "another server has taken over the state of this one; try again", retry_s=5)
+
+    def _is_behind(self) -> bool:
+        """Whether the database is there, and lacks what this version has."""
+        there = {row[0] for row in self._writer.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        (form,) = self._writer.execute("PRAGMA user_version").fetchone()
+        lacks_table = not there >= set(_NAME.findall(TABLES))
+        lacks_column = any(not self._columns(table) >= set(added) for table, added in ADDED.items())
+        return "jobs" in there and (form < FORM or lacks_table or lacks_column)
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._writer.execute(f"PRAGMA table_info({table})")}

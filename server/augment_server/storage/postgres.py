@@ -207,6 +207,7 @@ class Postgres:
     """
 
     is_shared = True
+    backup = None  #: of earlier tables; taking one is for the operator, and pg_dump
     skip_locked: Sequence[str] = ("FOR UPDATE OF jobs SKIP LOCKED", "FOR UPDATE OF jobs")
 
     def __init__(self, url: str) -> None:
@@ -221,7 +222,8 @@ class Postgres:
         self._renewed = self._steady_since = -STALE_S
         self._ended = threading.Event()
         self._changed: Callable[[str], object] = lambda _: None
-        with self.writing() as db:
+        with contextlib.ExitStack() as undo, self.writing() as db:
+            undo.callback(db.real.close)
             self._make_tables(db)
             self.secret = key_of_pages(db)
             key = "INSERT INTO secrets VALUES ('catalog', ?) ON CONFLICT (name) DO NOTHING"
@@ -231,6 +233,7 @@ class Postgres:
             self.id = bytes(row["value"]).decode()
             later = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"  # of another cluster, before a restore
             db.raw(f"UPDATE jobs SET version = 0 WHERE version >= {later}")  # noqa: S608 - our own
+            undo.pop_all()
         with self._borrowed() as connection:
             self._renew(connection)
         self._listener = threading.Thread(target=self._listen, daemon=True, name="catalog")
