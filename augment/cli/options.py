@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from augment.cli.terminal import say
 from augment.core.attachment_kinds import KINDS
-from augment.errors import UsageError, unabridged
+from augment.errors import AugmentError, UsageError, unabridged
 
 if TYPE_CHECKING:
     from augment.client import Client
@@ -385,6 +385,7 @@ def _request(values: dict[str, Any]) -> Request:
     return Request(**{**values, "options": option_values([*values["options"], *price])}, evidence=evidence)
 
 
+_MOST_LINKS = 5
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -458,6 +459,13 @@ def client_of(server: str | None, **given: Any) -> Iterator[Client | None]:
         project=settings["project"] or "",
     ) as client:
         yield client
+        links: list[str] = []
+        with contextlib.suppress(AugmentError):  # what was asked for is done
+            links = [] if click.get_current_context().params.get("quiet") else client.links()
+        for link in links[:_MOST_LINKS]:
+            say(f"for members of the project: {link}")
+        if len(links) > _MOST_LINKS:
+            say(f"and {len(links) - _MOST_LINKS} more jobs")
 
 
 def _token(file: Path | None) -> str | None:

@@ -111,6 +111,7 @@ class Session:
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise UsageError("a token must consist of printable ASCII characters, and must not be empty")
         self.address, self._forgets, self._parent = address, forget, f"projects/{project}" if project else ""
+        self.kept: list[str] = []  #: names of the jobs that were left to the members of a project
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
         self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
@@ -273,8 +274,15 @@ class Session:
 
         The members of a project keep it.
         """
-        if not self._parent:
+        if self._parent:
+            self.kept.append(job)
+        else:
             self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
+
+    def links(self) -> list[str]:
+        """Where members of the project open the jobs that were left there, if the server offers HTTP."""
+        url = self._info.http_url if self.kept else ""
+        return [f"{url}/v1/{job}" for job in self.kept if url.startswith(("http://", "https://"))]
 
     def _try(self, method: Callable[..., object], request: object) -> None:
         with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel is closed

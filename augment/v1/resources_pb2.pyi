@@ -1369,10 +1369,15 @@ class ServerInfo(google.protobuf.message.Message):
     OUTPUT_PREFIXES_FIELD_NUMBER: builtins.int
     ATTACHMENT_KINDS_FIELD_NUMBER: builtins.int
     ATTACHMENT_JOBS_FIELD_NUMBER: builtins.int
+    HTTP_URL_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The version of kineto-augment."""
     metrics_schema_version: builtins.str
     """The version of the metrics' schema, as "schema_version" of a sidecar."""
+    http_url: builtins.str
+    """Where people reach this server over HTTP, such as "https://traces.example.com": links are HTTP_URL/v1/NAME, of an
+    artifact with ":download". Empty if its operator offers none.
+    """
     @property
     def input_formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The names of the formats that it reads."""
@@ -1425,9 +1430,10 @@ class ServerInfo(google.protobuf.message.Message):
         output_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
         attachment_kinds: collections.abc.Iterable[builtins.str] | None = ...,
         attachment_jobs: collections.abc.Iterable[builtins.str] | None = ...,
+        http_url: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "retention", b"retention"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_jobs", b"attachment_jobs", "attachment_kinds", b"attachment_kinds", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_jobs", b"attachment_jobs", "attachment_kinds", b"attachment_kinds", "http_url", b"http_url", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
 
 global___ServerInfo = ServerInfo
 

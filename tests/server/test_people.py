@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -240,4 +241,24 @@ def test_the_command_leaves_its_job_to_the_members_of_a_project(process: Process
     with grpc.insecure_channel(process.address) as channel:
         (job,) = service_pb2_grpc.AugmentServiceStub(channel).ListJobs(asked, metadata=(token,)).jobs
     assert (job.state, job.creator) == (v1.Job.STATE_SUCCEEDED, "name:ci")
+    (link,) = re.findall(r"for members of the project: (\S+)\n", ended.stderr)
+    assert link == f"{process.http}/v1/{job.name}"
+    request = urllib.request.Request(link, headers={"Authorization": "Bearer read"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert json.load(answer)["job"]["name"] == job.name
+    quiet = augment("run", path, "--quiet", "--server", f"grpc://{process.address}", **of_ci)
+    assert "for members" not in quiet.stderr
+    del of_ci["AUGMENT_PROJECT"]
+    assert "for members" not in augment("run", path, "--server", f"grpc://{process.address}", **of_ci).stderr
     assert job.spec.augment.input.upload.startswith(f"{TEAM}/uploads/")
+
+
+def test_where_people_reach_the_server(tmp_path: Path) -> None:
+    flags = ("--http", "127.0.0.1:0", "--http-url", "https://traces.example.com/a/")
+    with (
+        started(tmp_path / "state", *flags) as process,
+        urllib.request.urlopen(f"{process.http}/v1/serverInfo") as info,
+    ):
+        assert json.load(info)["info"]["httpUrl"] == "https://traces.example.com/a"
+    for args in (("--http-url", "https://a.example"), ("--http", "127.0.0.1:0", "--http-url", "javascript:alert(1)")):
+        assert augment("serve", "--state-dir", tmp_path / "other", *args).returncode == 2

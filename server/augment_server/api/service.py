@@ -122,6 +122,7 @@ class Service(AugmentServiceServicer):
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
         self._scheduler, self._limits, self._places = scheduler, limits, places
         self.observer, self._person_of, self._apart = observer, person_of, apart
+        self.http_url = ""  #: where people reach this server over HTTP; empty: nowhere
         self._requests = Requests(storage)
         self._receiving = Receiving(uploads, retention, limits, apart, self._requests)
         self._creating = Creating(jobs, scheduler, limits, places, apart)
@@ -422,6 +423,7 @@ class Service(AugmentServiceServicer):
     async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Return the server's version, formats and limits, and who the caller is."""
         info, person = await self._apart(catalog.server_info, self._limits, self._places), self._person_of(context)
+        info.http_url = self.http_url
         roles = [
             calls.Role(project=f"projects/{project}" if project else "", role=role)
             for project, role in person.roles.items()

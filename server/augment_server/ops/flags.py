@@ -56,6 +56,13 @@ def origins(_context: click.Context, _parameter: click.Parameter, values: tuple[
     return values
 
 
+def public_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """The address of a server as people reach it, perhaps below a path, without ``/`` at its end."""
+    if value and not re.fullmatch(r"https?://[A-Za-z0-9.\[\]:-]+(?:/[A-Za-z0-9._~-]+)*/?", value):
+        raise click.BadParameter(f"{value!r} must be a URL such as https://traces.example.com, without ? and #")
+    return value.rstrip("/")
+
+
 def flag_of(field: dataclasses.Field[Any]) -> str:
     """``--max-upload`` for ``max_upload_bytes``: the value contains its unit."""
     return "--" + re.sub(r"_(bytes|s)$", "", field.name).replace("_", "-")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.errors import UsageError
-from augment_server.ops.flags import grace, limit_options, limits_from, limits_of_work, origins
+from augment_server.ops.flags import grace, limit_options, limits_from, limits_of_work, origins, public_url
 
 if TYPE_CHECKING:
     from augment_server.ops.serving import Settings
@@ -134,6 +134,14 @@ _OF_WORK |= {"otlp_endpoint", "log_format", "grace_s", "debug", *limits_of_work(
     help="Also serve the calls over HTTP in JSON, with the same protection as --listen (extra [http]).",
 )
 @click.option(
+    "--http-url",
+    default="",
+    callback=public_url,
+    metavar="URL",
+    help="Where people reach --http, such as https://traces.example.com: clients print links.  [default: --http, where "
+    "that is on this machine alone]",
+)
+@click.option(
     "--allow-origin",
     "origins",
     multiple=True,
@@ -235,6 +243,8 @@ def _settings(values: dict[str, Any]) -> Settings:
     http = address(given, "--http") if (given := values.pop("http")) else None
     if values["origins"] and not http:
         raise UsageError("--allow-origin needs --http: web pages speak no gRPC")
+    if values["http_url"] and not http:
+        raise UsageError("--http-url needs --http: it says where people reach that")
     for where, option in ((metrics_listen, "--metrics-listen"), (http, "--http")):
         if where:
             expect_safe(where, option, tls=bool(tls), insecure=insecure)

@@ -70,6 +70,7 @@ class Settings:
     tokens: Tokens | None
     metrics_listen: Address | None
     http: Address | None
+    http_url: str
     origins: tuple[str, ...]
     otlp_endpoint: str | None
     log_format: str
@@ -236,6 +237,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
                 _add_services(http.chain, core, probes)
                 await http.start()
                 stack.push_async_callback(http.close)
+                core.servicer.http_url = settings.http_url or (http.url if settings.http.loopback else "")
             ports = _Ports(server, probes, bound, http)
         gc.collect()
         gc.freeze()  # what stays is not looked through again, whenever calls are collected
