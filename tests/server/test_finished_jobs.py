@@ -231,6 +231,10 @@ def test_one_timeline_of_finished_jobs(server: Server, traces: Callable[..., lis
     assert files(server, job) == {"job.augmented.pftrace": out.read_bytes()}
     assert "converting" not in {stage.stage for stage in job.progress.stages}
     assert all(note.startswith("job.augmented.pftrace: ") for note in job.notes)
+    sent = server.upload(paths[1], paths[0].name)  # ranks of one name
+    alike = asked(server, v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=sent), only=ONLY)))
+    spec.inputs[1].job = alike.name
+    assert b'["rank 1",' in files(server, asked(server, v1.JobSpec(job=spec)))["job.augmented.pftrace"]
     for inputs in (jobs, [paths[0].parent]):
         ended = augment("run", *inputs, "--merge", "-o", there, "--server", server.address, *FEW)
         assert (ended.returncode, ended.stdout) == (0, f"{there}\n"), ended.stderr

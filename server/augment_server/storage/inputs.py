@@ -234,6 +234,8 @@ class Inputs:
         if kind == "diagnose":
             _expect_different([trace for trace in inputs if not trace.source], paths)
         if kind == "job":
+            if spec.job.merge.only:
+                inputs = list(_apart(inputs, spec.job.inputs))
             _expect_different(inputs, paths, {JOB_METRICS.removesuffix(METRICS_SUFFIX): JOB_METRICS})
         return inputs
 
@@ -372,6 +374,18 @@ def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
         each.ClearField("input")
         each.summaries = True
     return made == wanted
+
+
+def _apart(traces: Sequence[Given], inputs: Sequence[v1.Input]) -> Iterator[Given]:
+    """The traces of a timeline, in folders of their own where those of earlier jobs have equal names, as ranks may;
+    no file is named after them."""
+    seen = set[str]()
+    for at, trace in enumerate(traces):
+        given, name = inputs[trace.origin], trace.file_name
+        if given.job and not given.file_name and name in seen:
+            name = f"{at}/{name}"
+        seen.add(name)
+        yield replace(trace, file_name=name)
 
 
 def _expect_different(traces: Sequence[Given], paths: Sequence[str], others: Mapping[str, str] | None = None) -> None:
