@@ -77,14 +77,16 @@ def command(
     for line in lines:
         emit(line)
     if form is None and len(inputs) == 1:
-        for line in _next("-" if spooled else inputs[0]):
+        has_page = len(reports) < 2 or any(report.get("joined") for report in shown)  # of one trace, or of a job
+        for line in _next("-" if spooled else inputs[0], has_page=has_page):
             say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
     return 1 if failures or failed else 0
 
 
-def _next(path: str) -> Iterator[str]:
-    """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page."""
+def _next(path: str, *, has_page: bool) -> Iterator[str]:
+    """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page, if
+    there is one of it."""
     from augment.writers import WRITERS
     from augment.writers.files import METRICS_SUFFIX
 
@@ -95,7 +97,8 @@ def _next(path: str) -> Iterator[str]:
         return
     yield ""
     yield f"the timeline:   augment open {shlex.quote(shown)}"
-    yield f"a page to send: augment report {shlex.quote(path)}"
+    if has_page:
+        yield f"a page to send: augment report {shlex.quote(path)}"
 
 
 def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[Report], list[AugmentError]]:

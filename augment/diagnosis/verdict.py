@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Intervals, clip, total, union
+from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, counted, percent, short, time
 from augment.diagnosis.devices import words
@@ -349,10 +349,10 @@ def _left_out(trace: Trace) -> str:
     if before and len(windows) and len(calls):
         start, end = max(int(windows.begin[0]), int(events.ts[0])), int(windows.start[0])
         ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)
-        longest, launch = int(ns.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
-        if 2 * ns[longest] > end - start:
-            part = percent(ns[longest] / (end - start))
-            before += f", {part} of it in {short(trace.strings[events.name[calls[longest]]])}"
+        spent = sums(events.name[calls], np.maximum(ns, 0), len(trace.strings))
+        longest, launch = int(spent.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
+        if 2 * spent[longest] > end - start:
+            before += f", {percent(spent[longest] / (end - start))} of it in {short(trace.strings[longest])}"
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
             before += f", {time(min(end - int(events.end[launch]), whole.lead_in_ns))} of it after its launch"
     if before and whole.unit == "step" and whole.count == 1 and whole.lead_in_ns > whole.length_ns:

@@ -154,6 +154,12 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert starts == sorted(starts)
 
 
+def test_no_page_is_offered_of_traces_that_are_no_job(folder: Path, augment: Augment) -> None:
+    ended = augment("diagnose", folder)
+    assert f"augment open {folder}" in ended.err
+    assert "augment report" not in ended.err
+
+
 def test_what_rules_lack_alike_is_said_once(folder: Path, tmp_path: Path, augment: Augment) -> None:
     cut = tmp_path / "cut.json"
     cut.write_bytes(gzip.decompress((folder / "rank0.pt.trace.json.gz").read_bytes())[:20_000])
@@ -238,5 +244,6 @@ def test_metrics_of_some_of_the_traces_do_not_stand_for_the_folder(tmp_path: Pat
     ended = augment("diagnose", tmp_path)
     assert (ended.out, "2 traces without metrics: all are analysed" in ended.err) == (whole, True)
     assert "all ranks together" in augment("report", tmp_path, "--markdown").out
+    assert f"augment report {tmp_path}" in ended.err
     augment("run", tmp_path)
     assert "without metrics" not in augment("diagnose", tmp_path).err

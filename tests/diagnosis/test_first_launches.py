@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,19 @@ def test_only_what_comes_again_is_promised(took_us: int, tmp_path: Path) -> None
         assert (answer.saved_ns is None) == is_first == answer.seen.figures["is_loading"]
         assert ("long_calls" in promising) != is_first
         assert is_first <= (answer.confidence == ("medium" if took_us > 100_000 else "low"))
+
+
+def test_the_only_step_is_mostly_loading(tmp_path: Path) -> None:
+    """Then that is said first, as what the run does is hardly recorded."""
+    document = load(simulate(replace(JOB, steps=1), tmp_path / "job")[0][0])
+    path = save(longer(document, chosen(document, True), 30_000), tmp_path / "long.json")
+    first, *_ = diagnose(read(str(path))).findings
+    assert (first.rule, first.found.first, first.found.confidence, first.found.saved_ns) == (
+        "long_calls",
+        True,
+        "medium",
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from augment.analyses import inference_steps
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Fine, Found
+from augment.diagnosis.rule import Fine, Found, NoData
 from augment.diagnosis.rules import eager_decodes, graph_padding, host_gaps, prefill_stalls, rejected_drafts, step_gaps
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
@@ -67,6 +67,10 @@ def test_eager_decodes_save_what_graphs_gain(seed: int) -> None:
     after = measure(serve(replace(eager, eager=lambda _: False))).length_ns
     assert fault.saved_ns is not None
     assert abs(fault.saved_ns / before - (1 - after / before)) < POINTS
+
+
+def test_one_step_tells_of_no_gaps() -> None:
+    assert step_gaps.check(serve(Serving(steps=1))) == NoData("only one step was recorded", "record several")
 
 
 def test_what_is_said() -> None:

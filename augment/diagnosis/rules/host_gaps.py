@@ -46,7 +46,7 @@ _ADVICE: dict[Why, str] = {
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
     "long": "Launching alone takes no such time: {stacks} shows which line waits or computes here. Move that out of "
-    "the step or to another thread; what happens once (compiling, capturing graphs) belongs into a warmup",
+    "the step or to another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",
 }

@@ -26,6 +26,7 @@ from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import CONTEXT_NS, loading_launches
 
 NAME = "long_calls"
+MOSTLY = 0.5  #: of a step: the recording shows the loading of kernels
 MANY = 10  #: in a step: they are no first use of anything
 _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
@@ -45,10 +46,15 @@ class LongCalls(rule.Seen, frozen=True):
     lines: list[str]  #: of the user's program
     is_once: bool = False  #: a single call, in a recording of a single step
     is_loading: bool = False  #: first launches of kernels, which load them
+    step_count: int = 1
 
     def title(self, words: text.Words) -> str:
         if self.is_loading:
-            return f"The first launches of some kernels hold up the host while the {words.gpu} idles: {self._calls}"
+            idle = sum(ns for _, ns in self.calls) / self.step_count
+            return (
+                f"The first launches of some kernels, which load them, hold up the host while the {words.gpu} idles, "
+                f"for {words.share(idle)}: {self._calls}"
+            )
         if "aclop" in self.calls[0][0]:
             return f"Operators that are compiled anew hold up the host while the {words.gpu} idles: {self._calls}"
         which = "Single" if self.call_count <= MANY else "Long"
@@ -101,13 +107,15 @@ def check(trace: Trace) -> rule.Answer:
     spans, calls = rule.Spans.of(trace, rows), spent.most_common()
     lines = facts.host.python_lines(trace, judging.longest(spans, 64).row)
     once = len(rows) == steps == 1 and judging.measure(trace).unit == "step" and "GraphLaunch" not in calls[0][0]
-    seen = LongCalls(len(rows) / steps, calls, steady, lines, once, is_loading)
+    seen = LongCalls(len(rows) / steps, calls, steady, lines, once, is_loading, steps)
     cut = judging.host_cut(trace, trace.events.track[rows], spans.start, spans.end)
     saved = judging.saved_by_host(trace, cut)
-    may_be = idle.max() < CONTEXT_NS if is_loading else once
+    # a step alone that is mostly loading shows nothing of the run
+    mostly = is_loading and steps == 1 and judging.measure(trace).ratio(int(idle.sum())) >= MOSTLY
+    may_be = idle.max() < CONTEXT_NS and not mostly if is_loading else once
     confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
     answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
     if not is_loading or not isinstance(answer, rule.Found):
         return answer
     severity = rule.severity_of(judging.measure(trace).ratio(saved))
-    return replace(answer, saved_ns=None, cut=None, severity=severity)
+    return replace(answer, saved_ns=None, cut=None, severity=severity, first=mostly)

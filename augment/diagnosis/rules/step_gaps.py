@@ -89,6 +89,8 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no steps of an inference engine were recorded")
     steps, places = steady
     work, events = facts.gpu.work(trace), trace.events
+    if len(steps.gap_ns) < 2:
+        return rule.NoData("only one step was recorded", "record several")
     places = places[steps.gap_ns[places] > 0]
     first = steps.first[places + 1]
     launch, start = work.launch[first], work.ts[first] - steps.gap_ns[places]

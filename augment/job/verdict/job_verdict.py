@@ -48,6 +48,7 @@ ONCE = 0.5  #: share of one step that makes an excess a single event
 ALIKE = 0.5  #: of the largest excess of some ranks: those with at least as much are late alike
 EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the excess costs
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
+PLAIN = 0.25  #: what a rank is charged with that no choice of process groups explains
 MOST_NAMED = 8
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
@@ -542,6 +543,7 @@ class Judgement:
             self._step_time[1] > 2 and bool(self._excess.worst_ns[member] > ONCE * self._excess.total_ns[member]),
         )
         unnamed = not any(group.name for group in self._matched.groups)
+        unsure = unnamed and total < PLAIN * self._time  # groups that are inferred may be others
         sure = share >= 0.75 and not summary.partial and not self._gain_unknown and self._seen[0] == self._seen[1]
         # The dimension in which the rank's excess showed most; empty if it is unknown
         stretches = self._excess.stretches
@@ -566,7 +568,7 @@ class Judgement:
             cause=cause,
             charged_ns=total,
             gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
-            confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
+            confidence="low" if unsure or cause == "unknown" else "high" if sure and not unnamed else "medium",
             evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
             figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
         )

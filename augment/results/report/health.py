@@ -116,7 +116,8 @@ def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
     rows = [row for row in verdict["rows"] if "rule" in row] if analysis is None else analysis["rows"]
     text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
-    return {"input": path, "verdict": text, "rows": rows, "summary": summary}
+    joined = verdict.get("joined", False)  # a job's
+    return {"input": path, "verdict": text, "rows": rows, "summary": summary, "joined": joined}
 
 
 def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
@@ -150,7 +151,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
             pipelines.setdefault(home, {}).setdefault(role, []).append(result)
         if len(ranks) < 2:
             continue
-        job = document(result, os.path.basename(os.path.abspath(folder)))
+        job = document(result, os.path.basename(os.path.abspath(folder)), folder=folder)
         name = f"job {job['source']['name']}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
             answered = rank_answer(result, member)
@@ -164,7 +165,8 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
             rank["rank"] = result.summaries[member].rank
         said, cures = job["verdict"]["text"], job["verdict"]["cures"]
-        yield {"input": name, "verdict": said, "rows": job_findings(result), "cures": cures}
+        joined = job["verdict"]["joined"]
+        yield {"input": name, "verdict": said, "rows": job_findings(result), "cures": cures, "joined": joined}
     for home, of_role in pipelines.items():
         roles_of_home = together(of_role)
         for (_, role, at), ranks in folders.items():
