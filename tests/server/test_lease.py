@@ -257,13 +257,10 @@ KILLED = Path(__file__).with_name("killed_server.py")
 #: each ends the life of one server: a method, whether before or after it, and at which call
 POINTS = [
     ("augment_server.jobs.jobs:Jobs.create", "before", 2),
-    ("augment_server.jobs.jobs:Jobs.create", "after", 1),
     ("augment_server.jobs.jobs:Jobs.create", "after", 3),
     ("augment_server.jobs.jobs:Jobs.begin", "after", 1),
-    ("augment_server.jobs.jobs:Jobs.begin", "after", 2),
     ("augment_server.jobs.scheduler:Scheduler._publish", "before", 1),
     ("augment_server.jobs.scheduler:Scheduler._publish", "after", 2),
-    ("augment_server.jobs.jobs:Jobs.end", "after", 1),
     ("augment_server.jobs.jobs:Jobs.end", "after", 3),
     ("augment_server.jobs.jobs:Jobs.end_step", "before", 2),
     ("augment_server.jobs.jobs:Jobs.end_step", "after", 3),
@@ -271,7 +268,6 @@ POINTS = [
     ("augment_server.storage.uploads:Uploads.saved", "after", 2),
     ("augment_server.storage.uploads:Uploads.completed", "before", 1),
     ("augment_server.storage.uploads:Uploads.completed", "after", 1),
-    ("os:rename", "before", 1),
     ("os:rename", "before", 2),
     ("os:rename", "after", 3),
     ("os:fsync", "before", 2),
