@@ -319,7 +319,7 @@ def reasons() -> str:
     """Why the service says no; limits are told by their flags."""
     flags = {limit.name: f"`{flag_of(limit)}`" for limit in dataclasses.fields(Limits)}
     whens = {name: re.sub(r"\w+", lambda m: flags.get(m[0], m[0]), when) for name, (_, when) in REASONS.items()}
-    rows = ((f"`{name}`", f"`{REASONS[name][0].name}`", when) for name, when in whens.items())
+    rows = ((f"`{name}`", f"`{REASONS[name][0]}`", when) for name, when in whens.items())
     return table(("reason", "code", "when"), rows)
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import grpc
 import pytest
 from openapi_spec_validator import validate
 from serving_process import ROOT
@@ -194,4 +195,4 @@ def test_answers() -> None:
 def test_every_reason_is_a_status() -> None:
     from augment_server.api.http.calls import HTTP_STATUS
 
-    assert {code.value[0] for code, _ in REASONS.values()} <= HTTP_STATUS.keys()
+    assert {grpc.StatusCode[code].value[0] for code, _ in REASONS.values()} <= HTTP_STATUS.keys()

@@ -325,7 +325,7 @@ def test_nesting_is_the_readers_own() -> None:
 def test_every_reason_has_a_code() -> None:
     for reason in REASONS:
         status = Refusal(reason, "what to do", {"a": "b"}, retry_s=1.5).status()
-        assert status.code == REASONS[reason][0].value[0]
+        assert status.code == grpc.StatusCode[REASONS[reason][0]].value[0]
         names = [detail.TypeName().removeprefix("google.rpc.") for detail in status.details]
         assert names[:2] == ["ErrorInfo", "RetryInfo"]
         assert names[2:] in ([], ["QuotaFailure"])

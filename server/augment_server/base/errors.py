@@ -9,11 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn
-
-import grpc
-from google.protobuf import any_pb2, duration_pb2
-from google.rpc import error_details_pb2, status_pb2
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from augment.errors import (
     AugmentError,
@@ -25,9 +21,12 @@ from augment.errors import (
     UsageError,
 )
 
+if TYPE_CHECKING:  # workers, which load these errors, know no gRPC: they would start a fifth slower
+    import grpc
+    from google.rpc import status_pb2
+
 DOMAIN = "kineto-augment"
 _DETAILS = "grpc-status-details-bin"
-_C = grpc.StatusCode
 _QUOTAS = (
     "QUEUE_FULL",
     "TOO_MANY_JOBS",
@@ -39,57 +38,57 @@ _QUOTAS = (
 )
 
 AWAY = "CATALOG_AWAY"
-#: reason → its code and its meaning
-REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
-    "INVALID_REQUEST": (_C.INVALID_ARGUMENT, "the request is inconsistent or incomplete"),
-    "USAGE": (_C.INVALID_ARGUMENT, "the analysis, format or option does not exist"),
-    "UNKNOWN_FORMAT": (_C.INVALID_ARGUMENT, "the file is not a trace"),
-    "MALFORMED_TRACE": (_C.INVALID_ARGUMENT, "the trace is damaged at the byte in the metadata's offset"),
-    "UNREADABLE_INPUT": (_C.INVALID_ARGUMENT, "the trace cannot be read for another reason"),
-    "LIMIT_EXCEEDED": (_C.INVALID_ARGUMENT, "the trace exceeds a limit of the server"),
-    "CHECKSUM_MISMATCH": (_C.DATA_LOSS, "the bytes that arrived differ from what was announced"),
-    "ARTIFACT_DAMAGED": (_C.DATA_LOSS, "the artifact was damaged on the server's disk"),
-    "UPLOAD_TOO_LARGE": (_C.OUT_OF_RANGE, "the upload exceeds max_upload_bytes, or its announced size"),
-    "OFFSET_OUT_OF_RANGE": (_C.OUT_OF_RANGE, "the bytes before the offset are missing, or the artifact ends before it"),
-    "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "the upload is not complete; continue it"),
-    "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call continued the same upload"),
+#: reason → its code, by name, and its meaning
+REASONS: dict[str, tuple[str, str]] = {
+    "INVALID_REQUEST": ("INVALID_ARGUMENT", "the request is inconsistent or incomplete"),
+    "USAGE": ("INVALID_ARGUMENT", "the analysis, format or option does not exist"),
+    "UNKNOWN_FORMAT": ("INVALID_ARGUMENT", "the file is not a trace"),
+    "MALFORMED_TRACE": ("INVALID_ARGUMENT", "the trace is damaged at the byte in the metadata's offset"),
+    "UNREADABLE_INPUT": ("INVALID_ARGUMENT", "the trace cannot be read for another reason"),
+    "LIMIT_EXCEEDED": ("INVALID_ARGUMENT", "the trace exceeds a limit of the server"),
+    "CHECKSUM_MISMATCH": ("DATA_LOSS", "the bytes that arrived differ from what was announced"),
+    "ARTIFACT_DAMAGED": ("DATA_LOSS", "the artifact was damaged on the server's disk"),
+    "UPLOAD_TOO_LARGE": ("OUT_OF_RANGE", "the upload exceeds max_upload_bytes, or its announced size"),
+    "OFFSET_OUT_OF_RANGE": ("OUT_OF_RANGE", "the bytes before the offset are missing, or the artifact ends before it"),
+    "UPLOAD_INCOMPLETE": ("FAILED_PRECONDITION", "the upload is not complete; continue it"),
+    "UPLOAD_TAKEN_OVER": ("ABORTED", "another call continued the same upload"),
     "UPLOAD_IDLE": (
-        _C.DEADLINE_EXCEEDED,
+        "DEADLINE_EXCEEDED",
         "the call's bytes did not come within max_upload_idle_s, or more slowly than 1 KiB a second",
     ),
-    "UNREAD": (_C.DEADLINE_EXCEEDED, "the client read nothing for max_unread_s"),
-    "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
-    "NOT_PERMITTED": (_C.PERMISSION_DENIED, "the caller's role in the project does not allow the call"),
-    "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "the file lies outside of the folders that the server may read"),
-    "ORIGIN_NOT_ALLOWED": (_C.PERMISSION_DENIED, "over HTTP: a web page of another server asks, or Host differs"),
-    "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the request_id was used with another spec"),
-    "JOB_NOT_DONE": (_C.FAILED_PRECONDITION, "the job has not succeeded (metrics), or not ended (removal)"),
-    "CANCELLED": (_C.CANCELLED, "the job was cancelled while the call waited for it"),
-    "JOB_DEADLINE": (_C.DEADLINE_EXCEEDED, "the job took longer than job_deadline_s"),
-    "JOB_MEMORY": (_C.RESOURCE_EXHAUSTED, "the job used more memory than max_job_memory_bytes"),
-    "WORKER_DIED": (_C.ABORTED, "the worker process died twice; the metadata says how"),
-    "OUTPUT_ERROR": (_C.INTERNAL, "the server could not write the outputs"),
-    "STATE_DAMAGED": (_C.DATA_LOSS, "the server's database is damaged; its operator can repair it"),
-    "INTERNAL": (_C.INTERNAL, "a bug; the server's log has more"),
+    "UNREAD": ("DEADLINE_EXCEEDED", "the client read nothing for max_unread_s"),
+    "NOT_FOUND": ("NOT_FOUND", "no such upload, job or artifact that this client may see"),
+    "NOT_PERMITTED": ("PERMISSION_DENIED", "the caller's role in the project does not allow the call"),
+    "URI_NOT_ALLOWED": ("PERMISSION_DENIED", "the file lies outside of the folders that the server may read"),
+    "ORIGIN_NOT_ALLOWED": ("PERMISSION_DENIED", "over HTTP: a web page of another server asks, or Host differs"),
+    "REQUEST_ID_REUSED": ("ALREADY_EXISTS", "the request_id was used with another spec"),
+    "JOB_NOT_DONE": ("FAILED_PRECONDITION", "the job has not succeeded (metrics), or not ended (removal)"),
+    "CANCELLED": ("CANCELLED", "the job was cancelled while the call waited for it"),
+    "JOB_DEADLINE": ("DEADLINE_EXCEEDED", "the job took longer than job_deadline_s"),
+    "JOB_MEMORY": ("RESOURCE_EXHAUSTED", "the job used more memory than max_job_memory_bytes"),
+    "WORKER_DIED": ("ABORTED", "the worker process died twice; the metadata says how"),
+    "OUTPUT_ERROR": ("INTERNAL", "the server could not write the outputs"),
+    "STATE_DAMAGED": ("DATA_LOSS", "the server's database is damaged; its operator can repair it"),
+    "INTERNAL": ("INTERNAL", "a bug; the server's log has more"),
     "QUEUE_FULL": (
-        _C.RESOURCE_EXHAUSTED,
+        "RESOURCE_EXHAUSTED",
         "max_queued_jobs are waiting, and of this client as many as its equal share; try again",
     ),
-    "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client are waiting or running; try again"),
-    "TOO_MUCH_CPU": (_C.RESOURCE_EXHAUSTED, "jobs of this client took max_client_cpu_s within a day; try again later"),
-    "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are unfinished; finish one"),
-    "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are in use, or the disk is full; try again"),
-    "STORE_UNAVAILABLE": (_C.UNAVAILABLE, "the server's object store does not answer, or refuses it; try again"),
-    "TOO_MANY_CALLS": (_C.RESOURCE_EXHAUSTED, "max_calls, or max_client_calls of this client; try again"),
+    "TOO_MANY_JOBS": ("RESOURCE_EXHAUSTED", "max_client_jobs of this client are waiting or running; try again"),
+    "TOO_MUCH_CPU": ("RESOURCE_EXHAUSTED", "jobs of this client took max_client_cpu_s within a day; try again later"),
+    "TOO_MANY_UPLOADS": ("RESOURCE_EXHAUSTED", "max_open_uploads of this client are unfinished; finish one"),
+    "STORAGE_FULL": ("RESOURCE_EXHAUSTED", "max_stored_bytes are in use, or the disk is full; try again"),
+    "STORE_UNAVAILABLE": ("UNAVAILABLE", "the server's object store does not answer, or refuses it; try again"),
+    "TOO_MANY_CALLS": ("RESOURCE_EXHAUSTED", "max_calls, or max_client_calls of this client; try again"),
     "TOO_MANY_CONNECTIONS": (
-        _C.RESOURCE_EXHAUSTED,
+        "RESOURCE_EXHAUSTED",
         "max_connections, or all files that the system lets the server open; try again",
     ),
-    "DRAINING": (_C.UNAVAILABLE, "the server is stopping; try again"),
-    AWAY: (_C.UNAVAILABLE, "the server does not reach the database of its `--catalog`; try again"),
-    "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server requires a token"),
-    "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token, or it has expired"),
-    "ISSUER_AWAY": (_C.UNAVAILABLE, "the server does not get the keys of the token's issuer; try again"),
+    "DRAINING": ("UNAVAILABLE", "the server is stopping; try again"),
+    AWAY: ("UNAVAILABLE", "the server does not reach the database of its `--catalog`; try again"),
+    "TOKEN_MISSING": ("UNAUTHENTICATED", "the server requires a token"),
+    "TOKEN_UNKNOWN": ("UNAUTHENTICATED", "the server does not know the token, or it has expired"),
+    "ISSUER_AWAY": ("UNAVAILABLE", "the server does not get the keys of the token's issuer; try again"),
 }
 
 
@@ -120,7 +119,9 @@ class Refusal(Exception):
     @property
     def code(self) -> grpc.StatusCode:
         """The canonical code."""
-        return REASONS[self.reason][0]
+        import grpc
+
+        return grpc.StatusCode[REASONS[self.reason][0]]
 
     @property
     def code_number(self) -> int:
@@ -130,6 +131,9 @@ class Refusal(Exception):
 
     def status(self) -> status_pb2.Status:
         """The error in gRPC's rich error model."""
+        from google.protobuf import any_pb2, duration_pb2
+        from google.rpc import error_details_pb2, status_pb2
+
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=dict(self.metadata))
         details: list[Any] = [info]
         if self.retry_s is not None:
@@ -187,6 +191,8 @@ def _without_traceback(error: Exception, _context: Any) -> None:
 
 def status_of(code: grpc.StatusCode, message: str, trailing_metadata: Mapping[str, Any] | None = None) -> Any:
     """The ``google.rpc.Status`` with which a call was aborted."""
+    from google.rpc import status_pb2
+
     if details := (trailing_metadata or {}).get(_DETAILS):
         return status_pb2.Status.FromString(details)
     return status_pb2.Status(code=code.value[0], message=message)
