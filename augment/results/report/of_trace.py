@@ -108,7 +108,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         worked = {row["step"] for row in rows_of(sidecar, "steps")}
         if idle := sorted({*numbers} - worked) if worked else []:
             why = "not known to be whole" if source["partial"] else f"without {_accelerator(sidecar)} work"
-            several += f"; {why}: {', '.join(map(str, idle))}"
+            several += f"; {why}: step{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
         yield ("steps", several) if len(numbers) > 1 else ("step", str(numbers[0]))
     if source["partial"]:
         yield "incomplete", source["partial"]

@@ -113,7 +113,7 @@ def test_bars_add_up_to_the_step(outputs: Path) -> None:
 def test_steps_that_are_not_judged_are_named_with_the_reason(outputs: Path, partial: str | None, why: str) -> None:
     sidecar = json.loads(metrics(outputs).read_text())
     sidecar["source"] |= {"partial": partial, "steps": [*sidecar["source"]["steps"], 98, 99]}
-    assert dict(facts(sidecar))["steps"].endswith(f"; {why}: 98, 99")
+    assert dict(facts(sidecar))["steps"].endswith(f"; {why}: steps 98, 99")
 
 
 def test_parts_of_a_step_have_colours_of_their_own() -> None:
