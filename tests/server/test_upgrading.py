@@ -126,7 +126,7 @@ def test_postgresql_is_upgraded_in_one_transaction(
         raise AugmentError("it ends here")
 
     def has_column() -> bool:
-        query = "SELECT 1 FROM information_schema.columns WHERE table_name = 'jobs' AND column_name = 'version'"
+        query = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('jobs') AND attname = 'version'"
         with psycopg.connect(url(tmp_path / "state")) as database:
             return database.execute(query).fetchone() is not None
 
