@@ -477,7 +477,7 @@ def test_reports(
         here = report(*args)
         assert (here[0], len(here[2])) == (0, 0 if "--markdown" in args else 1)
         with monkeypatch.context() as patched:
-            for name in ("augment.cli.show.analysed", "augment.cli.report._run"):
+            for name in ("augment.cli.show.analysed", "subprocess.run"):
                 patched.setattr(name, None)
             assert report(*args, "--server", server.address) == here
 
