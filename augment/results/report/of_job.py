@@ -100,8 +100,8 @@ def stragglers(sidecar: Sidecar) -> Section:
     alike = causes.get(None) == "shared" and worst["rank"] not in causes
     most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
-        f"Collectives that wait for one rank alone wait for {_rank(worst)} in {percent(most / whole)} of that time"
-        f"{because}"
+        f"{_rank(worst).capitalize()} accounts for {percent(most / whole)} of the time in which others wait for one rank "
+        f"alone{because}"
         f"{'; but the hosts of all ranks are slow alike' if alike else ''}."
     )
     bars = [
@@ -237,7 +237,7 @@ def dimensions(sidecar: Sidecar) -> Section:
     unknown = largest["dimension"] == "unknown"
     name = largest["dimension"]
     named = f"{name} ({_DIMENSIONS[name]})" if name in _DIMENSIONS else name
-    which = "Collectives whose dimension no trace tells have" if unknown else f"{named} has"
+    which = "Collectives of unknown dimension have" if unknown else f"{named} has"
     lead = f"{which} the most exposed communication: {exposed}, all ranks together."
     titles = {
         "parallel_dimensions": "Dimensions, and how they are known",

@@ -401,6 +401,7 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
     return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
 
 
+_LEAST_MODULES = 0.01  #: of the GPU time: less is not drawn
 _LEAST_BOX = 0.002  #: shares below this are not drawn
 _CHARACTERS = 130  #: so many characters fit into the width of the chart
 _IN_PASS: dict[str, Callable[[Row], int]] = {
@@ -412,13 +413,17 @@ _IN_PASS: dict[str, Callable[[Row], int]] = {
 
 def modules(sidecar: Sidecar) -> Section:
     """GPU time of modules within modules, forward and backward."""
-    rows = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"] and row["module"]]
+    every = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"]]
+    rows = [row for row in every if row["module"]]
     if not rows:
         return Section("Modules")
     backward = sum(row["backward_gpu_ns"] or 0 for row in rows if "/" not in row["module"])
     whole = sum(row["gpu_ns"] for row in rows if "/" not in row["module"])
-    lead = f"{percent(backward / whole)} of the GPU time in modules is of the backward pass." if whole else ""
+    share = whole / max(whole + sum(row["gpu_ns"] for row in every if not row["module"]), 1)
+    lead = f"{percent(share)} of the GPU time is of recorded modules"
+    lead += f", {percent(backward / whole)} of that in the backward pass." if backward else "."
     passes = {"forward": "Forward pass", "backward": "Backward pass"} if backward else {"all": "GPU time"}
+    passes = passes if share >= _LEAST_MODULES else {}
     drawn = []
     for name, title in passes.items():
         boxes = _boxes(rows, _IN_PASS[name])
