@@ -82,7 +82,7 @@ def test_the_only_step_is_mostly_loading(tmp_path: Path) -> None:
     assert (first.rule, first.found.first, first.found.confidence, first.found.saved_ns) == (
         "long_calls",
         True,
-        "medium",
+        "low",
         None,
     )
 

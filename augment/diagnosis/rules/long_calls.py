@@ -112,7 +112,7 @@ def check(trace: Trace) -> rule.Answer:
     saved = judging.saved_by_host(trace, cut)
     # a step alone that is mostly loading shows nothing of the run
     mostly = is_loading and steps == 1 and judging.measure(trace).ratio(int(idle.sum())) >= MOSTLY
-    may_be = idle.max() < CONTEXT_NS and not mostly if is_loading else once
+    may_be = idle.max() < CONTEXT_NS if is_loading else once
     confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
     answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
     if not is_loading or not isinstance(answer, rule.Found):

@@ -100,8 +100,8 @@ def stragglers(sidecar: Sidecar) -> Section:
     alike = causes.get(None) == "shared" and worst["rank"] not in causes
     most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
     lead = (
-        f"{_rank(worst).capitalize()} accounts for {percent(most / whole)} of the time in which others wait for one rank "
-        f"alone{because}"
+        f"{_rank(worst).capitalize()} accounts for {percent(most / whole)} of the time in which others wait for one "
+        f"rank alone{because}"
         f"{'; but the hosts of all ranks are slow alike' if alike else ''}."
     )
     bars = [
