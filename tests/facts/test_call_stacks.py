@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.core.trace import Category, Trace, Track
+from augment.core.trace import LAUNCHES, Category, Trace, Track
 from augment.facts.host.call_stacks import (
     OUTER_FIRST,
     around_moments,
     call_stacks,
+    callers,
     crossed_places,
     crossing_diagnostics,
     directly_around,
@@ -20,7 +21,7 @@ from augment.facts.host.call_stacks import (
     outermost,
     outermost_of,
 )
-from tables import Event, kernel, trace_of
+from tables import Event, call, kernel, op, trace_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -160,3 +161,12 @@ def test_around_a_moment(drawn: list[tuple[int, int, Category, int]], asked: lis
             and events.ts[row] <= moment < events.end[row]
         ]
         assert (inner[index], outer[index]) == ((open_ or [-1])[-1], (open_ or [-1])[0])
+
+
+def test_calls_are_of_operators_not_of_a_compiled_region() -> None:
+    """A region that torch.compile runs holds everything, and tells nothing of what waits in it."""
+    region = op("Torch-Compiled Region: 0/0", 0, 100)
+    trace = trace_of(
+        region, op("aten::nonzero", 10, 60), call("cudaStreamSynchronize", 20, 50), call("cudaMalloc", 70, 80)
+    )
+    assert callers(trace, trace.events.slices_of(*LAUNCHES)) == ["aten::nonzero", "cudaMalloc"]

@@ -6,6 +6,7 @@ that cross: among the slices that wholly enclose it, the innermost began last, t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -33,7 +34,7 @@ from augment.arrays import (
 )
 from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
 from augment.core.source_code import USERS, function_line, owner
-from augment.facts.names.name_masks import STEP, starting, strings_where
+from augment.facts.names.name_masks import STEP, matching, starting, strings_where
 from augment.kernels.native import native
 
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer
@@ -339,9 +340,13 @@ def python_lines(trace: Trace, rows: EventRows) -> list[str]:
     return [text.short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
 
 
+_COMPILED = re.compile(r"^(?:Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph)")
+
+
 def callers(trace: Trace, calls: EventRows) -> list[str]:
-    """What waits, by the outermost operator around each of ``calls``, else by the call; the longest first."""
-    no_step = ~starting(trace, STEP)
+    """What waits, by the outermost operator around each of ``calls`` that is no compiled region as a whole, else by the
+    call; the longest first."""
+    no_step = ~(starting(trace, STEP) | matching(trace, _COMPILED))
     around = outermost(trace, calls, (Category.CPU_OP,), no_step)
     inner = innermost(trace, calls, (Category.USER_ANNOTATION,), no_step)
     named = np.where(around >= 0, around, np.where(inner >= 0, inner, calls))
