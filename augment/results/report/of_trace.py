@@ -522,8 +522,11 @@ def launches(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "launch_statistics")
     if not rows:
         return Section("Launches and queues")
-    count, short_kernels = sum(row["launch_count"] for row in rows), sum(row["short_kernel_count"] for row in rows)
-    lead = f"{count:,} launches; {short_kernels:,} kernels are shorter than the call that launched them."
+    count, calls, short_kernels = (
+        sum(row.get(name) or 0 for row in rows) for name in ("launch_count", "call_count", "short_kernel_count")
+    )
+    graphs = ", which may be that of a whole graph" if 2 * calls < count else ""
+    lead = f"{calls:,} calls launch {count:,} pieces of work; {short_kernels:,} take less time than their call{graphs}."
     tables = [
         *table(sidecar, "launch_statistics", "Launches of each stream", by="launch_count"),
         *table(sidecar, "queue_length", "Operations launched and not yet started", by="mean"),
