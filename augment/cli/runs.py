@@ -77,8 +77,8 @@ def metrics_of(folder: str) -> list[str]:
     from augment.batch.peek import has_events
     from augment.cli.terminal import complain
     from augment.core.text import counted
-    from augment.results.report.health import OF_JOBS, metrics_among
-    from augment.writers.files import METRICS_SUFFIX, output_path
+    from augment.results.report.health import metrics_among
+    from augment.writers.files import METRICS_SUFFIX, OF_JOBS, output_path
 
     below = [str(path.relative_to(folder)) for path in Path(folder).rglob(f"*{METRICS_SUFFIX}")]
     metrics = metrics_among(name for name in below if not os.path.basename(name).startswith("."))

@@ -124,8 +124,8 @@ def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str
     """
     from augment.cli.runs import metrics_of
     from augment.errors import InputError
-    from augment.results.report.health import OF_JOBS
     from augment.results.sidecars import read_sidecar
+    from augment.writers.files import OF_JOBS
 
     metrics = metrics_of(folder)
     if not metrics:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from augment.writers.files import DIFF_METRICS_SUFFIX, JOB_METRICS
+from augment.writers.files import DIFF_METRICS_SUFFIX, OF_JOBS
 
 if TYPE_CHECKING:
     from augment.compare.compared_steps import Regions
@@ -56,7 +57,8 @@ def recording_in(files: Sequence[str], region: str | None, limits: Limits) -> Re
 
 def of_ranks(metrics: Iterable[str]) -> list[str]:
     """The names of metrics without those of whole jobs and of comparisons."""
-    return [name for name in metrics if not name.endswith((JOB_METRICS, DIFF_METRICS_SUFFIX))]
+    chosen = [name for name in metrics if not name.endswith(DIFF_METRICS_SUFFIX)]
+    return [name for name in chosen if not os.path.basename(name).startswith(OF_JOBS)]
 
 
 def of_metrics(names: Sequence[str]) -> Recording:

@@ -15,6 +15,7 @@ from augment.errors import OutputError
 METRICS_SUFFIX = ".metrics.json"
 DIFF_METRICS_SUFFIX = f".diff{METRICS_SUFFIX}"
 TOLD = "told_by_job"  #: in a rank's metrics, what its job tells; also the category of the slice that says the same
+OF_JOBS = ("roles.job.", "job.")  #: names of metrics of several traces begin so
 JOB_METRICS = f"job{METRICS_SUFFIX}"  #: a name that may have an addition after ``job``
 SUMMARY_SUFFIX = ".summary"  #: of the files that a rank's conversion leaves for its job
 MANIFEST = ("augment-manifest", ".jsonl")  #: the beginning and the end of the name of a batch's manifest

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from running import Augment
 
 from augment.cli.inspection import partly_overlapping
+from augment.results.recordings import of_ranks
 from simulator import JobOptions, simulate
 from tables import kernel as kernel_row
 from tables import trace_of
@@ -247,3 +248,8 @@ def test_metrics_of_some_of_the_traces_do_not_stand_for_the_folder(tmp_path: Pat
     assert f"augment report {tmp_path}" in ended.err
     augment("run", tmp_path)
     assert "without metrics" not in augment("diagnose", tmp_path).err
+
+
+def test_metrics_of_ranks_are_those_of_no_job_and_no_comparison() -> None:
+    names = ("a/job", "job.w1", "roles.job", "b.diff", "a/bigjob")
+    assert of_ranks(f"{name}.metrics.json" for name in names) == ["a/bigjob.metrics.json"]

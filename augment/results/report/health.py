@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.core.text import percent, period, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
-from augment.writers.files import METRICS_SUFFIX
+from augment.writers.files import METRICS_SUFFIX, OF_JOBS
 
 if TYPE_CHECKING:
     from augment.core import Trace
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
-OF_JOBS = ("roles.job.", "job.")  #: names of metrics of several traces begin so
 _ANALYSIS = "diagnosis"
 
 

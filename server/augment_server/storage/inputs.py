@@ -27,7 +27,7 @@ MOST_RUNS, RUNS = 1000, 100  #: jobs of a history, at most and by default
 #: artifacts with the metrics of a rank
 _OF_RANKS = (
     "artifacts.file_name LIKE '%.metrics.json' AND artifacts.file_name NOT LIKE '%.diff.metrics.json'"
-    " AND artifacts.file_name NOT LIKE '%job.metrics.json'"
+    " AND '/' || artifacts.file_name NOT LIKE '%/job.%' AND '/' || artifacts.file_name NOT LIKE '%/roles.job.%'"
 )
 
 
