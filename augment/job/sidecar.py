@@ -18,16 +18,13 @@ ROWS = {**answer.ROWS, **roles.ROWS}  #: the rows of each question to a job, or 
 __all__ = ["ROWS", "SUFFIX", "content", "document", "job_schema"]
 
 
-def document(
-    result: Answer | Together, name: str, window: str = "", world_size: int | None = None, folder: str = "FOLDER"
-) -> dict[str, Any]:
+def document(result: Answer | Together, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:
     """The sidecar as plain data; its rows are those of the analyses.
 
     Args:
         name: the job's name.
         window: the name of the recording, if the job has several.
         world_size: the number of ranks of the job, if known.
-        folder: of the traces, in commands that cures name.
     """
     found_out = (outcome for outcome in result.outcomes.values() if isinstance(outcome, Findings))
     more = [diagnostic for findings in found_out for diagnostic in findings.diagnostics]
@@ -47,7 +44,7 @@ def document(
             "text": list(result.verdict.text),
             "rows": list(result.verdict.rows),
             "joined": result.verdict.joined,
-            "cures": cures(result, folder=folder) if isinstance(result, Answer) else [],
+            "cures": cures(result) if isinstance(result, Answer) else [],
         },
         "analyses": {question: analysis_of(outcome) for question, outcome in result.outcomes.items()},
         "diagnostics": [*result.diagnostics, *more],

@@ -438,7 +438,7 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
             continue
         grave = [row for row in reports[rank]["rows"] if row["status"] == "found" and row["rule"] != "straggling_rank"]
         at = period(grave[0]["start_ns"], grave[0]["dur_ns"])
-        place = f"; see it: `augment open {folder} --rank {rank} --at {at}`"
+        place = f"; see it: `augment open FOLDER --rank {rank} --at {at}`"
         assert job["cures"] == [f"Rank {rank}: {grave[0]['title']}{place}", grave[0]["advice"]]
         text = "\n".join(lines_of([job], markdown=False, brief=True))
         assert f"  → {grave[0]['advice']}" in text

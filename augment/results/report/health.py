@@ -150,7 +150,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
             pipelines.setdefault(home, {}).setdefault(role, []).append(result)
         if len(ranks) < 2:
             continue
-        job = document(result, os.path.basename(os.path.abspath(folder)), folder=folder)
+        job = document(result, os.path.basename(os.path.abspath(folder)))
         name = f"job {job['source']['name']}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
             answered = rank_answer(result, member)
