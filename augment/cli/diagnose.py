@@ -77,7 +77,7 @@ def command(
     for line in lines:
         emit(line)
     if form is None and len(inputs) == 1:
-        has_page = len(reports) < 2 or any(report.get("joined") for report in shown)  # of one trace, or of a job
+        has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         for line in _next("-" if spooled else inputs[0], has_page=has_page):
             say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
