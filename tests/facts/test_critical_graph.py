@@ -343,3 +343,13 @@ def test_slices_of_many_threads_are_cut_by_many_steps() -> None:
     for window in asked:
         length = 100 - (window == 0) - (window == steps - 1) - 10 * (window == 0)
         assert totals[window, "aten::mm"] == threads * length + 98
+
+
+def test_work_behind_the_end_of_its_step_on_the_host_saves_time() -> None:
+    """A step lasts until its work is done, also for what would be saved."""
+    step = [annotation("ProfilerStep#1", 0, 30), annotation("ProfilerStep#2", 30, 47)]
+    launch, beside = call("cudaLaunchKernel", 31, 37, correlation=1), call("cudaMalloc", 61, 62)
+    trace = trace_of(*step, launch, kernel("gemm", 54, 163, correlation=1), beside)
+    names = longest_names(trace, 9)
+    (gemm,) = np.flatnonzero([trace.strings[code] == "gemm" for code in names.name.tolist()]).tolist()
+    assert (names.window[gemm], names.ns[gemm], names.total_ns[gemm], names.saved_ns[gemm]) == (1, 109, 109, 101)

@@ -50,7 +50,6 @@ from augment.facts.critical.longest_path import (
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.kernel_types import KernelType
-from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
 
@@ -440,7 +439,9 @@ def _split(trace: Trace, place: Places, start: Int64s, end: Int64s) -> tuple[Pla
     np.minimum(until, padded[after + 1], out=until, where=after < len(cuts))
     del after, padded  # frees memory for what follows
     work = gpu_work(trace)
-    window = steps(trace).at(ts) if len(steps(trace)) else np.zeros(len(ts), np.int64)  # -1 for none
+    first, last = windows(trace)
+    window = np.searchsorted(first, ts, side="right") - 1
+    window = np.where((window >= 0) & (ts < last[window]), window, -1)  # for none
     bound_by = work.type[place[whose]] + np.uint8(BoundBy.KERNEL_COMPUTATION)
     name = trace.events.name[work.row[place[whose]]]
     return whose, (window * len(trace.strings) + name) * len(BoundBy) + bound_by, until - ts

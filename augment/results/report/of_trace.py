@@ -294,7 +294,7 @@ def critical_path(sidecar: Sidecar) -> Section:
     lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
     chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
-    title = "How much shorter the recording would be if a name took no time: at most until what runs beside it decides"
+    title = "How much shorter the recording would be if a name took no time (then other work may decide its length)"
     saved = {row["saved_ns"] for row in rows_of(sidecar, _SAVINGS)}
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
