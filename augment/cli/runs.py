@@ -78,7 +78,7 @@ def metrics_of(folder: str) -> list[str]:
     from augment.cli.terminal import complain
     from augment.core.text import counted
     from augment.results.report.health import metrics_among
-    from augment.writers.files import METRICS_SUFFIX, OF_JOBS, output_path
+    from augment.writers.files import METRICS_SUFFIX, is_of_job, output_path
 
     below = [str(path.relative_to(folder)) for path in Path(folder).rglob(f"*{METRICS_SUFFIX}")]
     metrics = metrics_among(name for name in below if not os.path.basename(name).startswith("."))
@@ -94,7 +94,7 @@ def metrics_of(folder: str) -> list[str]:
         for item in inputs
         if output_path(item.output_name, Path(item.folder), METRICS_SUFFIX) not in there and has_events(item.path)
     ]
-    of_job = os.path.basename(metrics[0]).startswith(OF_JOBS)
+    of_job = is_of_job(metrics[0])
     if without:
         outcome = "they are not judged; augment run makes them" if of_job else "all are analysed"
         complain(f"{folder}: {counted(len(without), 'trace')} without metrics: {outcome}")

@@ -125,12 +125,12 @@ def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str
     from augment.cli.runs import metrics_of
     from augment.errors import InputError
     from augment.results.sidecars import read_sidecar
-    from augment.writers.files import OF_JOBS
+    from augment.writers.files import is_of_job
 
     metrics = metrics_of(folder)
     if not metrics:
         return analyse(folder)
-    if len(metrics) > 1 and not os.path.basename(metrics[0]).startswith(OF_JOBS):
+    if len(metrics) > 1 and not is_of_job(metrics[0]):
         raise InputError(folder, f"holds the metrics of {len(metrics)} traces that are no job; name one: {metrics[0]}")
     return read_sidecar(metrics[0])
 

@@ -23,7 +23,7 @@ from augment.compare.compared_steps import (
 from augment.compare.diff_rows import ROWS, HeldRow, StepRow
 from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
-from augment.compare.noise import is_decided_by_outliers
+from augment.compare.noise import hidden_by_outliers
 from augment.compare.totals import (
     CONTROL,
     TEST,
@@ -310,7 +310,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
             Diagnostic("first_step_outlying", 1, f"{why}; left out of intervals and verdicts, not of sums")
         )
     walls = [side["wall_ns"][judged_from:] for side in wholes if "wall_ns" in side]
-    if len(walls) == 2 and (robust := is_decided_by_outliers(*walls)):
+    if len(walls) == 2 and (robust := hidden_by_outliers(*walls)):
         change = f"{text.rough_time(robust.delta)}, 95 % interval {text.rough_interval(robust.low, robust.high)}"
         diagnostics.append(
             Diagnostic(

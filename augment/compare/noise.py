@@ -107,7 +107,7 @@ def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim
     )
 
 
-def is_decided_by_outliers(control: Floats, test: Floats) -> Noise | None:
+def hidden_by_outliers(control: Floats, test: Floats) -> Noise | None:
     """The noise of the trimmed means, where these differ by more than chance and the means do not; else None."""
     plain, trimmed = noise_of(control, test), noise_of(control, test, trim=TRIM)
     if plain is None or trimmed is None or plain.low * plain.high > 0 or trimmed.low * trimmed.high <= 0:

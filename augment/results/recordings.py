@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from augment.writers.files import DIFF_METRICS_SUFFIX, OF_JOBS
+from augment.writers.files import DIFF_METRICS_SUFFIX, is_of_job
 
 if TYPE_CHECKING:
     from augment.compare.compared_steps import Regions
@@ -57,8 +56,7 @@ def recording_in(files: Sequence[str], region: str | None, limits: Limits) -> Re
 
 def of_ranks(metrics: Iterable[str]) -> list[str]:
     """The names of metrics without those of whole jobs and of comparisons."""
-    chosen = [name for name in metrics if not name.endswith(DIFF_METRICS_SUFFIX)]
-    return [name for name in chosen if not os.path.basename(name).startswith(OF_JOBS)]
+    return [name for name in metrics if not (name.endswith(DIFF_METRICS_SUFFIX) or is_of_job(name))]
 
 
 def of_metrics(names: Sequence[str]) -> Recording:

@@ -15,7 +15,7 @@ from augment.errors import OutputError
 METRICS_SUFFIX = ".metrics.json"
 DIFF_METRICS_SUFFIX = f".diff{METRICS_SUFFIX}"
 TOLD = "told_by_job"  #: in a rank's metrics, what its job tells; also the category of the slice that says the same
-OF_JOBS = ("roles.job.", "job.")  #: names of metrics of several traces begin so
+OF_JOBS = ("roles.job.", "job.")  #: names of metrics of several traces begin so, see :func:`is_of_job`
 JOB_METRICS = f"job{METRICS_SUFFIX}"  #: a name that may have an addition after ``job``
 SUMMARY_SUFFIX = ".summary"  #: of the files that a rank's conversion leaves for its job
 MANIFEST = ("augment-manifest", ".jsonl")  #: the beginning and the end of the name of a batch's manifest
@@ -64,6 +64,11 @@ SERVER_JOB = re.compile(r"(?:projects/[^/]+/)?jobs/[0-9a-z]{1,40}")
 LONGEST_STEM = 200  #: bytes; names of 255 are possible, and the longest of outputs has 50 more while it is written
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
 _DOT = re.compile(r"\.")
+
+
+def is_of_job(name: str) -> bool:
+    """Whether metrics of this name are of several traces."""
+    return os.path.basename(name).startswith(OF_JOBS)
 
 
 def stem(name: str) -> str:

@@ -10,7 +10,7 @@ from augment.compare.noise import (
     Noise,
     chance_of,
     corrected,
-    is_decided_by_outliers,
+    hidden_by_outliers,
     noise_of,
     quantile_of_student,
     steps_lacking,
@@ -149,8 +149,8 @@ def test_holm() -> None:
 def test_a_single_long_step_hides_no_difference() -> None:
     """Of recorded steps: one of the test is as long as its first, which warms up."""
     control, test = np.array([149.6, 149.8, 149.5, 154.3, 154.5]), np.array([126.2, 127.2, 123.1, 163.5, 124.2])
-    robust = is_decided_by_outliers(control, test)
+    robust = hidden_by_outliers(control, test)
     assert robust is not None
     assert robust.low < robust.delta < robust.high < 0
-    assert is_decided_by_outliers(control, np.where(test > 160, 126.0, test)) is None  # the means say so
-    assert is_decided_by_outliers(control, control[::-1]) is None
+    assert hidden_by_outliers(control, np.where(test > 160, 126.0, test)) is None  # the means say so
+    assert hidden_by_outliers(control, control[::-1]) is None

@@ -440,7 +440,7 @@ def _split(trace: Trace, place: Places, start: Int64s, end: Int64s) -> tuple[Pla
     del after, padded  # frees memory for what follows
     work = gpu_work(trace)
     first, last = windows(trace)
-    window = np.searchsorted(first, ts, side="right") - 1
+    window = where_in(first, ts, side="right") - 1
     window = np.where((window >= 0) & (ts < last[window]), window, -1)  # for none
     bound_by = work.type[place[whose]] + np.uint8(BoundBy.KERNEL_COMPUTATION)
     name = trace.events.name[work.row[place[whose]]]

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Intervals, MemberIndex, MemberIndexes, combinations, intervals, sums
+from augment.arrays import Bools, Int64s, Intervals, MemberIndex, MemberIndexes, combinations, each, intervals, sums
 from augment.core import Findings, Skipped, Verdict
 from augment.core.attachments import Cause, Reason, SharedWait, Where
 from augment.core.text import counted
@@ -72,8 +72,12 @@ class Judgement:
     def of_groups(self) -> Judgement:
         """The judgement that names whole groups of ranks, which are late beside other groups alone, if this one names
         nothing and that does; else this one."""
-        stage = stages(self._summaries, self._matched) if self.tells else None
-        if stage is None or self.step_count < FEWEST_STEPS or self._gain_unknown or self.verdict.rows:
+        if not self.tells or self.step_count < FEWEST_STEPS or self._gain_unknown or self._rows:
+            return self
+        if len(np.unique(self._matched.group[~self._matched.is_pair()])) < 2:  # all are compared with each other
+            return self
+        stage = stages(self._summaries, self._matched)
+        if stage is None:
             return self
         wide = Judgement(self._matched, self._clocks, self._summaries, self._dims, stage)
         wide._parts = self._parts
@@ -92,12 +96,16 @@ class Judgement:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
         doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
         doubts += verdict_text.own_steps(self._step_time[0], self._own_time // max(self.step_count, 1))
-        rows = self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
-        rows = rows or self._stage_rows
+        rows = self._rows or self._stage_rows
         if not rows:
             return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         return Verdict((*texts, *self._together, *doubts), rows)
+
+    @property
+    def _rows(self) -> list[Row]:
+        """What holds the job up but for uneven stages, which are told only where nothing else is."""
+        return self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
 
     @property
     def severity(self) -> tuple[str, str]:
@@ -149,7 +157,7 @@ class Judgement:
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
         why = "many collectives are not matched: ranks wait for each other in them, which the replay does not know"
-        rows = scenarios(self._replay, self._excess, self._summaries, self._promised)
+        rows = scenarios(self._replay, self._excess, self._summaries, self._promised, self._balanced_stages)
         return Findings(rows, partial=why if self._gain_unknown else None)
 
     @property
@@ -445,7 +453,7 @@ class Judgement:
         if self._gain_unknown or self._uneven_rows or alone:
             return self._rank_rows
         alike: list[tuple[Cause, list[int]]] = []
-        for member in (each for each in self._candidates.tolist() if not self._is_shared(each)):
+        for member in (late for late in self._candidates.tolist() if not self._is_shared(late)):
             total, causes = self._charged(member)
             cause = main_cause(causes, total)
             for known, members in alike:
@@ -485,16 +493,17 @@ class Judgement:
         them; each empty if there is none, or it is unknown."""
         matched, whose = self._replay.progress.matched, set(members)
         within, beyond = "", Counter[str]()
+        is_late = np.isin(matched.member, members)
         (groups, kinds), which = combinations(matched.group[matched.instance], matched.kind[matched.instance])
-        for place, (group, kind) in enumerate(zip(groups.tolist(), kinds.tolist(), strict=True)):
-            of_group = matched.member[which == place]
-            name = self._dims.of(group, matched.kinds[kind])
+        rows_of_late = np.bincount(which[is_late], minlength=len(groups))
+        for place, rows in each(which, len(groups)):
+            name = self._dims.of(int(groups[place]), matched.kinds[kinds[place]]) if rows_of_late[place] else UNKNOWN
             if name in (UNKNOWN, WORLD):
                 continue
-            if set(of_group.tolist()) == whose:
+            if not is_late[rows].all():
+                beyond[name] += int(rows_of_late[place])
+            elif set(matched.member[rows].tolist()) == whose:
                 within = name
-            elif whose.intersection(of_group.tolist()) and not whose.issuperset(of_group.tolist()):
-                beyond[name] += int(np.count_nonzero(np.isin(of_group, members)))
         return within, max(beyond, key=lambda name: beyond[name], default="")
 
     @property
@@ -573,10 +582,14 @@ class Judgement:
             figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
         )
 
+    @cached_property
+    def _balanced_stages(self) -> Scale | None:
+        return balanced_stages(self._replay, self._summaries)
+
     @property
     def _stage_rows(self) -> list[Row]:
         """The row of pipeline stages that compute for unequally long, where balance gains much; else none."""
-        shift = None if self._gain_unknown else balanced_stages(self._replay, self._summaries)
+        shift = None if self._gain_unknown else self._balanced_stages
         gain = 0 if shift is None else self._saved(self._replay.time_ns(shift=shift))
         if shift is None or gain < LEAST_UNEVEN * self._time:
             return []
@@ -635,9 +648,14 @@ BALANCED = "pipeline stages are balanced"
 
 
 def scenarios(
-    replay: Replay, excess: Excess, summaries: Sequence[RankSummary], promised: Mapping[str, int]
+    replay: Replay,
+    excess: Excess,
+    summaries: Sequence[RankSummary],
+    promised: Mapping[str, int],
+    balanced: Scale | None,
 ) -> list[WhatIfRow]:
-    """The rows: unchanged, then those with the largest gain first; ``promised`` are gains of other scenarios."""
+    """The rows: unchanged, then those with the largest gain first; ``promised`` are gains of other scenarios, and
+    ``balanced`` is the change by which pipeline stages compute for equally long."""
     unchanged, recorded = replay.time_ns(), max(replay.recorded_ns, 1)
     error = (replay.time_ns(is_steady=False) - recorded) / recorded
 
@@ -647,7 +665,6 @@ def scenarios(
 
     rows = [row(*scenario) for scenario in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
     rows += [row(name, unchanged - gain) for name, gain in promised.items()]
-    balanced = balanced_stages(replay, summaries)
     if balanced is not None:
         rows.append(row(BALANCED, replay.time_ns(shift=balanced), None, "pp"))
     return [row("unchanged", unchanged), *sorted(rows, key=lambda each: -each.gain_ns)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.core.text import percent, period, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
-from augment.writers.files import METRICS_SUFFIX, OF_JOBS
+from augment.writers.files import METRICS_SUFFIX, is_of_job
 
 if TYPE_CHECKING:
     from augment.core import Trace
@@ -250,7 +250,7 @@ def _stage_row(rule: str, ratio: float, title: str, advice: str, stages: Sequenc
 def metrics_among(names: Iterable[str]) -> list[str]:
     """The names of metrics to report on, those of roles and of a job first; not of comparisons."""
     chosen = [name for name in names if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
-    return sorted(chosen, key=lambda name: (not os.path.basename(name).startswith(OF_JOBS), name))
+    return sorted(chosen, key=lambda name: (not is_of_job(name), name))
 
 
 def json_of(report: Report) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, stem
+from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, OF_JOBS, stem
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.names import id_of, safe_file_name, safe_path
 from augment_server.base.people import Caller, prefix_of
@@ -27,7 +27,7 @@ MOST_RUNS, RUNS = 1000, 100  #: jobs of a history, at most and by default
 #: artifacts with the metrics of a rank
 _OF_RANKS = (
     "artifacts.file_name LIKE '%.metrics.json' AND artifacts.file_name NOT LIKE '%.diff.metrics.json'"
-    " AND '/' || artifacts.file_name NOT LIKE '%/job.%' AND '/' || artifacts.file_name NOT LIKE '%/roles.job.%'"
+    + "".join(f" AND '/' || artifacts.file_name NOT LIKE '%/{name}%'" for name in OF_JOBS)
 )
 
 
