@@ -143,12 +143,7 @@ def test_grpcurl(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path
     expect("bash", "jq", "base64", "split")
     out = tmp_path / "out"
     out.mkdir()
-    for _ in range(2):
-        ended = run(EXAMPLES / "grpcurl.sh", server.address, trace, out, PATH=path_with_grpcurl())
-        if (
-            "unexpected EOF" not in ended.stderr
-        ):  # a stream that broke off on a busy machine; the script can be repeated
-            break
+    ended = run(EXAMPLES / "grpcurl.sh", server.address, trace, out, PATH=path_with_grpcurl())
     assert ended.returncode == 0, ended.stderr
     assert chrome(files(out)) == chrome(wanted)
     assert "STATE_SUCCEEDED" in ended.stderr
