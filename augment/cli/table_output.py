@@ -265,7 +265,8 @@ def source_line(source: dict[str, Any]) -> str:
     """One line that names the sidecar's source."""
     if "traces" in source:
         return f"{source['name']}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
-    line = f"{source['name']}: {counted(source['events'], 'event')}, {exact_time(source['duration_ns'])}"
+    length = f", {exact_time(source['duration_ns'])}" if source["events"] else ""
+    line = f"{source['name']}: {counted(source['events'], 'event')}{length}"
     if source["ranks"]:
         line += f", rank {', '.join(map(str, source['ranks']))}"
     if source["steps"]:

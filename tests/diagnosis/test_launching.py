@@ -82,6 +82,19 @@ def test_the_title_says_where_the_time_of_the_host_goes() -> None:
     assert evidence_of(answer)[0] == "the time in operators is mostly in aten::stack (14 ms)"
 
 
+def test_steps_that_were_recorded_as_operators_are_steps() -> None:
+    """As profilers of 2021 did."""
+    events = [event for number in range(4) for event in step(number, "forward")]
+    scaled = [replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in events]
+    old = [
+        replace(event, category=Category.CPU_OP) if event.name.startswith("ProfilerStep") else event for event in scaled
+    ]
+    now, then = (launch_bound.check(trace_of(*each)) for each in (scaled, old))
+    assert isinstance(now, Found)
+    assert isinstance(then, Found)
+    assert (title_of(then), evidence_of(then)) == (title_of(now), evidence_of(now))
+
+
 @pytest.mark.parametrize(("stall", "bound"), [(3_000, True), (500, False)])
 def test_a_faster_host_that_hides_a_stall_saves_at_least_its_own_waits(stall: int, bound: bool) -> None:
     """For 530 µs the host launches a kernel of 3 ms, then works for 2 ms, stalls, and launches one of 1 ms. A host that

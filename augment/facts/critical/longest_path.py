@@ -220,7 +220,7 @@ def slack(trace: Trace, rows: EventRows) -> Int64s:
 def host_kinds(trace: Trace, rows: EventRows) -> Bytes:
     """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category[rows])
-    kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS
+    kinds[(rows < 0) | starting(trace, STEP)[trace.events.name[rows]]] = BoundBy.OUTSIDE_OPERATORS
     kinds[_in_loader(trace)[rows] & (rows >= 0)] = BoundBy.DATA_LOADING
     return kinds
 
@@ -229,6 +229,7 @@ def host_kinds(trace: Trace, rows: EventRows) -> Bytes:
 def kinds_of_host(trace: Trace) -> Bytes:
     """The kind of time of each event as the innermost slice of a thread; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category)
+    kinds[starting(trace, STEP).take(trace.events.name)] = BoundBy.OUTSIDE_OPERATORS  # in 2021 they were operators
     kinds[_in_loader(trace)[:-1]] = BoundBy.DATA_LOADING
     return kinds
 

@@ -101,7 +101,8 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         yield _accelerator(sidecar), "; ".join(devices) + (f" ({len(used)} with recorded work)" if used else "")
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
-    yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
+    if source["events"]:  # a snapshot of the memory has none
+        yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
     if source["steps"]:
         numbers = source["steps"]
         several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
