@@ -21,7 +21,7 @@ except ImportError as missing:
 
 from augment.client.client import Augmented, AugmentedJob, CheckResult, Client, Diagnosis
 from augment.client.connection import Tls
-from augment.client.session import PATIENCE_S
+from augment.client.session import PATIENCE_S, JobWatch
 
-__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "CheckResult", "Client", "Diagnosis", "Tls"]
+__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "CheckResult", "Client", "Diagnosis", "JobWatch", "Tls"]
 del _grpc, _grpc_status

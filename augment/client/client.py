@@ -14,6 +14,7 @@ from msgspec import Struct
 from augment.client.connection import Deadline, job_failure
 from augment.client.session import (
     Attached,
+    JobWatch,
     NothingSent,
     Progress,
     Sent,
@@ -28,7 +29,7 @@ from augment.compare.gate import GateLimits, Limit, Line, line_of
 from augment.core.attachment_kinds import TABLES
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
-from augment.v1 import resources_pb2
+from augment.v1 import resources_pb2, service_pb2
 from augment.writers.files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 
@@ -390,6 +391,32 @@ class Client(Session):
         deadline = Deadline(timeout_s, self.address)
         content = self._told(lambda: resources_pb2.JobSpec(history=spec), deadline, lambda *_: None, self.address)
         return content["runs"], content["changes"]
+
+    def watch(
+        self, matching: str = "", *, resume_token: str = "", whole: bool = False, timeout_s: float | None = None
+    ) -> JobWatch:
+        """The jobs of the server that match, first as they are and then after each change, until it is closed.
+
+        Each is a message ``Job`` of ``augment.v1.resources_pb2``. Interruptions, also by a restart of the server, are
+        passed over: nothing is lost, a job may come twice, and one that is removed does not come.
+
+        Args:
+            matching: a filter as ``ListJobs`` takes it, such as ``labels.suite = nightly``; empty: all jobs.
+            resume_token: that of an earlier watch with the same filter: only what has changed since comes.
+            whole: jobs come with their specs and artifacts, too.
+            timeout_s: limit for the whole watch.
+
+        Raises:
+            ServiceError: as in :meth:`check`; on iteration.
+        """
+        deadline = Deadline(timeout_s, self.address)
+        view = service_pb2.JOB_VIEW_FULL if whole else service_pb2.JOB_VIEW_BASIC
+
+        def stream(token: str) -> Any:
+            request = service_pb2.WatchJobsRequest(filter=matching, resume_token=token, view=view, parent=self._parent)
+            return self._stub.WatchJobs(request, timeout=deadline.left_s(), metadata=self._connection.metadata)
+
+        return JobWatch(stream, self._connection, deadline, resume_token)
 
     def cut(
         self,

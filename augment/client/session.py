@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
@@ -89,6 +89,48 @@ def beside_all(request: Request) -> list[Attached]:
     """The files that all traces of a request share; the errors are those of :func:`attached`."""
     tables = [Attached(TABLES, path, None) for path in request.tables]
     return [*attached(request.evidence.paths), *tables]
+
+
+class JobWatch:
+    """The jobs of a list, as :meth:`Client.watch` gives them; any thread may ``close`` it, which ends the iteration.
+
+    ``resume_token``: with it another watch of the same filter goes on; empty before the first jobs have all come.
+    """
+
+    def __init__(
+        self, open_stream: Callable[[str], Any], connection: Connection, deadline: Deadline, resume_token: str
+    ) -> None:
+        self._open, self._connection, self._deadline = open_stream, connection, deadline
+        self.resume_token, self._is_closed = resume_token, False
+        self._stream: Any = None
+
+    def __iter__(self) -> Iterator[_Job]:
+        """Each job as it is now, or was after a change; the watch goes on after interruptions."""
+        while not self._is_closed:
+            message = self._connection.persist(self._message, self._deadline)
+            self.resume_token = message.resume_token or self.resume_token
+            if message.HasField("job"):
+                yield message.job
+
+    def _message(self, patience: Patience) -> service_pb2.WatchJobsResponse:
+        """The next message; an empty one where a stream has ended."""
+        self._deadline.left_s()
+        try:
+            self._stream = self._stream or self._open(self.resume_token)
+            message: service_pb2.WatchJobsResponse = next(self._stream)
+        except (grpc.RpcError, StopIteration) as end:
+            self._stream = None
+            if isinstance(end, grpc.RpcError) and not self._is_closed:
+                raise
+            return service_pb2.WatchJobsResponse()
+        patience.heard()
+        return message
+
+    def close(self) -> None:
+        """End the watch."""
+        self._is_closed = True
+        if self._stream is not None:
+            self._stream.cancel()
 
 
 class Session:

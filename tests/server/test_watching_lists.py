@@ -16,6 +16,9 @@ from in_process import Server, eventually, serving, trace, violated
 from postgres_cluster import Cluster
 from serving_process import serving as started
 
+from augment.client import Client, JobWatch
+from augment.client.connection import Deadline
+from augment.errors import ServiceError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.api import service
@@ -117,6 +120,48 @@ def test_any_server_goes_on(tmp_path: Path, postgres: Cluster, monkeypatch: pyte
         eventually(lambda: again.has(second, SUCCEEDED))
         again.end()
         assert first not in {job.name for job in again.jobs}
+
+
+def test_the_client_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """The server is killed in the middle of a watch, and another time jobs end while nobody watches."""
+    path = trace(tmp_path / "a.json")
+    with started(tmp_path / "state") as process, Client(process.address) as client:
+        listen = process.address
+
+        def created(suite: str) -> str:
+            upload = client._upload(str(path), Deadline(None, ""), lambda *_: None)
+            spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload), only=ONLY))
+            asked = calls.CreateJobRequest(spec=spec, labels={"suite": suite})
+            return client._connection.ask(client._stub.CreateJob, asked, Deadline(None, "")).job.name
+
+        def seen_until(watch: JobWatch, name: str) -> list[v1.Job]:
+            seen = []
+            for job in watch:
+                seen.append(job)
+                if (job.name, job.state) == (name, SUCCEEDED):
+                    break
+            return seen
+
+        first, other = created("a"), created("b")
+        watch = client.watch("labels.suite = a", timeout_s=300)
+        assert not seen_until(watch, first)[0].HasField("spec")
+        process.process.kill()
+        process.wait()
+        with started(tmp_path / "state", listen=listen):
+            second = created("a")
+            assert {job.name for job in seen_until(watch, second)} <= {first, second}
+            assert watch.resume_token  # it has come with what came before
+            watch.close()
+            assert list(watch) == []
+            third = created("a")
+            again = client.watch("labels.suite = a", resume_token=watch.resume_token, whole=True, timeout_s=300)
+            (*_, last) = seen = seen_until(again, third)
+            assert last.artifacts
+            assert other not in {job.name for job in seen}
+            with pytest.raises(ServiceError, match="not done within"):
+                list(client.watch(timeout_s=0.5))
+            with pytest.raises(ServiceError, match="resume_token"):
+                list(client.watch(resume_token=watch.resume_token))
 
 
 def test_tokens_of_others_are_refused(server: Server, tmp_path: Path) -> None:
