@@ -15,6 +15,7 @@ from augment.facts.source.cut_mark import mark
 from augment.facts.source.several_ranks import rank_of_track
 from augment.facts.steps import window
 from augment.readers import read
+from augment.readers.limits import UNLIMITED, Limits
 from augment.writers.cut_file import write_cut
 from augment.writers.files import replacing, stem
 from augment.writers.perfetto.several import parts, write_parts
@@ -94,7 +95,9 @@ def cut_each(inputs: Sequence[Input], folder: Path, choice: CutChoice, stage: Ca
     return list(outs)
 
 
-def part(name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str], None]) -> list[Path]:
+def part(
+    name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str], None], limits: Limits = UNLIMITED
+) -> list[Path]:
     """Write each rank of a file with several, as other tools merge them, to ``rankN.json.gz`` in ``folder``.
 
     Args:
@@ -102,6 +105,7 @@ def part(name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str],
         folder: made if it is not there.
         ranks: only these; none: all.
         stage: called with the current activity.
+        limits: how much of the file is read.
 
     Raises:
         UsageError: the file does not tell of several ranks, or has none of these.
@@ -110,7 +114,7 @@ def part(name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str],
         hint = f"augment cut {name} --ranks N keeps ranks of it; its traces are what to convert"
         raise UsageError(f"{name}: is a timeline of {len(merged)} ranks that augment merged: {hint}")
     stage(f"reading {name}")
-    trace = read(name)
+    trace = read(name, limits=limits)
     of_track = rank_of_track(trace)
     there = np.unique(of_track[of_track >= 0])
     if not len(there):

@@ -70,7 +70,7 @@ def command(
     is cut in the same way, into the folder OUT. --ranks also chooses ranks of a job's timeline. --part splits a file
     into which another tool merged several ranks, if it tells them by an arg rank or by process ids such as [TP3] 42.
     The paths are printed on stdout. With --server, INPUT may also be a job of it that has succeeded, such as jobs/3f0c:
-    its trace is cut; or each of its traces, into the folder OUT.
+    its trace is cut; or each of its traces, or those of --ranks, into the folder OUT.
     """
     from pathlib import Path
 
@@ -82,14 +82,15 @@ def command(
         raise UsageError("nothing to cut: give --steps, --time, --ranks, --drop or --part")
     if parted and choice:
         raise UsageError("--part: cut the parts in a second run: augment cut OUT --steps …")
-    if server and (parted or ranks or out.endswith(".json")):
-        raise UsageError("--part, --ranks, a .json without .gz: not supported with --server")
+    if server and out.endswith(".json") and not parted:
+        raise UsageError("a .json without .gz: not supported with --server")
     with client_of(server) as client, bar(1, quiet=quiet) as shown:
         if client:
             from augment.batch.remote import progress_of
 
-            how = {"steps": steps, "period_ms": period, "drop": drop, "progress": progress_of(shown.stage)}
-            outs, text = client.cut(file, out, **how), f"{file} was cut by {client.address}"  # type: ignore[arg-type]
+            how = {"steps": steps, "period_ms": period, "drop": drop, "ranks": ranks, "part": parted}
+            outs = client.cut(file, out, **how, progress=progress_of(shown.stage))  # type: ignore[arg-type]
+            text = f"{file} was cut by {client.address}"
         elif parted:
             outs = part(file, Path(out), ranks, shown.stage)
             text = f"{len(outs)} ranks are in {out}"

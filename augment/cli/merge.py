@@ -123,17 +123,16 @@ def merge_there(
     from augment.cli.terminal import bar, emit, say
     from augment.writers.files import SERVER_JOB
 
-    if ranks or memory is not None or not out.endswith(".pftrace"):
-        raise UsageError("--ranks, --memory, a .tar: not supported where a server writes one timeline")
+    if memory is not None or not out.endswith(".pftrace"):
+        raise UsageError("--memory, a .tar: not supported where a server writes one timeline")
     jobs = [name for name in inputs if SERVER_JOB.fullmatch(name)]
     files = [name for name in inputs if name not in jobs]
     items = _inputs(tuple(files), ranks, request.evidence) if files else []
     traces = {**{name: name for name in jobs}, **{item.key: item.path for item in items}}
     with bar(len(traces), quiet=quiet) as shown:
         title = folder_title(files[0]) if len(files) == 1 and os.path.isdir(files[0]) else ""
-        notes = client.merge(
-            traces, out, request, name=title, align=align, everything=whole, progress=progress_of(shown.stage)
-        )
+        how = {"align": align, "everything": whole, "ranks": ranks, "progress": progress_of(shown.stage)}
+        notes = client.merge(traces, out, request, name=title, **how)  # type: ignore[arg-type]
     emit(out)
     for note in () if quiet else (*notes, f"open it: augment open {shlex.quote(out)}"):
         say(note)

@@ -426,6 +426,8 @@ class Client(Session):
         steps: tuple[int, int] | None = None,
         period_ms: tuple[float, float] | None = None,
         drop: Sequence[str] = (),
+        ranks: Sequence[range] = (),
+        part: bool = False,
         progress: Progress | None = None,
         timeout_s: float | None = None,
     ) -> list[Path]:
@@ -437,6 +439,8 @@ class Client(Session):
             steps: keep these, both included.
             period_ms: keep this period, since the first event.
             drop: leave out events of these categories.
+            ranks: of a job only the traces of these ranks, of a job's timeline these ranks; empty: all.
+            part: write each rank of a file with several, as other tools merge them, into the folder ``out``.
             progress: as in :meth:`augment`.
             timeout_s: limit for the whole call.
 
@@ -445,7 +449,11 @@ class Client(Session):
         """
         target, tell, deadline = Path(out), progress or (lambda _stage, _done, _of: None), Deadline(timeout_s, path)
         formats = {ending: name for ending, name in CUT_FORMATS.items() if target.name.endswith(ending)}
-        spec = resources_pb2.CutSpec(drop=drop, format=next(iter(formats.values()), ""))
+        formats = {} if part else formats
+        spec = resources_pb2.CutSpec(
+            drop=drop, format=next(iter(formats.values()), ""), ranks=_rank_ranges(ranks), part=part
+        )
+        self._expect_ranks("cut", part or ranks)
         if steps:
             spec.steps.first, spec.steps.last = steps
         for moment, ms in zip((spec.period.start, spec.period.end) if period_ms else (), period_ms or (), strict=True):
@@ -463,7 +471,8 @@ class Client(Session):
                 re.fullmatch(r"(?:(?!\.\.?/)[^/\\]+/)*[^/\\]+\.cut\.(?:json\.gz|pftrace)", name) for name in names
             ):
                 raise ServiceError(f"{path}: {self.address}: the server made files that are no parts of it", "", "")
-            targets = [target] if formats else [target / name for name in names]
+            kept = [name.replace(".cut.", ".") for name in names] if part else names
+            targets = [target] if formats else [target / name for name in kept]
             expect_apart(targets, [path])
             self._receive(done.artifacts, targets, path, deadline, tell)
             return targets
@@ -477,6 +486,7 @@ class Client(Session):
         name: str = "",
         align: bool = True,
         everything: bool = False,
+        ranks: Sequence[range] = (),
         progress: Progress | None = None,
         timeout_s: float | None = None,
     ) -> tuple[str, ...]:
@@ -489,6 +499,7 @@ class Client(Session):
             name: as in :meth:`augment_job`.
             align: whether clocks are aligned.
             everything: whether nothing is left out.
+            ranks: only these; empty: all.
             progress: as in :meth:`augment`.
             timeout_s: limit for the whole call.
 
@@ -500,7 +511,8 @@ class Client(Session):
         request, deadline = request or Request(), Deadline(timeout_s, title)
         tell = progress or (lambda _stage, _done, _of: None)
         self._expect_taken(request)
-        merge = resources_pb2.MergeSpec(no_align=not align, everything=everything, only=True)
+        self._expect_ranks("job", ranks)
+        merge = resources_pb2.MergeSpec(no_align=not align, everything=everything, only=True, ranks=_rank_ranges(ranks))
 
         def wanted() -> resources_pb2.JobSpec:
             sent = self._send_all(paths, deadline, tell)
@@ -623,6 +635,11 @@ class Client(Session):
                 files.append(download.target)
         summaries = tuple(file for file in files if file.name.endswith(SUMMARY_SUFFIX))
         return Augmented(tuple(file for file in files if file not in summaries), summaries, seams)
+
+
+def _rank_ranges(ranks: Sequence[range]) -> list[resources_pb2.RankRange]:
+    most = 2**31 - 1  # of a field
+    return [resources_pb2.RankRange(first=min(some[0], most), last=min(some[-1], most)) for some in ranks]
 
 
 def _paths(side: str | os.PathLike[str] | Sequence[str]) -> list[str]:

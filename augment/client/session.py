@@ -213,6 +213,15 @@ class Session:
             why = f"this server takes no tables, captures, peaks and regions to {kind}; update it, or do it here"
             raise UsageError(f"{self.address}: {why}")
 
+    def _expect_ranks(self, kind: str, given: object) -> None:
+        """Refuse a choice of ranks that an earlier server would ignore.
+
+        Raises:
+            UsageError: it takes none.
+        """
+        if given and kind not in self._info.rank_jobs:
+            raise UsageError(f"{self.address}: this server takes no --ranks and --part there; update it")
+
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         """Send a trace: the name of its upload, or ``path`` itself if the server has or reads that."""
         if SERVER_JOB.fullmatch(path) or ("://" in path and self.reads(path)):

@@ -350,6 +350,7 @@ class MergeSpec(google.protobuf.message.Message):
     NO_ALIGN_FIELD_NUMBER: builtins.int
     EVERYTHING_FIELD_NUMBER: builtins.int
     ONLY_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
     no_align: builtins.bool
     """Whether each rank keeps its own clock."""
     everything: builtins.bool
@@ -358,14 +359,19 @@ class MergeSpec(google.protobuf.message.Message):
     """Whether the timeline is the only artifact, as with "augment run --merge -o FILE". Earlier jobs as inputs make one of
     what they were about.
     """
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RankRange]:
+        """With only: the ranks on it; all if there are none. See ServerInfo.rank_jobs."""
+
     def __init__(
         self,
         *,
         no_align: builtins.bool = ...,
         everything: builtins.bool = ...,
         only: builtins.bool = ...,
+        ranks: collections.abc.Iterable[global___RankRange] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["everything", b"everything", "no_align", b"no_align", "only", b"only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["everything", b"everything", "no_align", b"no_align", "only", b"only", "ranks", b"ranks"]) -> None: ...
 
 global___MergeSpec = MergeSpec
 
@@ -585,10 +591,14 @@ class CutSpec(google.protobuf.message.Message):
     PERIOD_FIELD_NUMBER: builtins.int
     DROP_FIELD_NUMBER: builtins.int
     FORMAT_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
     format: builtins.str
     """The format of the new trace: "chrome", only if the input is Chrome JSON, or "perfetto"; empty means that of the input
     if possible.
     """
+    part: builtins.bool
+    """Whether to write each of the ranks of one file with several, as other tools merge them, to "rankN.cut.json.gz", whole."""
     @property
     def input(self) -> global___Input:
         """A trace, or an earlier job, of which each trace is cut."""
@@ -605,6 +615,12 @@ class CutSpec(google.protobuf.message.Message):
     def drop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Leave out events of these categories."""
 
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RankRange]:
+        """Of a job only the traces of these ranks, of the timeline of a job these ranks; all if there are none. See
+        ServerInfo.rank_jobs.
+        """
+
     def __init__(
         self,
         *,
@@ -613,11 +629,35 @@ class CutSpec(google.protobuf.message.Message):
         period: global___Period | None = ...,
         drop: collections.abc.Iterable[builtins.str] | None = ...,
         format: builtins.str = ...,
+        ranks: collections.abc.Iterable[global___RankRange] | None = ...,
+        part: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "period", b"period", "steps", b"steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drop", b"drop", "format", b"format", "input", b"input", "period", b"period", "steps", b"steps"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drop", b"drop", "format", b"format", "input", b"input", "part", b"part", "period", b"period", "ranks", b"ranks", "steps", b"steps"]) -> None: ...
 
 global___CutSpec = CutSpec
+
+@typing.final
+class RankRange(google.protobuf.message.Message):
+    """Ranks of a job, by number."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    """The first."""
+    last: builtins.int
+    """The last, inclusive."""
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        last: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["first", b"first", "last", b"last"]) -> None: ...
+
+global___RankRange = RankRange
 
 @typing.final
 class Period(google.protobuf.message.Message):
@@ -1370,6 +1410,7 @@ class ServerInfo(google.protobuf.message.Message):
     ATTACHMENT_KINDS_FIELD_NUMBER: builtins.int
     ATTACHMENT_JOBS_FIELD_NUMBER: builtins.int
     HTTP_URL_FIELD_NUMBER: builtins.int
+    RANK_JOBS_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The version of kineto-augment."""
     metrics_schema_version: builtins.str
@@ -1416,6 +1457,10 @@ class ServerInfo(google.protobuf.message.Message):
         them for "augment" and "job" alone, and only as lists.
         """
 
+    @property
+    def rank_jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The kinds of jobs that take ranks, as the fields of JobSpec are called. Servers that list none take all ranks."""
+
     def __init__(
         self,
         *,
@@ -1431,9 +1476,10 @@ class ServerInfo(google.protobuf.message.Message):
         attachment_kinds: collections.abc.Iterable[builtins.str] | None = ...,
         attachment_jobs: collections.abc.Iterable[builtins.str] | None = ...,
         http_url: builtins.str = ...,
+        rank_jobs: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "retention", b"retention"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_jobs", b"attachment_jobs", "attachment_kinds", b"attachment_kinds", "http_url", b"http_url", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "retention", b"retention", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "attachment_jobs", b"attachment_jobs", "attachment_kinds", b"attachment_kinds", "http_url", b"http_url", "input_formats", b"input_formats", "input_prefixes", b"input_prefixes", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "output_prefixes", b"output_prefixes", "rank_jobs", b"rank_jobs", "retention", b"retention", "version", b"version"]) -> None: ...
 
 global___ServerInfo = ServerInfo
 

@@ -242,6 +242,63 @@ def test_one_timeline_of_finished_jobs(server: Server, traces: Callable[..., lis
         there.unlink()
 
 
+def test_ranks_are_chosen(server: Server, traces: Callable[..., list[Path]], tmp_path: Path) -> None:
+    """Of a job, of its timeline, and of a file with several: byte for byte what the command writes here."""
+    folder = traces("ranks", ranks=2, steps=2)[0].parent
+    timeline, several = tmp_path / "job.pftrace", tmp_path / "several.json"
+    assert augment("run", folder, "--merge", "-o", timeline, "--quiet", *FEW).returncode == 0
+    events = [
+        {**event, "pid": f"[TP{rank:02}] {event['pid']}"}
+        for rank, path in enumerate(sorted(folder.glob("*.json.gz")))
+        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        if "pid" in event
+    ]
+    several.write_text(json.dumps({"traceEvents": events}))
+    inputs = [v1.Input(upload=server.upload(path)) for path in sorted(folder.glob("*.json.gz"))]
+    spec = v1.WholeJobSpec(inputs=inputs, augment=v1.AugmentSpec(only=ONLY))
+    whole = asked(server, v1.JobSpec(job=spec)).name
+
+    def both(command: str, here: object, there: object, out: str, *flags: object) -> None:
+        places = tmp_path / "here" / out, tmp_path / "there" / out
+        for given, place, more in ((here, places[0], ()), (there, places[1], ("--server", server.address))):
+            place.parent.mkdir(exist_ok=True)
+            ended = augment(command, given, *flags, "-o", place, *more)
+            assert ended.returncode == 0, ended.stderr
+        made = [
+            [path.read_bytes() for path in sorted((place, *place.rglob("*"))) if path.is_file()] for place in places
+        ]
+        assert made[0] == made[1]
+
+    both("cut", folder, whole, "one", "--ranks", "1")
+    both("cut", folder, whole, "all", "--ranks", "0-1,7", "--steps", "1")
+    both("cut", timeline, timeline, "rank1.pftrace", "--ranks", "1")
+    both("cut", several, several, "parts", "--part")
+    both("cut", several, several, "part", "--part", "--ranks", "1-99999999999")
+    both("run", folder, whole, "one.pftrace", "--merge", "--ranks", "1", *FEW)
+    assert len(os.listdir(tmp_path / "there" / "parts")) == 2
+    for given, flags, why in (
+        (whole, ("--ranks", "7"), "no trace of these ranks among 2 files of ranks 0-1"),
+        (timeline, ("--ranks", "7"), "has none of these, only rank 0, rank 1"),
+        (several, ("--part", "--ranks", "7"), "has none of these, only 0, 1"),
+        (timeline, ("--steps", "1"), "is the timeline of a job"),
+        (several, ("--ranks", "1"), "is the trace of one process"),
+        (whole, ("--part",), "takes one file with several ranks; there are 2"),
+    ):
+        ended = augment("cut", given, "-o", tmp_path / "x.pftrace", *flags, "--server", server.address)
+        assert ended.returncode in (2, 3), ended.stderr
+        assert why in ended.stderr
+        assert "/state/" not in ended.stderr
+    bad = v1.CutSpec(input=inputs[0], ranks=[v1.RankRange(first=2, last=1)])
+    merged = v1.WholeJobSpec(inputs=inputs, merge=v1.MergeSpec(ranks=[v1.RankRange()]))
+    for field, each in (
+        ("spec.cut.ranks", v1.JobSpec(cut=bad)),
+        ("spec.cut.part", v1.JobSpec(cut=v1.CutSpec(input=inputs[0], part=True, drop=["kernel"]))),
+        ("spec.job.merge.ranks", v1.JobSpec(job=merged)),
+    ):
+        with violated(field):
+            server.stub.CreateJob(calls.CreateJobRequest(spec=each))
+
+
 def test_the_commands_take_jobs(server: Server, traces: Callable[..., list[Path]], tmp_path: Path) -> None:
     (before,), (after,) = traces("before"), traces("after", work=1.3)
     jobs = [done(server, path, labels={"suite": "nightly"}) for path in (before, after)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -33,6 +33,7 @@ MOST_METRICS_BYTES, MOST_ROW_BYTES, MOST_HEAD_BYTES = 1 << 30, 4 << 20, 4 << 20
 MOST_DECODED_BYTES = 1 << 20  #: of what is decoded as a whole: two bytes of it may take eighty of memory
 _ROW = b" " * 6  #: before each row
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
+MOST_RANGES = 1024  #: of ranks
 MOST_PERIOD_S = 10**6  #: of a trace, from its first event to the end of a cut
 
 
@@ -250,6 +251,7 @@ def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
         output_prefixes=places.writable,
         attachment_kinds=[*(kind.name for kind in KINDS), TABLES],
         attachment_jobs=WITH_ATTACHMENTS,
+        rank_jobs=("cut", "job"),
     )
     info.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
     info.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
@@ -298,6 +300,10 @@ def check_job(spec: v1.WholeJobSpec) -> None:
         raise invalid("augment.input", "leave it empty, and name the traces in inputs")
     with _usage("parallelism"):
         check_sizes(spec.parallelism, "parallelism")
+    with within("merge"):
+        if spec.merge.ranks and not spec.merge.only:
+            raise invalid("ranks", "needs only; of other jobs name the traces of these ranks in inputs")
+        _check_ranks(spec.merge.ranks)
 
 
 def gate_of(spec: v1.CheckSpec) -> dict[str, Any]:
@@ -349,8 +355,12 @@ def check_cut(spec: v1.CutSpec) -> None:
     Raises:
         Refusal: nothing is left out, a range is empty, or the format is none.
     """
-    if not (spec.HasField("steps") or spec.HasField("period") or spec.drop):
-        raise invalid("steps", "set steps, period or drop")
+    chosen = spec.HasField("steps") or spec.HasField("period") or bool(spec.drop)
+    if not (chosen or spec.ranks or spec.part):
+        raise invalid("steps", "set steps, period, drop, ranks or part")
+    if spec.part and (chosen or spec.format):
+        raise invalid("part", "takes only ranks; cut the parts in a second job")
+    _check_ranks(spec.ranks)
     if not 0 <= spec.steps.first <= spec.steps.last:
         raise invalid("steps", "from the first step to a later one, or the same")
     if spec.HasField("period"):
@@ -360,6 +370,16 @@ def check_cut(spec: v1.CutSpec) -> None:
                 raise UsageError(f"period: its end must come after its start, and within {MOST_PERIOD_S} s")
     with _usage("format"):
         expect_known(spec.format or "chrome", ("chrome", "perfetto"), "format of a smaller trace")
+
+
+def ranks_of(ranks: Iterable[v1.RankRange]) -> list[tuple[int, int]]:
+    """The first and last of each range of ranks."""
+    return [(each.first, each.last) for each in ranks]
+
+
+def _check_ranks(ranks: Sequence[v1.RankRange]) -> None:
+    if len(ranks) > MOST_RANGES or not all(0 <= first <= last for first, last in ranks_of(ranks)):
+        raise invalid("ranks", f"at most {MOST_RANGES} ranges, each from a rank to a later one, or the same")
 
 
 def _check_name(name: str) -> None:

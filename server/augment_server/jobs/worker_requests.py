@@ -17,7 +17,7 @@ from augment.writers.files import OF_DIFF, OF_TRACE, stem
 from augment_server.base.limits import Limits
 from augment_server.base.names import MOST_FOLDERS
 from augment_server.base.people import prefix_of
-from augment_server.jobs.catalog import cut_of, gate_of
+from augment_server.jobs.catalog import cut_of, gate_of, ranks_of
 from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
@@ -45,7 +45,13 @@ class Orders:
                 {"gate": gate_of(begun.spec.check), "region": begun.spec.check.region} | self._runs(begun)
             ),
             "history": self._runs,
-            "cut": lambda begun: {"choice": cut_of(begun.spec.cut), "format": begun.spec.cut.format},
+            "cut": lambda begun: {
+                "choice": cut_of(begun.spec.cut),
+                "format": begun.spec.cut.format,
+                "ranks": ranks_of(begun.spec.cut.ranks),
+                "part": begun.spec.cut.part,
+                "of_job": bool(begun.spec.cut.input.job),
+            },
         }
 
     def order(self, begun: Begun, folder: Path, given_in: Path) -> Order:
@@ -159,7 +165,12 @@ class Orders:
         name = spec.name or "job"
         sizes = dict(spec.parallelism)
         request = structs.replace(request_of(spec.augment), parallelism=sizes, trust_clocks=spec.trust_clocks)
-        merge = {"align": not spec.merge.no_align, "everything": spec.merge.everything, "only": spec.merge.only}
+        merge = {
+            "align": not spec.merge.no_align,
+            "everything": spec.merge.everything,
+            "only": spec.merge.only,
+            "ranks": ranks_of(spec.merge.ranks),
+        }
         return {
             "request": _plain(request),
             "summaries": spec.augment.summaries,

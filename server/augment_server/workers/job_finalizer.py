@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.batch.inputs import Input
+from augment.batch.inputs import Input, of_ranks
 from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
 from augment.batch.merged_timeline import merge, merge_all, only_job
 from augment.batch.peek import identify
@@ -19,7 +19,7 @@ from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.writers import perfetto, seams
 from augment.writers.files import SUMMARY_SUFFIX
-from augment_server.workers.orders import request_in
+from augment_server.workers.orders import ranges_of, request_in
 
 Order = dict[str, Any]
 Stage = Callable[[str], None]
@@ -97,7 +97,9 @@ class Gathering:
         stage("merging")
         plan = self._plan(None)
         path = self._out / f"job{perfetto.SUFFIX}"
-        merged = merge(only_job(self._inputs, self._request.tables), str(path), plan)
+        ranks = ranges_of(self._order["merge"]["ranks"])
+        inputs = of_ranks(self._inputs, ranks) if ranks else self._inputs
+        merged = merge(only_job(inputs, self._request.tables), str(path), plan)
         said = (merged.left_out, *merged.notes, *merged.verdict)
         self.notes += [f"{path.name}: {text}" for text in said if text]
         return path
@@ -105,7 +107,9 @@ class Gathering:
     def _plan(self, question: Question | None) -> RunPlan:
         wanted = self._order["merge"]
         limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
-        return RunPlan(self._request, question, align=wanted["align"], timeline_bytes=limit)
+        return RunPlan(
+            self._request, question, align=wanted["align"], fixed_ranks=bool(wanted["ranks"]), timeline_bytes=limit
+        )
 
     def _merged(self, stage: Stage) -> list[Path]:
         if self._order["merge"] is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ def folders_of(given: Mapping[str, Any]) -> tuple[str, str]:
 def place_of(order: Order, given: Mapping[str, Any]) -> Path:
     """The path of a file of the order."""
     return Path(order["folder"], *folders_of(given))
+
+
+def ranges_of(ranks: Iterable[tuple[int, int]]) -> list[range]:
+    """The ranks that an order chooses, of first and last ones; empty: all."""
+    return [range(first, last + 1) for first, last in ranks]
 
 
 def request_in(order: Order) -> Request:

@@ -25,17 +25,17 @@ import msgspec
 
 from augment.batch import memory_limit, spilling
 from augment.batch.convert import convert_or_raise
-from augment.batch.inputs import Input
+from augment.batch.inputs import Input, of_ranks
 from augment.batch.job_question import COMPARISON
 from augment.batch.run_plan import Progress, Result, RunPlan
 from augment.core.threads import keep_freed_memory
-from augment.errors import AugmentError, InputError, UnknownFormat
+from augment.errors import AugmentError, InputError, UnknownFormat, UsageError
 from augment.readers.limits import Limits
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
 from augment_server.base.confinement import confine, renounce, seclude
 from augment_server.storage.roots import folder_inside, open_below, open_inside, steps_of
-from augment_server.workers.orders import folders_of, place_of, request_in, with_beside
+from augment_server.workers.orders import folders_of, place_of, ranges_of, request_in, with_beside
 
 if TYPE_CHECKING:
     from augment.core.trace import Trace
@@ -261,20 +261,39 @@ def _judged(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[st
 
 
 def _cut(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
-    """Cut each trace."""
-    from augment.batch.cutting import CutChoice, cut_trace
+    """Cut each trace of these ranks; a file with several ranks into one of each; or choose ranks of a timeline."""
+    from augment.batch.cutting import CutChoice, cut_timeline, cut_trace, part
     from augment.readers import read
     from augment.writers.files import stem
+    from augment.writers.perfetto.several import is_of_several
 
     choice, limits, outs = msgspec.convert(order["choice"], CutChoice), Limits(**order["limits"]), []
     suffixes = {"chrome": ".json.gz", "perfetto": ".pftrace"}
+    ranks, out = ranges_of(order["ranks"]), Path(order["folder"], "out")
+    if order["part"]:
+        if len(sources) > 1:
+            raise UsageError(f"part: takes one file with several ranks; there are {len(sources)}")
+        made = part(str(sources[0]), out, ranks, lambda _: say(stage="cutting", done=0, of=1), limits)
+        return _told(order, [path.rename(path.with_name(path.name.replace(".", ".cut.", 1))) for path in made])
+    if is_of_several(sources[0]):
+        if choice or not ranks:
+            raise UsageError(f"{sources[0]}: is the timeline of a job: only ranks of it can be chosen")
+        outs.append(out / f"{stem(order['inputs'][0]['file_name'])}.cut{suffixes.get(order['format'], '.pftrace')}")
+        cut_timeline(sources[0], outs[0], ranks)
+        return _told(order, outs)
+    if ranks and not order["of_job"]:
+        raise UsageError(f"ranks: {sources[0]} is the trace of one process; name a job, or the timeline of one")
+    inputs = [Input(str(source), "", named=True) for source in sources]
+    chosen = {item.path for item in (of_ranks(inputs, ranks) if ranks else inputs)}
     for number, (given, source) in enumerate(zip(order["inputs"], sources, strict=True)):
         say(stage="cutting", done=number, of=len(sources))
+        if str(source) not in chosen:
+            continue
         trace = read(str(source), limits=limits)
         suffix = suffixes.get(order["format"]) or suffixes["perfetto" if trace.source.insert_at is None else "chrome"]
         if suffix == ".json.gz" and trace.source.insert_at is None:
             raise InputError(str(source), "is no Chrome JSON, so its part is none; ask for the format perfetto")
-        folder = Path(order["folder"], "out", os.path.dirname(given["file_name"]))
+        folder = out / os.path.dirname(given["file_name"])
         folder.mkdir(parents=True, exist_ok=True)
         outs.append(folder / f"{stem(given['file_name'])}.cut{suffix}")
         cut_trace(trace, outs[-1], choice)
