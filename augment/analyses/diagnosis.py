@@ -15,8 +15,9 @@ than 2 % is fine. ``confidence`` says how certain that is ([both tables](diagnos
 are in the order of importance: findings about the recording itself, then by severity and by ``saved_ns``, what is
 merely possible (``low`` confidence) after what is not, then rules that found nothing.
 
-``start_ns``, ``dur_ns``, ``track`` and ``slice`` are the longest slice that a finding speaks of. The track
-``Diagnosis`` shows the longest slices of each finding, with arrows to the events.
+``start_ns``, ``dur_ns``, ``track`` and ``slice`` are the worst slice that a finding speaks of: the longest, and of
+calls that wait for the device the one that costs most idle time. The track ``Diagnosis`` shows the longest slices of
+each finding, with arrows to the events.
 
 **What to do**: begin with the first finding: its ``advice``, and its rule's section. Record again, and compare
 with ``augment diff`` before the next.
@@ -72,7 +73,7 @@ class Row(Struct, frozen=True):
     overlaps: Annotated[list[str], column("Rules of other findings that would save part of the same time.")]
     count: Annotated[int, column("Number of slices that the finding speaks of.", "count")]
     start_ns: Annotated[
-        int | None, column("Start of the longest of them, after the first event of what was analysed.", "ns")
+        int | None, column("Start of the worst of them, after the first event of what was analysed.", "ns")
     ]
     dur_ns: Annotated[int | None, column("Its duration.", "ns")]
     track: Annotated[str | None, column("Its thread or stream.")]
@@ -110,8 +111,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 def _found(trace: Trace, finding: Finding) -> Row:
     spans, problem = finding.found.spans, finding.found
-    longest = int(np.argmax(spans.end - spans.start)) if len(spans) else None
-    row = -1 if longest is None else int(spans.row[longest])
+    worst = problem.worst
+    row = -1 if worst is None else int(spans.row[worst])
     return Row(
         rank=trace.rank,
         rule=finding.rule,
@@ -126,8 +127,8 @@ def _found(trace: Trace, finding: Finding) -> Row:
         confidence=problem.confidence,
         overlaps=list(finding.overlaps),
         count=len(spans),
-        start_ns=None if longest is None else int(spans.start[longest] - trace.events.ts[0]),
-        dur_ns=None if longest is None else int(spans.end[longest] - spans.start[longest]),
+        start_ns=None if worst is None else int(spans.start[worst] - trace.events.ts[0]),
+        dur_ns=None if worst is None else int(spans.end[worst] - spans.start[worst]),
         track=track_of(trace, row) or None,
         slice=short(trace.strings[int(trace.events.name[row])]) if row >= 0 else None,
         figures=problem.seen.figures,

@@ -47,7 +47,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.core import GPU_WORK, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import GPU_WORK, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.facts.operators.step_time_parts import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import StepFigures
 
@@ -186,6 +186,6 @@ def sentence(row: Row) -> str:
     if row.mfu_ratio is not None and row.hfu_ratio is not None:
         shares["recomputation"] = row.hfu_ratio - row.mfu_ratio
     largest = sorted(shares, key=lambda said: -shares[said])[:SAID_AT_MOST]
-    rest = ", ".join(f"{100 * shares[said]:.0f} % {said}" for said in largest if shares[said] >= 0.005)
-    head = "no MFU" if row.mfu_ratio is None else f"{100 * row.mfu_ratio:.0f} % MFU"
+    rest = ", ".join(f"{text.percent(shares[said])} {said}" for said in largest if shares[said] >= 0.005)
+    head = "no MFU" if row.mfu_ratio is None else f"{text.percent(row.mfu_ratio)} MFU"
     return f"{head}; {rest}" if rest else head

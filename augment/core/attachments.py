@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from augment.arrays.types import Int32s, Int64s
-from augment.core.text import short
+from augment.core.text import percent, short
 from augment.core.trace import Trace
 
 
@@ -166,24 +166,26 @@ class Reason(Struct, frozen=True):
             "many_operators": ", spread over many operators",
         }[self.where]
 
-    @property
-    def text(self) -> str:
-        """The same in words: ``its host, in `aten::item```."""
+    def text(self, several: bool = False) -> str:
+        """The same in words, of one rank or ``several``: ``its host, in `aten::item```."""
+        its = "their" if several else "its"
         if self.more_work:
-            return f"it has more work: its products take {100 * self.more_work:.0f} % more operations"
-        longer = " and ".join(f"`{short(name)}` {100 * more:.0f} %" for name, more in self.kernels)
+            more = f"{its} products take {percent(self.more_work)} more operations"
+            return f"{'they have' if several else 'it has'} more work: {more}"
+        longer = " and ".join(f"`{short(name)}` {percent(more)}" for name, more in self.kernels)
         if self.hot_experts:
-            return f"its experts compute longer{f', {longer}' if longer else ''}, and no other kernels of it do"
-        return _CAUSES[self.cause] + self.place + (f", most in {longer} longer" if longer else "")
+            return f"{its} experts compute longer{f', {longer}' if longer else ''}, and {its} other kernels do not"
+        return f"{_CAUSES[self.cause][several]}{self.place}{f', most in {longer} longer' if longer else ''}"
 
 
-_CAUSES: dict[Cause, str] = {
-    "host": "its host",
-    "compute": "its device computes longer",
-    "communication": "its links",
-    "queued": "its device stood idle with work queued",
-    "before_recording": "work from before its recording",
-    "unknown": "no single cause",
+#: why one rank is late, and why several are
+_CAUSES: dict[Cause, tuple[str, str]] = {
+    "host": ("its host", "their hosts"),
+    "compute": ("its device computes longer", "their devices compute longer"),
+    "communication": ("its links", "their links"),
+    "queued": ("its device stood idle with work queued", "their devices stood idle with work queued"),
+    "before_recording": ("work from before its recording", "work from before their recordings"),
+    "unknown": ("no single cause", "no single cause"),
 }
 
 

@@ -313,14 +313,14 @@ def _bar(share: Share) -> str:
     import html
 
     known = [(word, colour, share.parts[name]) for name, word, colour in PARTS if share.parts.get(name)]
-    text = ", ".join(f"{word} {100 * ns / share.wall_ns:.1f} %" for word, _, ns in known)
+    text = ", ".join(f"{word} {percent(ns / share.wall_ns)}" for word, _, ns in known)
     pieces = "".join(
         f"<span style='width:{100 * ns / share.wall_ns:.3f}%;background:{colour}' title='{word}: {ns:,} ns'></span>"
         for word, colour, ns in known
     )
     legend = " ".join(
         f"<span style='white-space:nowrap'><span style='{_SWATCH};background:{colour}'></span> "
-        f"{word} {100 * ns / share.wall_ns:.1f} %</span>&ensp;"
+        f"{word} {percent(ns / share.wall_ns)}</span>&ensp;"
         for word, colour, ns in known
     )
     label = html.escape(f"{share.label}, {share.wall_ns / 1e6:,.3f} ms")

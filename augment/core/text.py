@@ -68,11 +68,10 @@ def four_digits(value: float, scales: Scales) -> str:
 
 
 def three_digits(ns: float) -> str:
-    """``30.7 ms``: for the times of jobs, of which differences matter."""
-    for scale, unit in TIMES[:2]:
-        if ns >= 0.9995 * scale:  # which three digits round to 1
-            return f"{ns / scale:.3g} {unit}" if ns < 999.5 * scale else f"{ns / scale:,.0f} {unit}"
-    return f"{ns / 1e3:.3g} µs"
+    """``30.7 ms``, ``1.00 s``: for the times of jobs, of which differences matter."""
+    scale, sign = next((entry for entry in TIMES[:3] if ns >= _ROLLS_OVER * entry[0]), TIMES[2])
+    scaled = ns / scale
+    return f"{scaled:,.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f} {sign}"
 
 
 def time_unit(ns: float) -> tuple[float, str]:
@@ -116,8 +115,15 @@ def rough_interval(low_ns: float, high_ns: float) -> str:
 
 
 def percent(ratio: float) -> str:
-    """``12 %``; one digit after the point below 10 %."""
-    return f"{100 * ratio:.0f} %" if abs(ratio) >= 0.0995 else f"{100 * ratio:.1f} %"
+    """``12 %``; one digit after the point below 10 %, and where all but a little is meant: ``99.6 %``."""
+    is_fine = abs(ratio) < 0.0995 or 0.99 < abs(ratio) < 0.9995
+    return f"{100 * ratio:.{int(is_fine)}f} %"
+
+
+def percents(least: float, most: float) -> str:
+    """``32 to 75 %``; ``12 %`` where both are."""
+    low, high = percent(least), percent(most)
+    return high if low == high else f"{low.removesuffix(' %')} to {high}"
 
 
 def share(part: float, whole: float) -> str:

@@ -242,12 +242,12 @@ def _under(trace: Trace) -> int:
 
 
 def _where(trace: Trace, finding: Finding) -> str:
-    """``the longest of 24: 3.6 ms on GPU 5 stream 37, 115 ms after the first event``; empty without slices."""
-    spans = finding.found.spans
-    if not len(spans):
+    """``the worst of 24: 3.6 ms on GPU 5 stream 37, 115 ms after the first event``; empty without slices."""
+    spans, worst = finding.found.spans, finding.found.worst
+    if worst is None:
         return ""
-    (start,), (end,), (row,) = (column.tolist() for column in msgspec.structs.astuple(longest(spans, 1)))
-    track, count = track_of(trace, row), f"the longest of {len(spans):,}: " if len(spans) > 1 else ""
+    start, end, row = (int(column[worst]) for column in msgspec.structs.astuple(spans))
+    track, count = track_of(trace, row), f"the worst of {len(spans):,}: " if len(spans) > 1 else ""
     after = (start - int(trace.events.ts[0])) / 1e6
     return f"{count}{time(end - start)}{f' on {track}' if track else ''}, {after:.3f} ms after the first event"
 

@@ -425,6 +425,7 @@ def judged(
     confidence: Confidence,
     cut: Cut,
     at_most: bool = False,
+    shown: int | None = None,
 ) -> Answer:
     """A finding, or ``Fine`` if less than :data:`LEAST_RATIO` of a step would be saved.
 
@@ -436,4 +437,4 @@ def judged(
         return Fine(seen, saved_ns)
     if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
-    return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most)
+    return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most, shown=shown)

@@ -103,7 +103,7 @@ class Found(Struct, frozen=True):
 
     ``saved_ns`` is per step, as the critical path predicts it; None where it predicts nothing. ``cut`` is what that
     prediction leaves out. Without ``severity`` the saved share of a step decides. ``at_most``: less is saved if other
-    ranks are what the run waits for.
+    ranks are what the run waits for. ``shown`` is the place among ``spans`` of the one to look at; None: the longest.
     """
 
     seen: Seen
@@ -115,6 +115,14 @@ class Found(Struct, frozen=True):
     first: bool = False  #: whether it is said before all others, because it puts them in doubt
     at_most: bool = False
     of_recording: bool = False  #: whether it is about the recording, not the run: it comes before others as grave
+    shown: int | None = None
+
+    @property
+    def worst(self) -> int | None:
+        """The place among ``spans`` of the one to look at; None without any."""
+        if not len(self.spans) or self.shown is not None:
+            return self.shown
+        return int(np.argmax(self.spans.end - self.spans.start))
 
 
 class Fine(Struct, frozen=True):

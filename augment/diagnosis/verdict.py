@@ -331,11 +331,14 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 
 
 def _length(trace: Trace) -> str:
-    """The time that is spoken of: ``a step of 15 ms``."""
-    whole = measure(trace)
-    length = time(whole.length_ns)
-    part = "recording" if _left_out(trace) else "whole recording"
-    return f"the {part} ({length})" if whole.unit == "recording" else f"a step of {length}"
+    """The time that is spoken of: ``a step of 15 ms``. Of a recording, pages and tables also say how long all is."""
+    whole, events = measure(trace), trace.events
+    length, recorded = time(whole.length_ns), time(int(events.end.max()) - int(events.ts[0]))
+    if whole.unit == "step":
+        return f"a step of {length}"
+    if length == recorded:
+        return f"the whole recording ({length})"
+    return f"the recording ({length} of {recorded}, from its first {words(trace).gpu} work to its last)"
 
 
 def _left_out(trace: Trace) -> str:

@@ -260,6 +260,17 @@ def test_a_copy_that_waits_may_end_after_its_call_by_the_clocks(name: str, waits
     assert isinstance(answer, Found) is waits, answer
 
 
+def test_the_call_to_look_at_is_the_one_that_costs_most() -> None:
+    """The longest only waits: the work after it had been launched before, as on another stream."""
+    ms = 1_000_000
+    work = [*launched("gemm", ms, 50 * ms, 1, 0), *launched("gemm", 50 * ms, 60 * ms, 2, 20_000)]
+    work += launched("gemm", 72 * ms, 90 * ms, 3, 71 * ms)
+    calls = [call("cudaDeviceSynchronize", ms, 50 * ms), call("cudaDeviceSynchronize", 51 * ms, 60 * ms + 10_000)]
+    answer = synchronizing_calls.check(trace_of(annotation("ProfilerStep#0", 0, 90 * ms), *work, *calls))
+    assert isinstance(answer, Found)
+    assert answer.spans.start[answer.worst] == 51 * ms
+
+
 @pytest.mark.parametrize(("name", "saves"), [("gemm_2", True), ("ncclDevKernel_AllGather_RING_LL", False)])
 def test_collectives_that_begin_earlier_end_no_earlier(name: str, saves: bool) -> None:
     """The host waits, then launches on another stream: without the wait both run at once, but a gather waits for the

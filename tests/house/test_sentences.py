@@ -232,11 +232,17 @@ def jobs() -> Iterator[str]:
         evidence = verdict_text.evidence(reason, {cause: 30 * MS, "unknown": 4 * MS}, 4)
         row = Row(1, "node2" if cause == "queued" else "", "dp", cause, 30 * MS, 6 * MS, "high", evidence)
         yield verdict_text.sentence(row, 169 * MS, 8, (42.0 * MS, 4))
+        of_several = verdict_text.evidence(reason, {cause: 30 * MS}, 4, lasts=True, several=True)
+        joint = replace(row, ranks=[1, 5], place="local rank 1 of all 2 nodes", evidence=of_several)
+        yield verdict_text.sentence(joint, 169 * MS, 8, (42.0 * MS, 4))
+    for several in (False, True):
+        yield Reason("compute", more_work=0.12).text(several)
+        yield Reason("compute", hot_experts=True).text(several)
     for cause in get_args(Cause)[:2]:
         balance = Row(None, "", "", "uneven", 30 * MS, 6 * MS, "high", verdict_text.uneven(cause, (0.12, 0.4, 0.32)))
         yield verdict_text.sentence(balance, 169 * MS, 8, (42.0 * MS, 4))
     for where in get_args(Where):
-        yield Reason("host", where, "aten::item").text
+        yield Reason("host", where, "aten::item").text()
     yield verdict_text.sentence(replace(row, rank=None, gain_ns=None), 169 * MS, 2, (0.0, 0))
     yield verdict_text.evidence(Reason("host"), {"host": MS}, lasts=True, once=True)
     yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007, 4)

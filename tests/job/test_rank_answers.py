@@ -509,7 +509,7 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
 
 
 def test_times_of_jobs_have_three_digits() -> None:
-    times = {999_600_000: "1 s", 999_400_000: "999 ms", 999_700: "1 ms", 30_700_000: "30.7 ms", 2_500: "2.5 µs"}
+    times = {999_600_000: "1.00 s", 999_400_000: "999 ms", 999_700: "1.00 ms", 44_000_000: "44.0 ms", 2_500: "2.50 µs"}
     assert {ns: three_digits(ns) for ns in times} == times
     assert three_digits(1234.4e9) == "1,234 s"
 
@@ -536,7 +536,7 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
         said = rank_answer(job, member)
         assert said.figures is not None
         if member == LATE:
-            assert said.text[0].startswith("Other ranks wait for this one: it takes 1 s per step longer")
+            assert said.text[0].startswith("Other ranks wait for this one: it takes 1.00 s per step longer")
             continue
         waited = sum(dur - least for dur, least in zip(durations, shortest, strict=True)) * 1000
         rows = job.matched.rows_of(member)

@@ -38,13 +38,17 @@ class StragglingRank(rule.Seen, frozen=True):
         )
         if late is not None and late.is_own:
             longer = f"it takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers"
-            return f"Other ranks wait for this one: {longer} ({late.reason.text})"
+            return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
         title = f"The {words.gpu} does no work and only waits for other ranks for {whole}{mostly}"
         if late is None:
             return f"{title}; the hosts of all ranks are slow alike" if self.hosts_alike else title
         named = late.name == self.waits_for
-        return f"{title} ({late.reason.text})" if named else f"{title}; {late.name} delays the job ({late.reason.text})"
+        return (
+            f"{title} ({late.reason.text()})"
+            if named
+            else f"{title}; {late.name} delays the job ({late.reason.text()})"
+        )
 
     def cure(self, words: text.Words) -> str:
         late = self.late

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from augment import facts
 from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
@@ -26,7 +28,7 @@ NAME = "synchronizing_calls"
 
 
 class SynchronizingCalls(rule.Seen, frozen=True):
-    """Calls in which thost waits for the device."""
+    """Calls in which the host waits for the device."""
 
     call_count: float
     wait_ns: int  #: per step
@@ -76,4 +78,19 @@ def check(trace: Trace) -> rule.Answer:
         callers=facts.host.callers(trace, calls),
         lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
     )
-    return judging.judged(trace, seen, saved, spans=spans, confidence=judging.confidence_in(trace, saved), cut=cut)
+    confidence, shown = judging.confidence_in(trace, saved), _costliest(trace, spans)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=shown)
+
+
+def _costliest(trace: Trace, calls: rule.Spans) -> int | None:
+    """The place of the call that costs most idle time: of a gap in which it is the last to return, as much as it had
+    made the host wait. None if none costs any."""
+    order = np.argsort(calls.end, kind="stable")
+    returned, waited = calls.end[order], (calls.end - calls.start)[order]
+    cost = np.zeros(len(calls), np.int64)
+    for idle in judging.idle_in_steps(trace):
+        last = np.searchsorted(returned, idle.end, "right") - 1
+        inside = np.flatnonzero((last >= 0) & (returned[last] >= idle.start))
+        last = last[inside]
+        np.add.at(cost, order[last], np.minimum((idle.end - idle.start)[inside], waited[last]))
+    return int(cost.argmax()) if cost.any() else None

@@ -19,7 +19,7 @@ from augment.arrays import (
     is_among,
     settled,
 )
-from augment.core import LAUNCHES, NO_CORRELATION, Diagnostic, Trace, derived
+from augment.core import LAUNCHES, NO_CORRELATION, Diagnostic, Trace, derived, text
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
 from augment.facts.host.queued_tasks import operators_around
@@ -169,7 +169,7 @@ def _told(code: str, traces: Sequence[Trace], which: Callable[[Trace], Bools], o
         ran = np.maximum(work.end - work.ts, 0)
         count += int(np.count_nonzero(chosen))
         whole, ns = whole + int(ran.sum()), ns + int(ran[chosen].sum())
-    message = f"pieces of GPU work{of} ({100 * ns / max(whole, 1):.1f} % of its time) {what}"
+    message = f"pieces of GPU work{of} ({text.percent(ns / max(whole, 1))} of its time) {what}"
     return [Diagnostic(code, count, message)] if count else []
 
 

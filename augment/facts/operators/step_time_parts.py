@@ -207,7 +207,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         lacking = (is_product & ~counted)[gpu_work(trace).devices[place].places]
         names = largest_names(trace, place, lacking, LEAST_NAMED)
         most = f" (most of the rest is in {listed(names)})" if names else ""
-        share = f"FLOPs are known for only {100 * covered:.1f} % of the time of matrix products{most}"
+        share = f"FLOPs are known for only {percent(covered)} of the time of matrix products{most}"
         why = "the rest has no operator (as in CUDA graphs), no shapes, no formula, or a name that says nothing"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Int64s, grouped_medians, median
-from augment.core import Diagnostic, column
+from augment.core import Diagnostic, column, text
 from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, ClockFit, Placement, fitted, placed, spread_of
 from augment.job.matching.matching import Matched
 from augment.job.ranks.summary import RankSummary, ranks_text
@@ -328,7 +328,7 @@ def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:
         ends_early = broken[ends.rows_of(member)]
         share = float(np.count_nonzero(ends_early)) / max(len(ends_early), 1)
         if clock.comparable and share > MOST_BROKEN:
-            why = f"{100 * share:.0f} % of its collectives would end before all ranks have begun"
+            why = f"{text.percent(share)} of its collectives would end before all ranks have begun"
             clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why)
         checked.append(clock)
     return checked

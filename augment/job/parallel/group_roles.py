@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.arrays import combinations, sums
+from augment.core import text
 from augment.facts.collectives.collective_kernels import UNKNOWN, Origin
 from augment.facts.names.kernel_types import (
     ALL_GATHER,
@@ -196,7 +197,7 @@ def _of_sums(tally: RoleTally) -> Use:
         return Use(DP, "medium", "all-reduces in backward")
     if tally.is_in("backward") and tally.is_in("forward") and len(tally.sizes - {-1}) in range(1, FEW_SIZES + 1):
         return Use(TP, "medium", f"all-reduces of {len(tally.sizes)} sizes in forward and backward")
-    return _unknown(f"all-reduces, {100 * share:.0f} % of them in backward")
+    return _unknown(f"all-reduces, {text.percent(share)} of them in backward")
 
 
 def _unknown(why: str) -> Use:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Intervals, MemberIndex, MemberIndexes, combinations, each, intervals, sums
 from augment.core import Findings, Skipped, Verdict
 from augment.core.attachments import Cause, Reason, SharedWait, Where
-from augment.core.text import counted
+from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
 from augment.job.matching.clocks import Clock
@@ -129,7 +129,7 @@ class Judgement:
             steps = self._step_time[1]
             more = f"; {counted(steps, 'step is', 'steps are')} few to tell" if 0 < steps < FEW_STEPS else ""
             why = f", {whom}no more than chance, or without gain{more}"
-        return f"No rank stands out (largest excess {100 * largest:.1f} %{why})."
+        return f"No rank stands out (largest excess {percent(largest)}{why})."
 
     @property
     def _late_without_gain(self) -> tuple[str, ...]:
@@ -294,7 +294,7 @@ class Judgement:
                 "no collective joins two ranks with comparable clocks"
             )
         if self._error > MOST_ERROR:
-            return f"the replay of the job misses its time by {100 * self._error:.0f} %"
+            return f"the replay of the job misses its time by {percent(self._error)}"
         return ""
 
     def _saved(self, time_ns: int) -> int:
@@ -476,6 +476,11 @@ class Judgement:
         if len(members) == 1:
             return first
         each = [self._summaries[member] for member in members]
+        charges = [self._charged(member) for member in members]
+        causes = {cause: sum(of[cause] for _, of in charges) // len(charges) for cause in charges[0][1]}
+        reasons = [self._reason(member) for member in members]
+        reason = reasons[0] if len(set(reasons)) == 1 else Reason(reasons[0].cause)  # what differs is no cause of all
+        lasts, once = (all(map(said, members)) for said in (self._lasts, self._once))
         hosts = {summary.host for summary in each}
         within, others = self._groups_of(members)
         whole = f"all ranks of a {within} group" if within else ""
@@ -485,7 +490,9 @@ class Judgement:
             host=hosts.pop() if len(hosts) == 1 else "",
             ranks=[summary.rank for summary in each if summary.rank is not None],
             place=verdict_text.place_of(each, self._summaries) or whole,
-            charged_ns=sum(self._charged(member)[0] for member in members) // len(members),
+            charged_ns=sum(total for total, _ in charges) // len(charges),
+            evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once, several=True),
+            figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
         )
 
     def _groups_of(self, members: Sequence[int]) -> tuple[str, str]:
@@ -515,11 +522,11 @@ class Judgement:
         known = max([alone, *(row.gain_ns or 0 for row in self._joint_rows)])
         if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < known + LEAST * self._time:
             return ()
-        share = 100 * self._all_gain / self._time
+        share = percent(self._all_gain / self._time)
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
         where = f" (all on host {hosts.pop()})" if len(hosts) == 1 and hosts != {""} else ""
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
-        return (f"With {ranks}{where} at the median's speed, the job would take {share:.0f} % less time.",)
+        return (f"With {ranks}{where} at the median's speed, the job would take {share} less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:
         """What is charged to a member, and the part that is due to each cause, ns."""
@@ -539,6 +546,10 @@ class Judgement:
         explained = not self._gain_unknown and total > 0 and self._gains.get(member, 0) <= EXPLAINED * total
         return 2 * total < int(self._excess.lasting_ns[member]) and not explained
 
+    def _once(self, member: int) -> bool:
+        """Whether most of the excess is in one step of several."""
+        return self._step_time[1] > 2 and bool(self._excess.worst_ns[member] > ONCE * self._excess.total_ns[member])
+
     def _rank_row(self, member: int, gain: int | None = None) -> Row:
         summary = self._summaries[member]
         total, causes = self._charged(member)
@@ -547,10 +558,7 @@ class Judgement:
         reason = self._reason(member)
         if reason.more_work and gain is None and not self._gain_unknown:
             gain = self._saved(self._replay.time_ns(shift=balanced(self._excess, self._summaries)))
-        lasts, once = (
-            self._lasts(member),
-            self._step_time[1] > 2 and bool(self._excess.worst_ns[member] > ONCE * self._excess.total_ns[member]),
-        )
+        lasts, once = self._lasts(member), self._once(member)
         unnamed = not any(group.name for group in self._matched.groups)
         unsure = unnamed and total < PLAIN * self._time  # groups that are inferred may be others
         sure = share >= 0.75 and not summary.partial and not self._gain_unknown and self._seen[0] == self._seen[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations
 from augment.core import column
 from augment.core.attachments import Cause, Reason, Where
-from augment.core.text import counted, spelled, three_digits
+from augment.core.text import counted, percent, percents, spelled, three_digits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import nodes
@@ -65,7 +66,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         after = f"a step would take {three_digits(length - gain / count)}{less} instead of {three_digits(length)}"
     else:
         after = f"the job would take {three_digits(time_ns - gain)}{less} instead of {three_digits(time_ns)}"
-    after += f" (\u2212{100 * gain / time_ns:.0f} %)"
+    after += f" (\u2212{percent(gain / time_ns)})"
     where = f" in {row.dimension}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
@@ -79,11 +80,10 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{row.evidence}. If work were balanced, {after}."
     if row.cause == "shared":
         return f"{row.evidence}. Without that, {after}."
-    share, of_all = 100 * row.charged_ns / time_ns, f" of {three_digits(time_ns)}"
-    charged = f"{three_digits(row.charged_ns / max(count, 1))}{' per step' if count else of_all} ({share:.0f} %)"
+    per_step = " per step" if count else f" of {three_digits(time_ns)}"
+    charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
     if row.ranks:
-        who = ranks_text(row.ranks)
-        who = f"{row.place[:1].upper()}{row.place[1:]} ({who})" if row.place else f"{who[:1].upper()}{who[1:]}"
+        who = f"{ranks_text(row.ranks).capitalize()}{row.place and f' ({row.place})'}"
         text = f"{who} delay the others{where} by {charged} each, in the mean. Cause: {row.evidence}."
         return f"{text} Together at the median's speed {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
@@ -123,17 +123,17 @@ def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> s
 
 def uneven(cause: Cause, slower: Sequence[float]) -> str:
     """What shows uneven work: by how much the work of each step's slowest rank exceeds the mean."""
-    mean, least, most = (100 * value for value in (sum(slower) / len(slower), min(slower), max(slower)))
+    mean, each = percent(fmean(slower)), percents(min(slower), max(slower))
     return (
-        f"Work is uneven in every step, and another rank is slowest each time: it takes {mean:.0f} % longer than the "
-        f"mean ({least:.0f} to {most:.0f} %), most of it {UNEVEN[cause]}"
+        f"Work is uneven in every step, and another rank is slowest each time: it takes {mean} longer than the mean "
+        f"({each}), most of it {UNEVEN[cause]}"
     )
 
 
 def uneven_stages(ranks: Sequence[int], longer: float) -> str:
     """What shows that pipeline stages compute for unequally long: the ranks of the slowest, and by how much more."""
     return (
-        f"Pipeline stages are uneven: the devices of {ranks_text(ranks)} compute {100 * longer:.0f} % longer than the "
+        f"Pipeline stages are uneven: the devices of {ranks_text(ranks)} compute {percent(longer)} longer than the "
         "mean of all stages"
     )
 
@@ -141,8 +141,7 @@ def uneven_stages(ranks: Sequence[int], longer: float) -> str:
 def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int) -> str:
     """What all ranks wait for alike: each for so long of its own steps."""
     ratio = waits_ns / steps_ns
-    least, most = 100 * ratio.min(), 100 * ratio.max()
-    each = f"{least:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
+    each = percents(float(ratio.min()), float(ratio.max()))
     all_of_them = "both" if ranks == 2 else f"all {spelled(ranks)}"
     return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
 
@@ -154,7 +153,7 @@ def late_without_gain(
     charged, of_cause = (three_digits(ns / max(step_count, 1)) for ns in (charged_ns, cause_ns))
     per_step = " per step" if step_count else ""
     who = f"Rank {rank}" if rank is not None else "A rank of unknown number"
-    saved = f"only {100 * gain:.1f} %" if gain > 0 else "nothing"
+    saved = f"only {percent(gain)}" if gain > 0 else "nothing"
     most = f"{of_cause} of that is {_NOUNS[cause]}"
     return (
         f"{who} keeps others waiting: {charged}{per_step} more than its peers between collectives, {most}. "
@@ -163,10 +162,16 @@ def late_without_gain(
 
 
 def evidence(
-    reason: Reason, causes: Mapping[Cause, int], step_count: int = 0, *, lasts: bool = False, once: bool = False
+    reason: Reason,
+    causes: Mapping[Cause, int],
+    step_count: int = 0,
+    *,
+    lasts: bool = False,
+    once: bool = False,
+    several: bool = False,
 ) -> str:
-    """What shows the cause of a member's excess; ``causes`` are its parts in all steps, ns. ``lasts``: only where it
-    usually takes longer; ``once``: most of it in one step."""
+    """What shows the cause of a member's excess, or of ``several`` members'; ``causes`` are its parts in all steps, ns,
+    of a member. ``lasts``: only where it usually takes longer; ``once``: most of it in one step."""
     parts = sorted(((ns, cause) for cause, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
     shown = [
@@ -174,9 +179,10 @@ def evidence(
         for ns, cause in parts
         if ns >= _LEAST_SHARE * whole
     ]
-    than = " per step than its peers" if step_count else " than its peers"
-    text = f"{reason.text} ({', '.join(shown)}{than})" if shown else reason.text
-    usual = ", at the places of a step where it usually takes longer, and less elsewhere" if lasts else ""
+    than = f"{' per step' if step_count else ''} than {'their' if several else 'its'} peers"
+    text = f"{reason.text(several)} ({', '.join(shown)}{than})" if shown else reason.text(several)
+    longer = "they usually take" if several else "it usually takes"
+    usual = f", at the places of a step where {longer} longer, and less elsewhere" if lasts else ""
     return f"{text}{usual}{', most of it in one step' if once else ''}"
 
 
@@ -320,7 +326,7 @@ def doubts(
     count, world = seen
     if len(matched) and (ratio := much_missed(summaries, matched)):
         yield (
-            f"{100 * ratio:.0f} % of the collectives could not be matched across ranks. Waits in them are not "
+            f"{percent(ratio)} of the collectives could not be matched across ranks. Waits in them are not "
             "charged, and the gain is unknown."
         )
     if world > count:

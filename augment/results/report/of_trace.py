@@ -151,7 +151,7 @@ def efficiency(sidecar: Sidecar) -> Section:
         bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
         start += ns
     mfu = mean(rows, "mfu_ratio")
-    lead = "The recording takes" if whole else "A step takes on average"
+    lead = f"From the first {_accelerator(sidecar)} work to the last, it takes" if whole else "A step takes on average"
     lead += f" {time(wall)}" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
     if mfu is None:
         lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."

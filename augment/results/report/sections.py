@@ -184,8 +184,8 @@ def severity_of(row: Row) -> str:
 
 
 def place_of(row: Row) -> str:
-    """A finding's longest slice: ``the longest of 28: 3.624 ms on GPU 3 stream 37``."""
-    many = f"the longest of {row['count']:,}: " if (row.get("count") or 0) > 1 else ""
+    """A finding's worst slice: ``the worst of 28: 3.624 ms on GPU 3 stream 37``."""
+    many = f"the worst of {row['count']:,}: " if (row.get("count") or 0) > 1 else ""
     return f"{many}{exact_time(row.get('dur_ns') or 0)} on {row.get('track') or 'the host'}"
 
 

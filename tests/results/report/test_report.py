@@ -154,7 +154,7 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert "<p>The host fetches.</p>" in page, "a card stands alone, whatever the verdict says"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
     page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
-    assert "the longest of 28: 3.624 ms on GPU 3, 109.336 ms after the first event" in page
+    assert "the worst of 28: 3.624 ms on GPU 3, 109.336 ms after the first event" in page
     assert "longest of" not in html.page(Document("x", "trace", [], [], [], findings=[placed | {"count": 1}]))
 
 
