@@ -23,6 +23,7 @@ from augment.core.text import (
     scale_of,
     signed_text,
     time_unit,
+    unmangled,
     value_text,
 )
 
@@ -182,7 +183,7 @@ def _numbers(head: tuple[str, str], values: Iterable[Any], factor: float, digits
 def _text(value: Any) -> str:
     if value is None:
         return NOTHING
-    text = " → ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = " → ".join(unmangled(str(each)) for each in (value if isinstance(value, list) else [value]))
     return " ".join((json_line(value) if isinstance(value, dict) else text).split())
 
 
@@ -536,6 +537,7 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
 
 def _readable(name: str) -> str:
     """A kernel's name without return type and parameters, cut to a readable length."""
+    name = unmangled(name)
     if name.startswith("void ") or "::" in name.partition("(")[0]:
         name = re.sub(r"\([^()]*\)$", "", name.removeprefix("void ")) or name
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"

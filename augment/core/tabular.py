@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from augment.core.jsontext import json_line
-from augment.core.text import LONGEST_NAME, percent, short, size, time
+from augment.core.text import LONGEST_NAME, percent, short, size, time, unmangled
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _cell(name: str, value: Any, share: float | None = None) -> str:
         title = f" title='{exact} {name.rpartition('_')[2]}'" if text != exact else ""
         bar = f";background:linear-gradient(90deg,{_CHARTED} {100 * share:.1f}%,transparent 0)" if share else ""
         return f"<td style='text-align:right{bar}'{title}>{text}</td>"
-    text = " → ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = " → ".join(unmangled(str(each)) for each in (value if isinstance(value, (list, tuple)) else [value]))
     title = f" title='{html.escape(text)}'" if len(text) > LONGEST_NAME else ""
     return f"<td style='text-align:left'{title}>{html.escape(short(text))}</td>"
 

@@ -6,6 +6,7 @@ text here and at the edges (terminal, pages, timelines, files) alone: no text is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP
 LEAST_SHARE = 0.0005  #: of a step, that is worth a figure
 LONGEST_NAME = 60  #: letters of a name in a sentence
 _ROLLS_OVER = 0.9995  #: from this share of a unit on, what is rounded in the smaller unit has four digits
+_LENGTH = re.compile(r"[1-9][0-9]{0,3}")  #: of the next part of a mangled name
 _DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
 _HOW = "torch.compile(mode='reduce-overhead') or torch.cuda.graph)"
 _SPELLED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -143,9 +145,25 @@ def spelled(number: int) -> str:
     return _SPELLED[number] if number < len(_SPELLED) else f"{number:,}"
 
 
+def unmangled(name: str) -> str:
+    """A name as it is shown: of one that C++ mangled (``_ZN5aiter4gemmILi8EEvv``) the qualified name, with the rest as
+    it was recorded (``aiter::gemm<Li8EEvv>``), so that different kernels have different names."""
+    if not name.startswith("_Z"):
+        return name
+    at, parts = 3 if name[2:3] == "N" else 2, list[str]()
+    while length := _LENGTH.match(name, at):
+        parts.append(name[length.end() : length.end() + int(length[0])])
+        at = length.end() + int(length[0])
+    if not parts or at > len(name):
+        return name
+    whole = "::".join("(anonymous)" if part.startswith("_GLOBAL__N") else part for part in parts)
+    rest = name[at:]
+    return f"{whole}<{rest[1:]}>" if rest.startswith("I") else f"{whole}({rest.removeprefix('E')})"
+
+
 def short(name: str, longest: int = LONGEST_NAME) -> str:
     """A name that fits a sentence."""
-    name = " ".join(name.split())
+    name = " ".join(unmangled(name).split())
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 

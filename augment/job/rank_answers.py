@@ -281,12 +281,15 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     return way
 
 
+OPEN_FOLDER = "augment open FOLDER"  #: of a job, whose metrics do not know where its traces are
+
+
 def _place(summary: RankSummary, problem: dict[str, Any]) -> str:
     """Where a rank's finding can be seen; empty if that is not known."""
     if summary.rank is None or problem.get("start_ns") is None:
         return ""
     at = period(problem["start_ns"], problem["dur_ns"])
-    return f"; see it: `augment open FOLDER --rank {summary.rank} --at {at}`"
+    return f"; see it: `{OPEN_FOLDER} --rank {summary.rank} --at {at}`"
 
 
 def problems_of(outcome: Outcome) -> Problems:

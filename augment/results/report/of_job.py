@@ -245,7 +245,7 @@ def dimensions(sidecar: Sidecar) -> Section:
         "dimension_groups": "Groups against each other",
         "dimension_links": "Links",
         "rank_coordinates": "Ranks",
-        "expert_parallel": "Experts",
+        "expert_parallel": "All-to-alls: what each rank receives",
     }
     folded = ("dimension_groups", "rank_coordinates")
     tables = [each for name, title in titles.items() for each in table(sidecar, name, title, folded=name in folded)]

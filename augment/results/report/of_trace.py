@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from augment.core.text import counted, percent, short, size, time
@@ -205,6 +207,9 @@ def steps(sidecar: Sidecar) -> Section:
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
 
 
+_MOST_IN_STEP = 8  #: parts of the recording, of which a step that is longer shows a shape of its own
+_ABOUT = 0.05  #: of a step, by which joined parts may differ from whole ones
+_GREATEST = ("queued_count", "allocated_bytes", "reserved_bytes")
 _MOST_DEVICES = len(charts.COLOURS)
 _QUEUED = (
     "Work launched and not yet started, from the start of its launch call on; each kernel of a graph counts, work "
@@ -242,16 +247,18 @@ def over_time(sidecar: Sidecar) -> Section:
     busy = totals(rows, label, "busy_ns")
     chosen = sorted(sorted(busy, key=lambda label: -busy[label][0])[:_MOST_DEVICES])
     colours = dict(zip(chosen, charts.COLOURS, strict=False))
-    shown = [row for row in rows if label(row) in colours]
+    shown: Sequence[Row] = [row for row in rows if label(row) in colours]
     if not shown:
         return Section("Over time")
-    parts = len({row["part"] for row in shown})
-    lead = f"The recording in {parts} equal parts; for queues and memory, the greatest value of each part."
+    steps = sorted({row["start_ns"] for row in rows_of(sidecar, "steps") if row["device"] == shown[0]["device"]})
+    shown, period = _whole_steps(shown, [later - start for start, later in pairwise(steps)])
+    parts = len({row["start_ns"] for row in shown})
+    lead = f"The recording in {parts} equal parts{period}; for queues and memory, the greatest value of each part."
     if len(busy) > len(chosen):
         lead += f" Shown are the {len(chosen)} of {len(busy)} devices with most work."
     folded = table(sidecar, "activity_over_time", "Each part", folded=True)
     drawn = []
-    period = [min(row["start_ns"] for row in shown) / 1e6, max(row["start_ns"] for row in shown) / 1e6]
+    edges = [min(row["start_ns"] for row in shown) / 1e6, max(row["start_ns"] for row in shown) / 1e6]
     for name, text, y, value, exact in _CURVES:
         points = [
             {"x": row["start_ns"] / 1e6, "y": value(row), "kind": label(row), "exact": exact(row)}
@@ -259,8 +266,28 @@ def over_time(sidecar: Sidecar) -> Section:
             if value(row) is not None
         ]
         if any(point["y"] for point in points):
-            drawn.append(charts.over_time(name, text, points, y=y, colours=colours, period=period))
+            drawn.append(charts.over_time(name, text, points, y=y, colours=colours, period=edges))
     return Section("Over time", lead, drawn, folded)
+
+
+def _whole_steps(rows: Sequence[Row], steps: Sequence[int]) -> tuple[Sequence[Row], str]:
+    """The parts, where steps are few parts long, joined so that each is about as long as some steps, and how many, in
+    words: else a step shows as a comb, whose teeth tell nothing."""
+    length = median(steps) / (rows[0]["dur_ns"] or 1) if steps else 0
+    if not 1 < length < _MOST_IN_STEP:
+        return rows, ""
+    times = range(2, _MOST_IN_STEP + 1)
+    joined = min(times, key=lambda count: (max(abs(count / length - (round(count / length) or 1)), _ABOUT), count))
+    last = max((1 + max(row["part"] for row in rows)) // joined - 1, 0)
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["rank"], row["device"], min(row["part"] // joined, last)].append(row)
+    made: list[Row] = []
+    for each in groups.values():
+        sums = {name: sum(row[name] for row in each) for name in ("dur_ns", "busy_ns", "launch_count")}
+        most = {name: max((row[name] for row in each if row[name] is not None), default=None) for name in _GREATEST}
+        made.append({**each[0], **sums, **most})
+    return made, f", each about as long as {counted(round(joined / length) or 1, 'step')}"
 
 
 def _device_label(sidecar: Sidecar, row: Row) -> str:
@@ -293,14 +320,14 @@ def critical_path(sidecar: Sidecar) -> Section:
     ]
     share = percent(sums[order[0]][0] / whole)
     lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
-    chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
+    drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     title = "How much shorter the recording would be if a name took no time (then other work may decide its length)"
     saved = {row["saved_ns"] for row in rows_of(sidecar, _SAVINGS)}
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
-    return Section("Critical path", lead, [chart], savings)
+    return Section("Critical path", lead, drawn, savings)
 
 
 _MOST_LEAVES = 120
@@ -352,7 +379,7 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
     usable = [
         row for row in rows if row.get("intensity") and row.get("achieved_tflops") and row.get("bound") in _BOUNDS
     ]
-    if not usable:
+    if len(usable) < 2:  # the table says as much
         return []
     largest = sorted(usable, key=lambda row: -row["time_ns"])[:_MOST_POINTS]
     points = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.core.text import counted, exact_time, listed, percent
+from augment.core.text import counted, exact_time, listed, percent, unmangled
 from augment.diagnosis.wording import heading as in_words
 
 Row = Mapping[str, Any]
@@ -206,6 +206,6 @@ def mean(rows: Sequence[Row], figure: str) -> float | None:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, list):
-        value = ", ".join(map(str, value))
+    if isinstance(value, list | str):
+        value = ", ".join(unmangled(str(each)) for each in ([value] if isinstance(value, str) else value))
     return value if not isinstance(value, str) or len(value) <= _CLIP else value[: _CLIP - 1] + "…"

@@ -318,16 +318,38 @@ def test_the_roof_of_memory_comes_from_operators_without_operations_too() -> Non
     norm = {"operator": "aten::norm", "number": None, "bound": "memory", "flops": None, "roof_ns": 1e6,
             "intensity": None, "achieved_tflops": None, "size_bytes": 3e9}  # fmt: skip
     kernel = {"name": "k", "family": "gemm", "kernel_type": "COMPUTATION", "sum_ns": 1, "count": 1}
-    rows = {"roofline": [common | product, common | norm], "kernel_breakdown": [kernel]}
+    rows = {"roofline": [common | product, common | product, common | norm], "kernel_breakdown": [kernel]}
     section = kernels({"analyses": {name: {"rows": each} for name, each in rows.items()}})
     roof, points, words = section.charts[1].spec["layer"]
     assert [(row["x"], row["y"]) for row in roof["data"]["values"]][1] == (pytest.approx(1000 / 3), 1000.0)
     assert [row["shown"] for row in words["data"]["values"]] == ["peak of bf16, 1000 TFLOP/s"]
     assert points["mark"]["type"] == "point"
-    bound = common | norm | {"intensity": 2.0, "achieved_tflops": 5.0}  # alone, it shows the rate of the memory
-    section = kernels({"analyses": {"roofline": {"rows": [bound]}, "kernel_breakdown": {"rows": [kernel]}}})
+    bound = common | norm | {"intensity": 2.0, "achieved_tflops": 5.0}  # of these alone, it shows the memory's rate
+    one, two = (
+        kernels({"analyses": {"roofline": {"rows": [bound] * count}, "kernel_breakdown": {"rows": [kernel]}}})
+        for count in (1, 2)
+    )
+    assert len(one.charts) == 1, "a point alone says what the table does"
+    section = two
     roof = section.charts[1].spec["layer"][0]["data"]["values"]
     assert [row["y"] / row["x"] for row in roof] == [pytest.approx(3.0)] * 2  # 3,000 GB/s
+
+
+def test_parts_of_the_recording_are_whole_steps_where_steps_are_short() -> None:
+    """A step of 3.4 parts would be a comb: its teeth are of where parts begin in steps."""
+    common = {"rank": 0, "device": 0, "dur_ns": 100, "launch_count": 1, "queued_count": None}
+    memory = {"allocated_bytes": 7, "reserved_bytes": None}
+    rows = [common | memory | {"part": at, "start_ns": 100 * at, "busy_ns": 20 * (at % 5)} for at in range(120)]
+    steps = [{"device": 0, "start_ns": 340 * at} for at in range(35)]
+    section = over_time({"analyses": {"activity_over_time": {"rows": rows}, "steps": {"rows": steps}}})
+    assert section.lead.startswith("The recording in 17 equal parts, each about as long as 2 steps;")
+    busy, held = (chart.spec["data"]["values"] for chart in section.charts)
+    assert {round(row["y"], 9) for row in busy[::5]} == {round(100 * 20 * sum(at % 5 for at in range(7)) / 700, 9)}
+    assert {row["y"] for row in held} == {7e-9}
+    whole = over_time({"analyses": {"activity_over_time": {"rows": rows}, "steps": {"rows": steps[:2]}}})
+    assert len(whole.charts[0].spec["data"]["values"]) == 17
+    alone = over_time({"analyses": {"activity_over_time": {"rows": rows}}})
+    assert len(alone.charts[0].spec["data"]["values"]) == 120
 
 
 def test_modules_of_both_passes(outputs: Path) -> None:

@@ -1,0 +1,28 @@
+"""How figures and names become text."""
+
+from __future__ import annotations
+
+import pytest
+
+from augment.core.text import percent, percents, unmangled
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.0123, "1.2 %"), (0.916, "92 %"), (0.99, "99 %"), (0.9962, "99.6 %"), (0.9996, "100 %")]
+)
+def test_shares(ratio: float, text: str) -> None:
+    assert percent(ratio) == text
+    assert percents(ratio, ratio) == text
+    assert percents(0.07, ratio) == f"7.0 to {text}"
+
+
+MANGLED = {
+    "_ZN5aiter4gemmILi8EEvPT_": "aiter::gemm<Li8EEvPT_>",
+    "_ZN2ck12_GLOBAL__N_16kernelIfEvv": "ck::(anonymous)::kernel<fEvv>",
+    "_Z3addPfS_": "add(PfS_)",
+    **{name: name for name in ("void at::native::add<float>(int)", "_Z", "_ZN", "_Z9cut", "_ZSt4fill", "")},
+}
+
+
+def test_names_that_were_mangled_are_shown_by_what_they_are_called() -> None:
+    assert {name: unmangled(name) for name in MANGLED} == MANGLED
