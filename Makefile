@@ -3,6 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# a thousand processes of the tests would each compile all that they import, which takes four times as long as the rest of a small run
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-history bench-service bench-serving bench-truth clean quick fuzz wheels
 help:            ## this list
