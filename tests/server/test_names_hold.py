@@ -167,7 +167,7 @@ def outside(folder: Path) -> dict[str, int]:
 def test_no_text_of_a_request_leads_outside(
     server: Server, bases: dict[str, list[Message]], folder: Path, method: str
 ) -> None:
-    before, accepted = outside(folder), []
+    before, accepted, asked = outside(folder), [], set[bytes]()
     for number, base in enumerate(bases[method]):
         for way in WAYS[method]:
             if number and {field.name for field in way} & CARD:
@@ -180,6 +180,9 @@ def test_no_text_of_a_request_leads_outside(
                     way,
                     pattern.format(outside=str(folder / "outside").lstrip("/" if "../" in pattern else "")),
                 )
+                if (content := request.SerializeToString(deterministic=True)) in asked:
+                    continue  # the text is of another kind of job, which replaces that of the base
+                asked.add(content)
                 where = f"{method}: {'.'.join(field.name for field in way)}, {kind}"
                 try:
                     answer = getattr(server.stub, method)(request)
