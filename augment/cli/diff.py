@@ -116,6 +116,7 @@ def command(
     differences on its timeline; STEM.diff.metrics.json is the whole comparison. With several TESTs no file is written.
     """
     from augment.batch.memory_limit import bounded, expect_possible
+    from augment.batch.peek import identify
     from augment.cli.runs import files_of, label_of
     from augment.cli.terminal import bar, emit, say
     from augment.compare.outputs import Drawing
@@ -141,9 +142,13 @@ def command(
                 raise UsageError(
                     "--memory: not supported with a server, which has --max-job-memory; leave --server out"
                 )
+            sent = []
             for run, side, capture in zip((control, test), ("control-", "test-"), captures.values(), strict=True):
-                Evidence({"graph_capture": capture}).check(len(files_of(run)), side=side)
-            beside = {"tables": tables, "peaks": peaks, "captures": tuple(captures.values())}
+                evidence, files = Evidence({"graph_capture": capture}), files_of(run)
+                evidence.check(len(files), side=side)
+                of_ranks = {file: evidence.of(identify(file).rank) for file in files if capture}
+                sent.append({file: path for file, of_rank in of_ranks.items() for path in of_rank.values()})
+            beside = {"tables": tables, "peaks": peaks, "captures": tuple(sent)}
             paths = _there(client, control, test, options | ranks | beside, drawing, folder, shown)
         else:
             with bounded(_bound((control, test), memory), folder) as expect_room:

@@ -126,7 +126,7 @@ class Client(Session):
         arrow_count: int | None = None,
         tables: Sequence[str] = (),
         peaks: Sequence[str] = (),
-        captures: tuple[str | None, str | None] = (None, None),
+        captures: tuple[str | Mapping[str, str] | None, str | Mapping[str, str] | None] = (None, None),
         out: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         timeout_s: float | None = None,
@@ -150,7 +150,8 @@ class Client(Session):
             arrow_count: the maximum number of arrows in an overlay.
             tables: the user's own, for both sides.
             peaks: as in :func:`augment.with_tables`.
-            captures: traces of the capture of the CUDA graphs, of the control and of the test.
+            captures: traces of the capture of the CUDA graphs, of the control and of the test; of several traces that
+                of each, by its path.
             out: the output folder; by default that of the test.
             progress: as in :meth:`augment`.
             timeout_s: limit for the whole call.
@@ -179,8 +180,12 @@ class Client(Session):
             peaks=peaks,
         )
         beside = [Attached(TABLES, table, None) for table in tables]
-        for path, trace_index in zip(captures, (1, 0), strict=True):
-            beside += attached({"graph_capture": path} if path else {}, trace_index)
+        controls_at = [1, *range(len(tests) + 1, len(paths))]
+        tests_at = [0, *range(2, len(tests) + 1)]
+        for capture, places in zip(captures, (controls_at, tests_at), strict=True):
+            named = capture if isinstance(capture, Mapping) else {paths[places[0]]: capture}
+            for place in places:
+                beside += attached({"graph_capture": path} if (path := named.get(paths[place])) else {}, place)
         self._expect_beside("diff", beside or peaks)
 
         def wanted() -> resources_pb2.JobSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -402,6 +403,15 @@ def test_what_is_beside_traces_is_sent(
     assert diagnose(sides[0], "--graph-capture", capture, "--region", "ProfilerStep*").code == 0
     assert augment("diff", *sides, "--memory", "4G", "--server", server.address).code == 2
     assert diff(*sides, "--test-graph-capture", tmp_path / "none.json").code == 2
+    folders = [tmp_path / "before", tmp_path / "now"]
+    for folder, side in zip(folders, sides, strict=True):
+        folder.mkdir()
+        for rank in range(2):
+            shutil.copy(side, folder / f"rank{rank}.json")
+    shutil.copy(capture, tmp_path / "capture1.json")  # rank 0 has none
+    for rank in range(2):
+        ended = diff(*folders, "--test-graph-capture", tmp_path / "capture{rank}.json", "--test-rank", rank)
+        assert ("aten::mm" in ended.out) == (rank == 1), ended.out
     monkeypatch.setattr(Client, "_info", v1.ServerInfo(attachment_kinds=["tables"]))
     for refused in (("diff", *sides, *beside), ("diagnose", sides[0], "--region", "x")):
         ended = augment(*refused, "--server", server.address)
