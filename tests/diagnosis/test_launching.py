@@ -71,14 +71,17 @@ def test_short_operators_outside_a_fetch_are_launching() -> None:
     assert isinstance(launch_bound.check(run("forward")), Found)
 
 
-def test_the_title_says_where_the_time_of_the_host_goes() -> None:
+@pytest.mark.parametrize(
+    ("around", "where"), [("forward", "outside operators"), ("## Call CompiledFxGraph f ##", "in compiled regions")]
+)
+def test_the_title_says_where_the_time_of_the_host_goes(around: str, where: str) -> None:
     """Before the first kernel of three of four steps, 200 operators take 90 µs each, with 10 µs between."""
-    answer = launch_bound.check(run("forward"))
+    answer = launch_bound.check(run(around))
     assert isinstance(answer, Found)
     assert title_of(answer).startswith(
         "The GPU waits 15 ms per step for the host to launch 20 kernels: 14 ms in operators"
     )
-    assert " and 1.5 ms outside operators" in title_of(answer)
+    assert f" and 1.5 ms {where}" in title_of(answer)
     assert evidence_of(answer)[0] == "the time in operators is mostly in aten::stack (14 ms)"
 
 

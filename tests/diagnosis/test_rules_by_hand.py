@@ -260,6 +260,17 @@ def test_a_copy_that_waits_may_end_after_its_call_by_the_clocks(name: str, waits
     assert isinstance(answer, Found) is waits, answer
 
 
+def test_a_backward_pass_whose_thread_was_not_recorded_is_said() -> None:
+    forward = [*enough(), op("aten::mm", 100_000, 300_000), annotation("## backward ##", 400_000, 900_000)]
+    engine = op("MmBackward0", 410_000, 890_000, thread=2)
+    answer = problem_of(partial_recording.check(trace_of(STEP, *forward)))
+    assert title_of(answer).startswith("The backward pass ran on a thread that was not recorded: for 50 % of a step")
+    by_itself = call("cudaGraphLaunch", 500_000, 501_000)
+    assert all(
+        isinstance(partial_recording.check(trace_of(STEP, *forward, each)), Fine) for each in (engine, by_itself)
+    )
+
+
 def test_the_call_to_look_at_is_the_one_that_costs_most() -> None:
     """The longest only waits: the work after it had been launched before, as on another stream."""
     ms = 1_000_000

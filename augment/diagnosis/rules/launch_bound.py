@@ -31,11 +31,13 @@ from augment.diagnosis import host_causes, judging, rule
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
+_COMPILED = 254  #: beside the kinds of BoundBy: the part of operators, and of what is outside, that torch.compile made
 #: what launching consists of, and what its parts are called
 _PARTS = {
     facts.critical.BoundBy.CPU_OPERATOR: "in operators",
     facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators (Python, or not recorded)",
     facts.critical.BoundBy.RUNTIME_CALL: "in runtime calls",
+    _COMPILED: "in compiled regions (guards, Python around their kernels)",
     facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
 }
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
@@ -93,7 +95,7 @@ class LaunchBound(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         number = text.counted(self.kernel_count, "kernel")
         graphs = f" in {text.counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
-        parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts])
+        parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
         wait = f"The {words.gpu} waits {text.time(self.wait_ns)} {words.per_step} for the host to launch {number}"
         return f"{wait}{graphs}: {parts}"
 
@@ -232,7 +234,11 @@ def _short_work(trace: Trace, waits: rule.Spans) -> tuple[tuple[arrays.Int32s, a
             of = chosen[which[beside]]
             parts.append((np.full(len(of), lane, np.int32), short.start[beside], short.end[beside], kind[of], rows[of]))
     track, start, end = map(np.concatenate, zip(*stretches, strict=True))
-    return (track, start, end), _Short(*map(np.concatenate, zip(*parts, strict=True)))
+    made = _Short(*map(np.concatenate, zip(*parts, strict=True)))
+    rows, which = np.unique(made.row, return_inverse=True)
+    compiled = facts.host.in_compiled(trace, rows.astype(np.int64)) & (rows >= 0)
+    made.kind[compiled[which]] = _COMPILED
+    return (track, start, end), made
 
 
 def _waits(trace: Trace, *categories: facts.waits.GapCategory) -> rule.Spans:

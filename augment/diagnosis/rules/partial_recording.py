@@ -12,7 +12,8 @@ of the stream explains it, and other work begins at once. Recordings also lose e
 outside of captures lack their kernel, the device only seems to wait. If these are the last launches, the profiler
 stopped before the device had run their kernels. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual
 can be told. Then no cause has more than low confidence; of an excerpt, the verdict names the likeliest all the same,
-and says from how many pieces.
+and says from how many pieces. Where hardly an operator of any thread is recorded within a backward pass, and its own
+thread launches nothing, another thread ran it that was not recorded.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins, and before it ends.
@@ -20,12 +21,13 @@ schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the reco
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import COMPLETE, Trace, text
+from augment.core import COMPLETE, LAUNCHES, Category, Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.recording_completeness import (
     MOST_LOST,
@@ -40,6 +42,8 @@ from augment.diagnosis.recording_completeness import (
 )
 
 NAME = "partial_recording"
+MOST_UNKNOWN = 0.8  #: share of the backward pass without an operator, from which on its thread is not recorded
+_BACKWARD = re.compile(r"^(?:## backward ##|torch/(?:autograd/__init__|_tensor)\.py\(\d+\): backward)$")
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
 
 
@@ -55,6 +59,7 @@ Problem = Literal[
     "excerpt",
     "no_launches",
     "earlier_work",
+    "backward",
 ]
 _TITLES: dict[Problem, str] = {
     "truncated": "The file is cut off ({what}): {steps}",
@@ -73,6 +78,8 @@ _TITLES: dict[Problem, str] = {
     "excerpt": "Only {count} of {gpu} work: too few to tell what is typical",
     "no_launches": "{ratio} of the {gpu}'s work has no launch in the recording: what it waited for is unknown",
     "earlier_work": "{ratio} of the {gpu}'s work was launched before the recording began: its causes are unknown",
+    "backward": "The backward pass ran on a thread that was not recorded: for {ratio} of {a_step}, what the host does "
+    "is unknown",
 }
 _OF_A_PART = "This part may not be typical: diagnose the whole recording, too"
 _ADVICE: dict[Problem, str] = {
@@ -90,6 +97,8 @@ _ADVICE: dict[Problem, str] = {
     "excerpt": "Record several whole steps",
     "no_launches": "Record with {calls}; some devices never record launches",
     "earlier_work": "Synchronize before the recording begins, or {warmup}",
+    "backward": "Record all threads: torch.profiler's experimental_config, with "
+    "torch._C._profiler._ExperimentalConfig(profile_all_threads=True)",
 }
 
 
@@ -112,6 +121,7 @@ class PartialRecording(rule.Seen, frozen=True):
             time=text.time(self.late_ns or 0),
             count=text.counted(self.count or 0, noun),
             steps=self._steps,
+            a_step=words.a_step,
         )
 
     @property
@@ -144,7 +154,7 @@ def check(trace: Trace) -> rule.Answer:
     if answer := _lost(trace) or _late(trace) or _excerpt(trace):
         return answer
     if ratio < MOST_EARLY:
-        return rule.Fine("the recording is whole")
+        return _backward(trace) or rule.Fine("the recording is whole")
     seen, spans = (
         PartialRecording("earlier_work", work_ratio=ratio),
         rule.Spans.of(trace, facts.gpu.work(trace).row[early]),
@@ -187,6 +197,29 @@ def _late(trace: Trace) -> rule.Found | None:
         return None
     spans = rule.Spans(late.start, late.end, np.full(len(late.start), -1, np.int64))
     return rule.Found(seen, spans, "medium", severity="warning", first=True)
+
+
+def _backward(trace: Trace) -> rule.Found | None:
+    """What is to be said if hardly an operator of any thread is recorded while a pass is said to go backward."""
+    events, whole = trace.events, judging.measure(trace)
+    around, of_backward = (Category.USER_ANNOTATION, Category.PYTHON_FUNCTION), facts.names.matching(trace, _BACKWARD)
+    if not of_backward.any():
+        return None
+    rows = events.slices_of(*around)
+    rows = rows[of_backward.take(events.name[rows])]
+    calls = events.slices_of(*LAUNCHES)
+    if (facts.host.innermost(trace, calls, around, of_backward) >= 0).any():
+        return None  # its own thread works, as with graphs that hold the pass
+    operators = events.slices_of(Category.CPU_OP)
+    known = arrays.union(events.ts[operators], events.end[operators])
+    _, parts = judging.within_steps(trace, events.ts[rows], events.end[rows])
+    passes = arrays.union(parts.start, parts.end)
+    unknown = arrays.subtract(passes, known)
+    ratio = whole.ratio(arrays.total(unknown) / whole.count)
+    if ratio < MOST_EARLY or arrays.total(unknown) < MOST_UNKNOWN * arrays.total(passes):
+        return None
+    seen = PartialRecording("backward", work_ratio=ratio)
+    return rule.Found(seen, rule.Spans.of(trace, rows), "medium", severity="info", of_recording=True)
 
 
 def _whole(trace: Trace) -> rule.Spans:

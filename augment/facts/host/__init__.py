@@ -7,8 +7,8 @@ from __future__ import annotations
 from augment.arrays import Bytes, EventRows
 from augment.core import Trace
 from augment.facts.host.call_stacks import (
-    CallStacks, OperatorTimes, call_stacks, callers, crossing_diagnostics, innermost, operator_times, outermost,
-    places_of, python_lines,
+    CallStacks, OperatorTimes, call_stacks, callers, crossing_diagnostics, in_compiled, innermost, operator_times,
+    outermost, places_of, python_lines,
 )
 from augment.facts.host.compile_logs import LoggedCompilations, logged_compilations as _logged, regions as _regions
 from augment.facts.host.occupancy import host_segments
@@ -18,9 +18,9 @@ from augment.facts.host.training_phases import (
 )
 
 __all__ = [
-    "TrainingPhase", "backward", "callers", "compiled_regions", "crossing_diagnostics", "host_segments", "innermost",
-    "logged_compilations", "module_calls", "operator_calls", "operators_around", "outermost", "phases", "places_of",
-    "python_lines", "stacks",
+    "TrainingPhase", "backward", "callers", "compiled_regions", "crossing_diagnostics", "host_segments", "in_compiled",
+    "innermost", "logged_compilations", "module_calls", "operator_calls", "operators_around", "outermost", "phases",
+    "places_of", "python_lines", "stacks",
 ]
 # fmt: on
 

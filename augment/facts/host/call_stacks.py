@@ -29,6 +29,7 @@ from augment.arrays import (
     compressed,
     each,
     grouped,
+    is_any,
     narrowed,
     sums,
 )
@@ -341,6 +342,18 @@ def python_lines(trace: Trace, rows: EventRows) -> list[str]:
 
 
 _COMPILED = re.compile(r"^(?:Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph)")
+_OF_COMPILED = re.compile(f"{_COMPILED.pattern}|^TorchDynamo Cache Lookup")
+
+
+def in_compiled(trace: Trace, rows: EventRows) -> Bools:
+    """Whether each of ``rows``, innermost slices of threads, is a region of torch.compile, the lookup of one, or Python
+    or an annotation within one."""
+    named, around = matching(trace, _OF_COMPILED), (Category.CPU_OP, Category.USER_ANNOTATION)
+    if not named.any():
+        return np.zeros(len(rows), np.bool_)
+    python = is_any(trace.events.category[rows], (Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
+    inside: Bools = (innermost(trace, rows, around, named) >= 0) & python
+    return inside | named[trace.events.name[rows]]
 
 
 def callers(trace: Trace, calls: EventRows) -> list[str]:
