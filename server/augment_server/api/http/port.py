@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import ipaddress
 import logging
@@ -21,9 +22,11 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from augment.errors import AugmentError
-from augment_server.api.http.calls import FILE, JSON, Answer, Body, failure
+from augment.v1 import service_pb2
+from augment_server.api.http.calls import FILE, HTTP_STATUS, JSON, Answer, Body, failure
 from augment_server.api.http.chain import Aborted, Chain, Context, Details
 from augment_server.api.http.messages import Found, Routes
+from augment_server.api.http.page import VERDICT_WITH, of_failure, of_job, wants_page
 from augment_server.base.errors import Refusal
 from augment_server.base.limits import MOST_HEADER_BYTES, Limits
 from augment_server.base.observer import Observer
@@ -32,6 +35,7 @@ from augment_server.base.threads import Apart
 
 HEALTH_PATH = "/healthz"  #: the same path as in grpc-gateway
 OPENAPI_PATH = "/openapi.json"
+_GET_JOB, _GET_METRICS = (f"/augment.v1.AugmentService/{name}" for name in ("GetJob", "GetMetrics"))
 _OPENAPI = Path(__file__).with_name("openapi.json")  #: made by proto/generate.py
 _METADATA = ("authorization", "traceparent", "tracestate")  #: headers that become metadata
 _PREFIX = "grpc-metadata-"  #: so do headers with this prefix, without it
@@ -197,6 +201,8 @@ class HttpPort:
         route = self._routes.find("GET" if verb == "HEAD" else verb, path)
         if route is None or (verb == "HEAD" and _streams(route) and not _is_file(route)):
             return self._nothing(verb, path, self._shared(request))
+        if route.route.path == _GET_JOB and wants_page(request.headers.get("Accept", "")):
+            return await self._page(request, route.fields["name"])
         most, idle_s = self._limits.max_message_bytes, self._limits.max_upload_idle_s
         with contextlib.closing(Body(request, route, most, idle_s, self._incomplete, self._apart)) as body:
             return await self._call(request, route.route.path, body.message, streams=_streams(route))
@@ -233,7 +239,7 @@ class HttpPort:
 
     async def _call(self, request: web.BaseRequest, method: str, body: Any, *, streams: bool) -> web.StreamResponse:
         """Answer a call."""
-        metadata = tuple(_metadata(request.headers))
+        metadata = tuple(_metadata(request.headers, request.method))
         answer = Answer(request, self._shared(request), self._apart, streams=streams)
         context = Context(_peer(request), metadata, _shown(request), answer.write, answer.part)
         answer.headers = context.answered
@@ -247,6 +253,34 @@ class HttpPort:
             return await answer.fail(Refusal("INTERNAL", "internal error; the server's log has more").status())
         finally:
             context.ended()
+
+    async def _page(self, request: web.BaseRequest, name: str) -> web.Response:
+        """The page of a job, or of why it is not shown."""
+        got: list[Any] = []
+        if status := await self._asked(request, _GET_JOB, service_pb2.GetJobRequest(name=name), got):
+            return of_failure(status, HTTP_STATUS.get(status.code, 500))
+        job, metrics = got.pop().job, list[Any]()
+        if analysis := VERDICT_WITH.get(job.spec.WhichOneof("kind")):
+            asked = service_pb2.GetMetricsRequest(name=name, analyses=[analysis])
+            await self._asked(request, _GET_METRICS, asked, metrics)
+        return of_job(job, [text for each in metrics for text in each.verdict])
+
+    async def _asked(self, request: web.BaseRequest, method: str, message: Any, got: list[Any]) -> Any:
+        """Add the messages of a method to ``got``; the status with which it failed, or None."""
+
+        async def take(each: Any) -> None:
+            got.append(each)
+
+        metadata = tuple(_metadata(request.headers, request.method))
+        context = Context(_peer(request), metadata, _shown(request), take, lambda size, _sha256: (0, size))
+        try:
+            answer = await (await self.chain.behaviour(Details(method, metadata)))(message, context)
+            got += [answer] if answer is not None else []
+        except Aborted:
+            return context.status
+        finally:
+            context.ended()
+        return None
 
 
 async def _tell_to_leave(connection: socket.socket) -> None:
@@ -291,10 +325,14 @@ async def _listening(where: Address) -> list[socket.socket]:
     return made
 
 
-def _metadata(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+def _metadata(headers: Mapping[str, str], verb: str) -> list[tuple[str, str]]:
+    """The headers that are metadata. A browser, which knows no tokens, sends one as a password, and only to read."""
     entries = []
     for name, value in headers.items():
         lower = name.lower()
+        if lower == "authorization" and verb in ("GET", "HEAD") and value[:6].lower() == "basic ":
+            with contextlib.suppress(ValueError):
+                value = f"Bearer {base64.b64decode(value[6:], validate=True).decode().partition(':')[2]}"
         if lower in _METADATA or lower.startswith(_PREFIX):
             entries.append((lower.removeprefix(_PREFIX), value))
     return entries
