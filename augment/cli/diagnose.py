@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.cli.options import TRACE, FromStdin, client_of, debug, server_options
+from augment.cli.options import DONE_IN_PART, TRACE, FromStdin, client_of, debug, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client, Diagnosis
@@ -89,7 +89,13 @@ def command(
         for line in _next("-" if spooled else inputs[0], has_page=has_page):
             say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
-    return 1 if failures or failed else 0
+    return 1 if failures or failed else DONE_IN_PART if any(map(_is_cut_off, shown)) else 0
+
+
+def _is_cut_off(report: Report) -> bool:
+    """Whether the file was read in part alone."""
+    rows = (row for row in report["rows"] if row["rule"] == "partial_recording")
+    return any(row["figures"].get("problem") == "truncated" for row in rows)
 
 
 def _next(path: str, *, has_page: bool) -> Iterator[str]:

@@ -385,6 +385,7 @@ def _request(values: dict[str, Any]) -> Request:
     return Request(**{**values, "options": option_values([*values["options"], *price])}, evidence=evidence)
 
 
+DONE_IN_PART = 5  #: the exit code where nothing failed, but not all was done that was asked for
 _MOST_LINKS = 5
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

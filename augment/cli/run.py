@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from augment.cli.options import (
+    DONE_IN_PART,
     TRACE,
     FromStdin,
     GroupedCommand,
@@ -37,7 +38,6 @@ _SEAMLESS = (
     "the waits of ranks are not drawn in the outputs of {} of them: the server that converted these is too old; "
     "--force converts them again"
 )
-DONE_IN_PART = 5  #: the exit code where nothing failed, but not all was done that was asked for
 _WHOSE: tuple[Literal["all", "auto", "none"], ...] = ("all", "auto", "none")
 _SHARD = re.compile(r"(\d+)/(\d+)")
 

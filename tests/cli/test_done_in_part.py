@@ -31,6 +31,7 @@ def test_a_trace_that_is_cut_off(tmp_path: Path, augment: Augment) -> None:
     trace = cut_off(tmp_path / "a.json")
     ended = augment("run", trace, "-o", tmp_path / "o")
     assert (ended.code, "incomplete: the text ends inside the event" in ended.err) == (DONE_IN_PART, True)
+    assert augment("diagnose", trace).code == DONE_IN_PART
     quiet = augment("run", trace, "-o", tmp_path / "o", "--quiet")
     assert quiet.code == DONE_IN_PART
     (line,) = quiet.err.splitlines()

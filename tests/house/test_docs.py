@@ -22,10 +22,11 @@ from test_registries import CHECKS
 import augment.analyses
 import augment.diagnosis.ranking
 import augment.readers
-from augment.analyses import ANALYSES
+from augment.analyses import ANALYSES, launch_outliers
 from augment.core.findings import Skipped
 from augment.diagnosis.rules import RULES
 from augment.errors import MalformedTrace
+from augment.facts.critical import longest_path
 from augment.pipeline.request import option_values
 from augment.readers import READERS, read
 from augment.writers import WRITERS, metrics
@@ -246,6 +247,11 @@ def test_the_example_of_a_reader_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(MalformedTrace, match="2 fields"):
         read(str(path))
     assert not any(reader.recognizes(example.HEADER) for reader in READERS)
+
+
+def test_kinds_that_tables_name_are_in_the_glossary() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    assert [kind for kind in (*longest_path.KINDS, *launch_outliers.KINDS) if f"`{kind}`" not in text] == []
 
 
 def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -301,6 +301,20 @@ def _accelerator(sidecar: Sidecar) -> str:
 
 
 _SAVINGS = "critical_path_operators"
+#: what the kinds of the path are called in the other charts
+_ON_PATH = {
+    "cpu_operator": "operators on the host",
+    "runtime_call": "runtime calls",
+    "data_loading": "fetches of batches",
+    "outside_operators": "the host outside operators (Python)",
+    "thread_handover": "handover between threads",
+    "launch_delay": "delay from launch to start",
+    "kernel_computation": "computing",
+    "kernel_communication": "communication",
+    "kernel_memory": "copies",
+    "kernel_gap": "between kernels",
+    "sync": "waiting for the device",
+}
 _LEAST = 0.0005  #: shares of the path below this are not drawn
 
 
@@ -314,7 +328,7 @@ def critical_path(sidecar: Sidecar) -> Section:
         return Section("Critical path")
     order = sorted(sums, key=lambda kind: -sums[kind][0])
     bars = [
-        charts.bar(kind.replace("_", " "), 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
+        charts.bar(_ON_PATH.get(kind, kind), 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
         for kind, ns in ((kind, sums[kind][0]) for kind in order)
         if ns >= _LEAST * whole
     ]
@@ -322,8 +336,11 @@ def critical_path(sidecar: Sidecar) -> Section:
     lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
-    title = "How much shorter the recording would be if a name took no time (then other work may decide its length)"
-    saved = {row["saved_ns"] for row in rows_of(sidecar, _SAVINGS)}
+    title = "How much shorter the recording would be if a name took no time in that one step"
+    times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
+    saved = {ns for _, ns in times}
+    if max(times.values(), default=0) > 1 and saved - {0}:
+        lead += " Names that would save equally much are bounded by the same other work, which then decides."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
