@@ -21,8 +21,9 @@ $(STAMP): pyproject.toml server/pyproject.toml
 demo: $(STAMP)   ## simulates and augments a small job, prints its main figures and which file to open
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
+# three workers for two cores: tests of servers, browsers and clusters wait for other processes half of their time
 test: $(STAMP)   ## all tests
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 quick: $(STAMP)  ## the tests that are neither slow nor of the service: one to five minutes
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
