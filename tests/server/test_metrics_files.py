@@ -71,8 +71,8 @@ def test_metrics_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("member", ["told_by_job", "rows"])
 def test_a_member_of_millions_of_values_is_not_decoded(tmp_path: Path, member: str) -> None:
-    """15 MB of them took 380 MB."""
-    values = '{"rows": [' + "[],\n0,\n{},\n" * 333_333 + "0]}"
+    """5 MB of them took 110 MB."""
+    values = '{"rows": [' + "[],\n0,\n{},\n" * 100_000 + "0]}"
     ours = {"told_by_job": '"told_by_job": null', "rows": '"rows": []'}
     text = '{"analyses": {"diagnosis": {"status": "ok", "rows": []}}, "told_by_job": null}'
     value = values if member == "told_by_job" else values.removeprefix('{"rows": ').removesuffix("}")
