@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -77,7 +78,8 @@ class Server:
         return [worker.pid for worker in self.core._scheduler._workers._all if worker.alive]
 
     def freeze(self) -> list[int]:
-        """Stop the workers that are there: a job that one of them gets goes on for ever."""
+        """Stop all workers: a job that one of them gets goes on for ever."""
+        self.call(self.core._scheduler._workers.prepare())
         pids = self.workers
         for worker in list(self.core._scheduler._workers._all):
             worker.stands_still = False  # by the server: it would let it go on
@@ -200,10 +202,13 @@ def serving(
     async def start() -> tuple[Core, grpc.aio.Server, int]:
         more = {"catalog": catalog_of(state), "store": store, "prefixes": prefixes, "outputs": outputs}
         core = Core(state, limits, roots, observer, person_of, **more)  # type: ignore[arg-type]
+        workers: Any = core._scheduler._workers
+        workers.prepare = partial(asyncio.sleep, 0)  # many tests have no job done: the first one starts the worker
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
         add_AugmentServiceServicer_to_server(core.servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await core.start()
+        del workers.prepare
         await server.start()
         return core, server, port
 

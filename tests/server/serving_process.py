@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -13,8 +14,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+
+from augment import cli
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT, ROOT / "server", ROOT / "tests" / "support")
@@ -28,9 +32,18 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def augment(*args: object, **more: str) -> subprocess.CompletedProcess[str]:
-    """``augment ARGS…``, to its end."""
-    command = [sys.executable, "-m", "augment", *map(str, args)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(**more), timeout=PATIENCE_S)
+    """``augment ARGS…``, to its end: in this process unless it serves, or in an environment of its own."""
+    words = list(map(str, args))
+    if words[0] in ("serve", "work") or more:
+        command = [sys.executable, "-m", "augment", *words]
+        env = environment(**more)
+        return subprocess.run(command, capture_output=True, encoding="utf-8", env=env, timeout=PATIENCE_S)
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with mock.patch.object(sys, "argv", ["augment", *words]), streams[0], streams[1]:
+        code = cli.main()
+    texts = [stream.detach().getvalue().decode() for stream in (out, err) if not stream.flush()]
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 class Ended(AssertionError):

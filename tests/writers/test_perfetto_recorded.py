@@ -42,7 +42,7 @@ FILES = [
 OF_SOURCE = "(category is null or category not glob 'augment.*')"
 
 
-@pytest.fixture(params=[*SIMULATED, *TRACES], ids=by_folder)
+@pytest.fixture(scope="module", params=[*SIMULATED, *TRACES], ids=by_folder)
 def trace(request: pytest.FixtureRequest) -> AugmentedTrace:
     return augment(read(str(real_trace(request.param))))
 
