@@ -13,7 +13,7 @@ import msgspec
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.run_plan import Result
-from augment.cli.table_output import source_line
+from augment.cli.table_output import source_line, verdict_lines
 from augment.core.text import counted, exact_time, share, time
 from augment.results.sidecars import in_steady_steps
 
@@ -42,7 +42,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         result = augmented[0]
         sidecar = _sidecar(result)
         yield from source_line(sidecar["source"]).splitlines()
-        yield from (f"  {sentence}" for sentence in sidecar.get("verdict", {}).get("text", ()))
+        yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {})))
         rows = _devices(sidecar)
         if rows:
             lines = [[f"  {row['device']}", *_figures(row)] for row in rows]

@@ -58,8 +58,7 @@ class TableColumn(Struct, frozen=True):
 def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     """Print every table of ``sidecar`` to stdout, at most ``limit`` rows each (0: all)."""
     emit(source_line(sidecar["source"]))
-    verdict = sidecar.get("verdict", {})
-    for sentence in (*verdict.get("text", ()), *(f"→ {cure}" for cure in verdict.get("cures", ()))):
+    for sentence in verdict_lines(sidecar.get("verdict", {})):
         emit(f"  {sentence}")
     is_job = "traces" in sidecar["source"]  # what is in doubt comes before its tables
     if is_job and sidecar["diagnostics"]:
@@ -91,11 +90,21 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         emit(f"{counted(sidecar['others'], 'more table')}: --all shows them")
 
 
+def verdict_lines(verdict: dict[str, Any]) -> Iterator[str]:
+    """The sentences of a sidecar's ``verdict``, then what to do about what they say."""
+    from augment.diagnosis.wording import heading
+
+    yield from verdict.get("text", ())
+    yield from (f"→ {cure}" for cure in verdict.get("cures", ()))  # of a job
+    rows = [row for row in verdict.get("rows", ()) if row.get("in_verdict") and row.get("advice")]
+    for row in rows:
+        yield f"→ {row['advice']}" if len(rows) == 1 else f"→ {heading(row['rule'])}: {row['advice']}"
+
+
 def print_markdown(sidecar: dict[str, Any], limit: int) -> None:
     """Print the same as :func:`print_sidecar` as Markdown; numbers are those of the sidecar."""
     emit(f"# {source_line(sidecar['source']).splitlines()[0]}")
-    verdict = sidecar.get("verdict", {})
-    for sentence in (*verdict.get("text", ()), *(f"→ {cure}" for cure in verdict.get("cures", ()))):
+    for sentence in verdict_lines(sidecar.get("verdict", {})):
         emit(f"\n{sentence}")
     for name, analysis in sidecar["analyses"].items():
         if rows := analysis["rows"]:

@@ -214,7 +214,9 @@ class Words(NamedTuple):
     memory: str = "profile_memory=True"
     stacks: str = "with_stack=True"
     calls: str = "ProfilerActivity.CPU, too"
-    kernels: str = "ProfilerActivity.CUDA, without another profiler beside it, such as nsys or dcgm"
+    kernels: str = (
+        "ProfilerActivity.CUDA, a CUPTI that fits the driver, and no other profiler beside it, such as nsys or dcgm"
+    )
     everything: str = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     warmup: str = "give the profiler's schedule a warmup step"
     less: str = "record fewer steps without with_stack and profile_memory, after a warmup step"

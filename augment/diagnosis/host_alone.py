@@ -33,6 +33,7 @@ from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names.name_masks import STEP, starting
+from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_windows import steps
 
 MOST_NAMED = 3  #: operators
@@ -123,10 +124,12 @@ def _operators(trace: Trace) -> str:
     shares = _shares(trace, ns, float(ns.sum()))
     if not shares:
         return text
-    stacks = len(events.slices_of(Category.PYTHON_FUNCTION)) > 0
-    ask = f". {words(trace).stacks} and {words(trace).shapes} show which lines call them, and with which sizes"
     taken = f"{text}. All operators of the recording take {time(float(ns.sum()))}: {listed(shares)}"
-    return taken if text or stacks else f"{taken}{ask}"
+    if text or len(events.slices_of(Category.PYTHON_FUNCTION)):
+        return taken
+    if len(arg_columns(trace).texts("Input Dims")[0]):
+        return f"{taken}. {words(trace).stacks} shows which lines call them"
+    return f"{taken}. {words(trace).stacks} and {words(trace).shapes} show which lines call them, and with which sizes"
 
 
 @derived

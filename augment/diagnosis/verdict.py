@@ -96,6 +96,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
         made.append(Sentence(state, is_state=True))
     made += [_of_finding(say, each) for each in chosen]
+    possible: list[Sentence] = []
     if few and _possible(result):
         likeliest = _possible(result)[0]
         pieces = counted(len(gpu_work(trace)), "piece")
@@ -113,8 +114,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         most = max(each.found.saved_ns or 0 for each in grave)
         unsure = [each for each in _possible(result) if not each.is_grave]
         more = [each for each in unsure if each.found.saved_ns is None or each.found.saved_ns > most]
-        made += [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
-    made += _together(trace, result, chosen)
+        possible = [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
+    made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
         made.append(Sentence(lacking))
     return tuple(made[:6])

@@ -15,8 +15,8 @@ from augment.diagnosis.wording import title
     ("seen", "at_most", "bound"),
     [
         (ClockDrop(0.2), False, "would save at least 1.0 ms"),  # it may have dropped before the recording began
-        (Fetches(10, host_alone=False, why="no_workers"), False, "would save 1.0 ms"),
-        (Fetches(10, host_alone=False, why="no_workers"), True, "would save up to 1.0 ms"),
+        (Fetches(10, 10, host_alone=False, why="no_workers"), False, "would save 1.0 ms"),
+        (Fetches(10, 10, host_alone=False, why="no_workers"), True, "would save up to 1.0 ms"),
     ],
 )
 def test_the_title_names_the_bound(seen: Seen, *, at_most: bool, bound: str) -> None:

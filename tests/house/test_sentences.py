@@ -58,7 +58,7 @@ SAMPLES: list[Seen] = [
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
-        rules.data_loading.Fetches(5 * MS, alone, why)
+        rules.data_loading.Fetches(5 * MS, 4 * MS, alone, why)
         for alone, why in zip((False, True, False, False), get_args(rules.data_loading.Why), strict=True)
     ),
     rules.synchronizing_calls.SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),

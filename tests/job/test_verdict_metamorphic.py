@@ -151,5 +151,5 @@ def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:
     assert in_job is not None
     assert in_job.shared is not None
     assert not in_job.late_ranks
-    saved = Fetches(8_000_000, host_alone=False, why="slow_workers").in_job(in_job, 1)[1]
+    saved = Fetches(8_000_000, 8_000_000, host_alone=False, why="slow_workers").in_job(in_job, 1)[1]
     assert saved == in_job.shared.gain_ns == row.gain_ns // 4

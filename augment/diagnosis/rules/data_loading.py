@@ -42,6 +42,7 @@ class Fetches(rule.Seen, frozen=True):
     """Fetches of batches."""
 
     fetch_ns: int  #: of the host, per step
+    idle_ns: int  #: the part of it in which no device works
     host_alone: bool  #: no work of a device was recorded
     why: Why
 
@@ -56,8 +57,12 @@ class Fetches(rule.Seen, frozen=True):
         return super().in_job(job, saved_ns)
 
     def title(self, words: text.Words) -> str:
-        fetch = f"The host fetches batches for {text.time(self.fetch_ns)} {words.per_step}"
-        return f"{fetch} and computes nothing meanwhile" if self.host_alone else f"{fetch} while the {words.gpu} waits"
+        whole, idle = text.time(self.fetch_ns), text.time(self.idle_ns)
+        fetch = f"The host fetches batches for {whole} {words.per_step}"
+        if self.host_alone:
+            return f"{fetch} and computes nothing meanwhile"
+        part = "none" if not self.idle_ns else "all" if idle == whole else idle
+        return f"{fetch}, {part} of it while the {words.gpu} idles"
 
     def cure(self, words: text.Words) -> str:
         return "having them ready"
@@ -78,9 +83,10 @@ def check(trace: Trace) -> rule.Answer:
     if cause is None:
         return rule.NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans, alone = cause.spans, not len(facts.gpu.work(trace))
-    fetch = int((spans.end - spans.start).sum()) // judging.measure(trace).count
+    times = (spans.end - spans.start, judging.idle_ns(trace, spans))
+    fetch, idle = (int(ns.sum()) // judging.measure(trace).count for ns in times)
     saved = fetch if alone else cause.saved_ns
-    seen = Fetches(fetch, alone, _why(trace, spans.row))
+    seen = Fetches(fetch, idle, alone, _why(trace, spans.row))
     confidence: rule.Confidence = "low" if seen.why == "single_fetch" else "medium" if alone else "high"
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
 

@@ -235,9 +235,7 @@ def _short_work(trace: Trace, waits: rule.Spans) -> tuple[tuple[arrays.Int32s, a
             parts.append((np.full(len(of), lane, np.int32), short.start[beside], short.end[beside], kind[of], rows[of]))
     track, start, end = map(np.concatenate, zip(*stretches, strict=True))
     made = _Short(*map(np.concatenate, zip(*parts, strict=True)))
-    rows, which = np.unique(made.row, return_inverse=True)
-    compiled = facts.host.in_compiled(trace, rows.astype(np.int64)) & (rows >= 0)
-    made.kind[compiled[which]] = _COMPILED
+    made.kind[facts.host.in_compiled(trace, made.row)] = _COMPILED
     return (track, start, end), made
 
 

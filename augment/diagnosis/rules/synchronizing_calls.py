@@ -83,14 +83,13 @@ def check(trace: Trace) -> rule.Answer:
 
 
 def _costliest(trace: Trace, calls: rule.Spans) -> int | None:
-    """The place of the call that costs most idle time: of a gap in which it is the last to return, as much as it had
-    made the host wait. None if none costs any."""
-    order = np.argsort(calls.end, kind="stable")
-    returned, waited = calls.end[order], (calls.end - calls.start)[order]
-    cost = np.zeros(len(calls), np.int64)
+    """The place of the call that costs most idle time: of the gap in which it returns, as much as it had made the host
+    wait. None if none costs any."""
+    cost, waited = np.zeros(len(calls), np.int64), calls.end - calls.start
     for idle in judging.idle_in_steps(trace):
-        last = np.searchsorted(returned, idle.end, "right") - 1
-        inside = np.flatnonzero((last >= 0) & (returned[last] >= idle.start))
-        last = last[inside]
-        np.add.at(cost, order[last], np.minimum((idle.end - idle.start)[inside], waited[last]))
+        gap = np.searchsorted(idle.start, calls.end, "right") - 1
+        inside = np.flatnonzero(gap >= 0)
+        inside = inside[calls.end[inside] <= idle.end[gap[inside]]]
+        length = (idle.end - idle.start)[gap[inside]]
+        cost[inside] = np.maximum(cost[inside], np.minimum(length, waited[inside]))
     return int(cost.argmax()) if cost.any() else None

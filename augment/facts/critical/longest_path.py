@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, each, reserved
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, each, is_among, reserved
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.facts.critical.critical_graph import critical_graph, latest, walk
 from augment.facts.gpu.gpu_work import gpu_work
@@ -220,7 +220,9 @@ def slack(trace: Trace, rows: EventRows) -> Int64s:
 def host_kinds(trace: Trace, rows: EventRows) -> Bytes:
     """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category[rows])
-    kinds[(rows < 0) | starting(trace, STEP)[trace.events.name[rows]]] = BoundBy.OUTSIDE_OPERATORS
+    kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS
+    if len(steps := _steps_among_operators(trace)):
+        kinds[is_among(rows, steps)] = BoundBy.OUTSIDE_OPERATORS
     kinds[_in_loader(trace)[rows] & (rows >= 0)] = BoundBy.DATA_LOADING
     return kinds
 
@@ -229,9 +231,17 @@ def host_kinds(trace: Trace, rows: EventRows) -> Bytes:
 def kinds_of_host(trace: Trace) -> Bytes:
     """The kind of time of each event as the innermost slice of a thread; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category)
-    kinds[starting(trace, STEP).take(trace.events.name)] = BoundBy.OUTSIDE_OPERATORS  # in 2021 they were operators
+    kinds[_steps_among_operators(trace)] = BoundBy.OUTSIDE_OPERATORS
     kinds[_in_loader(trace)[:-1]] = BoundBy.DATA_LOADING
     return kinds
+
+
+@derived
+def _steps_among_operators(trace: Trace) -> EventRows:
+    """The rows, ascending, of steps that were recorded as operators, as profilers of 2021 did."""
+    rows = trace.events.slices_of(Category.CPU_OP)
+    step = starting(trace, STEP)
+    return rows[step.take(trace.events.name[rows])] if step.any() else rows[:0]
 
 
 @derived(until="rules")

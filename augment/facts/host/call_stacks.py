@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import (
@@ -345,15 +346,18 @@ _COMPILED = re.compile(r"^(?:Torch-Compiled Region|CompiledFunction|## Call Comp
 _OF_COMPILED = re.compile(f"{_COMPILED.pattern}|^TorchDynamo Cache Lookup")
 
 
-def in_compiled(trace: Trace, rows: EventRows) -> Bools:
-    """Whether each of ``rows``, innermost slices of threads, is a region of torch.compile, the lookup of one, or Python
-    or an annotation within one."""
+def in_compiled(trace: Trace, rows: npt.NDArray[Any]) -> Bools:
+    """Whether each of ``rows``, innermost slices of threads (``NO_INDEX`` for none), is a region of torch.compile, the
+    lookup of one, or Python or an annotation within one."""
     named, around = matching(trace, _OF_COMPILED), (Category.CPU_OP, Category.USER_ANNOTATION)
     if not named.any():
         return np.zeros(len(rows), np.bool_)
-    python = is_any(trace.events.category[rows], (Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
-    inside: Bools = (innermost(trace, rows, around, named) >= 0) & python
-    return inside | named[trace.events.name[rows]]
+    once, place = np.unique(rows, return_inverse=True)
+    once = once.astype(np.int64)
+    python = is_any(trace.events.category[once], (Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
+    inside = (innermost(trace, once, around, named) >= 0) & python
+    compiled: Bools = (once >= 0) & (inside | named[trace.events.name[once]])
+    return compiled[place]
 
 
 def callers(trace: Trace, calls: EventRows) -> list[str]:

@@ -325,12 +325,11 @@ def test_the_roof_of_memory_comes_from_operators_without_operations_too() -> Non
     assert [row["shown"] for row in words["data"]["values"]] == ["peak of bf16, 1000 TFLOP/s"]
     assert points["mark"]["type"] == "point"
     bound = common | norm | {"intensity": 2.0, "achieved_tflops": 5.0}  # of these alone, it shows the memory's rate
-    one, two = (
+    single, section = (
         kernels({"analyses": {"roofline": {"rows": [bound] * count}, "kernel_breakdown": {"rows": [kernel]}}})
         for count in (1, 2)
     )
-    assert len(one.charts) == 1, "a point alone says what the table does"
-    section = two
+    assert len(single.charts) == 1, "a point alone says what the table does"
     roof = section.charts[1].spec["layer"][0]["data"]["values"]
     assert [row["y"] / row["x"] for row in roof] == [pytest.approx(3.0)] * 2  # 3,000 GB/s
 
