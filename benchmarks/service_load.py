@@ -5,7 +5,7 @@
 
 - uploads: that many clients send that many files each, all at once, as one host: how many arrive.
 - cancelled: calls of CreateJob that are cancelled within milliseconds: how many jobs are left waiting.
-- kept: GetJob while 8 clients upload, on a server that keeps so many jobs.
+- kept: GetJob while 8 clients upload, on a server that keeps so many jobs; its start; a history of the jobs of a label.
 - jobs: so many small jobs by 8 clients, while 192 more connections watch: GetJob meanwhile, memory.
 - half: so many bodies over HTTP that five clients begin and never send: whether another client's jobs are done
   meanwhile, and that the bodies are ended.
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / part) for part in ("", "server", "examples", "benchmarks")]
 
 import grpc  # noqa: E402
-from bench import cache  # noqa: E402
+from bench import cache, simulated  # noqa: E402
 from service import Asking, Server  # noqa: E402
 
 from augment.client import Client  # noqa: E402
@@ -152,19 +152,30 @@ def kept(count: int) -> list[str]:
     """GetJob on a server that keeps many jobs and takes uploads, and on one that keeps none."""
     for number in (0, count):
         with serving() as (server, folder), Client(server.address) as client:
-            job = client._stub.CreateJob(create(upload(client, small_trace(folder / "a.json", 0)))).job.name
+            request = create(upload(client, simulated("1MB")))
+            del request.spec.augment.only[:]  # a history needs all figures
+            request.labels["suite"] = "one"
+            job = client._stub.CreateJob(request).job.name
             list(client._stub.WatchJob(service_pb2.WatchJobRequest(name=job)))
             server.stop()
             fill(server.state, number)
+            began = time.perf_counter()
             server.start()
+            start_s = time.perf_counter() - began
             time.sleep(3)
+            began = time.perf_counter()
+            client.history({"suite": "one"})
+            history_s = time.perf_counter() - began
             context = multiprocessing.get_context("spawn")  # senders beside us would hold up whoever measures
-            with Asking(server.address, folder / "a.json") as asking, ProcessPoolExecutor(1, context) as pool:
+            with (
+                Asking(server.address, small_trace(folder / "a.json", 0)) as asking,
+                ProcessPoolExecutor(1, context) as pool,
+            ):
                 sent = pool.submit(send_uploads, server.address, str(folder)).result()
         print(
             f"kept        {number} jobs kept, {CLIENTS} clients sent {sent} MB in {SENDING_S:.0f} s:"
             f" GetJob p50 {asking.at(0.5):.1f} ms, p99 {asking.at(0.99):.1f} ms, longest {asking.at(1.0):.1f} ms,"
-            f" of {len(asking.latencies_s)}"
+            f" of {len(asking.latencies_s)}; start {start_s:.2f} s, history of a label {history_s:.2f} s"
         )
     return []
 
@@ -193,6 +204,7 @@ def fill(state: Path, count: int) -> None:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             row = dict(zip(columns, database.execute(f"SELECT * FROM {table} LIMIT 1").fetchone(), strict=True))
             fixed: dict[str, Any] = {**row, "request_id": "", "number": None}
+            fixed |= {"labels": '{"suite":"many"}'} if "labels" in row else {}
             rows = (
                 [
                     now - (n + 1) * 10**9

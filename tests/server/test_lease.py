@@ -30,6 +30,8 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
 from augment_server.base.errors import Refusal
+from augment_server.storage import catalog
+from augment_server.storage.folder import Folder
 from augment_server.storage.lease import Holder, expect_local
 from augment_server.storage.storage import Storage
 
@@ -184,6 +186,27 @@ def test_folders_on_different_disks(tmp_path: Path, elsewhere: Path, folder: str
     assert not [path for place in (state, elsewhere) for path in place.rglob("*probe*")]
     (state / folder).unlink()
     Storage(state).close()  # nothing is broken
+
+
+def test_a_start_looks_at_no_upload_that_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it count bytes anew that the last server has counted: with 100,000 of them, both took seconds."""
+    state, looked, counted = tmp_path / "state", [], []
+    monkeypatch.setattr(Folder, "recover", lambda _self, row, **_: looked.append(row["id"]) or -1)
+    monkeypatch.setattr(catalog, "count_bytes", counted.append)
+    with serving(state) as server:
+        uploads = [server.upload(trace(tmp_path / name, count=count)) for name, count in (("a.json", 3), ("b.json", 4))]
+        gone = server.stub.GetUpload(calls.GetUploadRequest(name=uploads[0])).upload.sha256
+    (state / "blobs" / gone).unlink()
+    counted.clear()
+    with serving(state) as server:
+        states = [server.stub.GetUpload(calls.GetUploadRequest(name=name)).upload.state for name in uploads]
+    assert states == [v1.Upload.STATE_ACTIVE, v1.Upload.STATE_COMPLETE]
+    assert looked == [uploads[0].removeprefix("uploads/")]
+    assert counted == []
+    with contextlib.closing(sqlite3.connect(state / "state.db")) as database, database:
+        database.execute("DROP TRIGGER job_more")
+    with serving(state):
+        assert len(counted) == 1
 
 
 def test_an_upload_that_cannot_be_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,6 +340,8 @@ class Embedded:
                 "UPDATE versions SET last = last + 1;"
                 "UPDATE jobs SET version = (SELECT last FROM versions) WHERE id = NEW.id;"
             )
+            triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
+            before = self._writer.execute(triggers).fetchall()
             versions = (("job_first", "INSERT"), ("job_next", f"UPDATE OF {CHANGING}"))
             for name, event, table, change in (
                 *TRIGGERS,
@@ -350,7 +352,8 @@ class Embedded:
                 self._writer.execute(f"CREATE TRIGGER {name} {moment} {event} ON {table} BEGIN {change} END")
             self._writer.execute("INSERT INTO versions VALUES (0, 0) ON CONFLICT (id) DO NOTHING")
             self._writer.execute("DROP TRIGGER IF EXISTS job_parts_less")  # of an earlier version
-            count_bytes(self._writer)
+            if self._writer.execute(triggers).fetchall() != before:  # another version has counted, or none
+                count_bytes(self._writer)
             self.secret = key_of_pages(self._writer)  #: the key of page tokens
             self._writer.execute("DELETE FROM servers")
             self._writer.execute("INSERT INTO servers VALUES (?, 0)", (self.server,))
