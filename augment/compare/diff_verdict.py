@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from augment.compare.calls import Names
-from augment.compare.diff_rows import FigureRow, PartRow
+from augment.compare.diff_rows import FigureRow
 from augment.compare.totals import TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
@@ -17,6 +18,7 @@ from augment.core.text import rough_interval, rough_time
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
+NEARLY = 0.1  #: names that miss a kind's sum by no more of it: no "mostly"
 _LONGEST = 48  #: letters of a name
 _KINDS = {
     "computation": "computing",
@@ -44,31 +46,72 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     if step is None:
         return Verdict()
     unit = "The recording" if whole else "A step"
-    sums: dict[str, list[PartRow]] = {}
-    for row in _rows(outcomes, "diff_waterfall"):
-        sums.setdefault(part_name(row.kind, row.operator, row.control_names or row.test_names), []).append(row)
-    changes = {name: sum(row.delta_per_step_ns for row in rows) for name, rows in sums.items()}
-    large = [name for name, ns in changes.items() if abs(ns) >= LEAST_RATIO * step.control]
-    parts = sorted(large, key=lambda name: -abs(changes[name]))[:PARTS]
+    rows = _rows(outcomes, "diff_waterfall")
+    kinds = parts((row.kind, row.operator, row.control_names or row.test_names, row.delta_per_step_ns) for row in rows)
+    least = LEAST_RATIO * step.control
+    large = [each for each in kinds if abs(each.ns) >= least][:PARTS]
     text = [_of_step(step, unit)]
-    if parts:
-        said = (f"{rough_time(changes[name])} {name}" for name in parts)
-        text.append(f"Its largest parts: {', '.join(said)}.")
+    if large:
+        text.append(f"Its largest parts: {', '.join(f'{rough_time(each.ns)} {each.label}' for each in large)}.")
+    for each in kinds:
+        if min((abs(ns) for _, ns in each.cancel), default=0) >= least:
+            opposite = " and ".join(f"{rough_time(ns)} {name}" for name, ns in each.cancel)
+            text.append(
+                f"Within {each.label} ({rough_time(each.ns)} in all) differences cancel, such as {opposite}: "
+                "work may only have moved between names."
+            )
     phases = _rows(outcomes, "diff_phases")
     if len(phases) > 1:
         text += [_of_step(row, _PHASES.get(row.figure, unit)) for row in phases if row.figure in _PHASES and row.delta]
     if late and not _is_none(step):
         text.append(late)
-    rows = (row for name in parts for row in sorted(sums[name], key=lambda row: -abs(row.delta_per_step_ns)))
-    return Verdict(text, list(rows))
+    rows = sorted(rows, key=lambda row: -abs(row.delta_per_step_ns))
+    told = [(each.kind, name) for each in large for name in each.names]
+    of = [(row.kind, _name(row.kind, row.operator, row.control_names or row.test_names)) for row in rows]
+    return Verdict(text, [row for one in told for row, name in zip(rows, of, strict=True) if name == one])
 
 
-def part_name(kind: str, operator: str | None, names: Sequence[str]) -> str:
-    """``waiting for the host (aten::copy_)``: rows of the waterfall of which the same is said are one part."""
+class KindPart(Struct, frozen=True):
+    """All of one kind in the difference: its sum per step, and the names that explain the sum.
+
+    Work that is named otherwise on the other side grows under one name and shrinks under another. ``names`` are so few
+    as make up most of the sum, none if others take away most of what they add; then ``cancel`` has the two largest.
+    """
+
+    kind: str
+    ns: float
+    label: str
+    names: Sequence[str]
+    cancel: Sequence[tuple[str, float]]
+
+
+def parts(rows: Iterable[tuple[str, str | None, Sequence[str], float]]) -> list[KindPart]:
+    """The difference by kind, the largest first, from the kind, operator, names and difference of each row."""
+    kinds: dict[str, dict[str, float]] = {}
+    for kind, operator, names, ns in rows:
+        sums, name = kinds.setdefault(kind, {}), _name(kind, operator, names)
+        sums[name] = sums.get(name, 0.0) + ns
+    found = []
+    for kind, sums in kinds.items():
+        whole, label = sum(sums.values()), _KINDS.get(kind, kind)
+        along = sorted((name for name in sums if sums[name] * whole > 0), key=lambda name: -abs(sums[name]))
+        grown = sum(ns for ns in sums.values() if ns > 0)
+        ends = [(name, sums[name]) for name in (max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__))]
+        cancel = ends if min(grown, grown - whole) > abs(whole) else []
+        explained = [sum(sums[name] for name in along[: count + 1]) / whole for count in range(len(along[:PARTS]))]
+        few = next((count for count, share in enumerate(explained, 1) if share >= MOST), 0)
+        names = [] if cancel else [name for name in along[:few] if name]
+        if names:
+            label += f" ({'mostly ' if abs(explained[few - 1] - 1) > NEARLY else ''}{', '.join(names)})"
+        found.append(KindPart(kind, whole, label, names, cancel))
+    return sorted(found, key=lambda each: -abs(each.ns))
+
+
+def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:
+    """Of which the same is said: the operator, or what the host did."""
     name = names[0] if kind.startswith("host") and names else operator or (names[0] if names else "")
     name = " ".join(name.split())
-    name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-    return _KINDS.get(kind, kind) + (f" ({name})" if name else "")
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
@@ -109,12 +152,7 @@ def _of_step(row: FigureRow, unit: str) -> str:
 
 MOST = 0.5  #: of the difference: what is communication on the other ranks, and what the cause explains on the late one
 FEW = 0.25  #: of the others' communication: no more than this is on the late rank
-_CAUSES = {
-    TileKind.COMPUTATION: "computing",
-    TileKind.EXPOSED_MEMORY: "exposed copies",
-    TileKind.HOST_WAIT: "waiting for the host",
-    TileKind.OTHER: "other waits",
-}
+_CAUSES = (TileKind.COMPUTATION, TileKind.EXPOSED_MEMORY, TileKind.HOST_WAIT, TileKind.OTHER)
 
 
 class RankParts:
@@ -149,11 +187,13 @@ class RankParts:
 
     def cause(self, sign: int, names: Names) -> tuple[str, int]:
         """What else differs most in the direction ``sign``, and by how much."""
-        parts = [(sign * ns, kind, name) for (kind, name), ns in self._ns.items() if kind in _CAUSES]
-        if not parts:
-            return "", 0
-        ns, kind, name = max(parts)
-        return _CAUSES[kind] + (f" ({names.texts[name]})" if name >= 0 else ""), ns
+        rows = (
+            (kind.name.lower(), names.texts[name] if name >= 0 else None, (), float(sign * ns))
+            for (kind, name), ns in self._ns.items()
+            if kind in _CAUSES
+        )
+        most = max(parts(rows), key=lambda each: each.ns, default=None)
+        return (most.label, int(most.ns)) if most else ("", 0)
 
 
 def late_rank(ranks: Sequence[RankParts], steps: int, names: Names) -> str:

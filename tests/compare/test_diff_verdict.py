@@ -11,6 +11,7 @@ import pytest
 
 from augment.compare import diff
 from augment.compare.core import Diff
+from augment.compare.diff_verdict import parts
 from augment.compare.outputs import document
 from augment.readers import read
 from augment.writers.metrics import encode
@@ -52,6 +53,15 @@ def test_the_direction_is_right(faster: bool, tmp_path: Path) -> None:
 def test_equal_traces_are_equal(tmp_path: Path) -> None:
     ((path, _),) = simulate(JOB, tmp_path)
     assert diff(read(str(path)), read(str(path))).verdict.text == ["No difference: a step is as long on both sides."]
+
+
+def test_work_that_moved_between_names_is_no_part() -> None:
+    moved = [("aten::mm", 9.0), ("AddmmBackward0", -8.0), ("aten::add", 1.0)]
+    (waits, computing) = parts(
+        [("host_wait", None, ["aten::item"], 5.0), *(("computation", name, [], ns) for name, ns in moved)]
+    )
+    assert (waits.label, waits.cancel) == ("waiting for the host (aten::item)", [])
+    assert (computing.ns, computing.label, computing.cancel) == (2.0, "computing", moved[:2])
 
 
 def with_compilation(document: Document, number: int, us: int) -> Document:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from augment.compare.diff_verdict import part_name
+from augment.compare.diff_verdict import parts
 from augment.core.text import percent, rough_time
 from augment.results.report import charts
-from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table, totals
+from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table
 
 Sidecar = Mapping[str, Any]
-_MOST_BARS = 12
 LEAST_AXIS = 2.0  #: the axis of changes reaches at least so far, %: noise does not look large
 _DELTA = "delta_per_step_ns"
 
@@ -76,19 +75,16 @@ def waterfall(sidecar: Sidecar) -> Section:
     step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), None)
     if not rows or step is None:
         return Section("What changed")
-    sums = totals(
-        rows, lambda row: part_name(row["kind"], row["operator"], row["control_names"] or row["test_names"]), _DELTA
+    changes = parts(
+        (row["kind"], row["operator"], row["control_names"] or row["test_names"], row[_DELTA]) for row in rows
     )
-    changes = sorted(((label, ns) for label, (ns,) in sums.items()), key=lambda each: -abs(each[1]))[:_MOST_BARS]
-    whole = step["test"] - step["control"]
-    changes.append(("everything else", whole - sum(ns for _, ns in changes)))
     bars = []
     at = 0.0
-    for label, ns in changes:
-        bars.append(_bar(label, at, at + ns, _colour(ns, step["verdict"])))
-        at += ns
-    bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
-    lead = f"The largest part: {rough_time(changes[0][1])} per step {changes[0][0]}."
+    for each in changes:
+        bars.append(_bar(each.label, at, at + each.ns, _colour(each.ns, step["verdict"])))
+        at += each.ns
+    bars.append(_bar("the whole step", 0.0, step["test"] - step["control"], charts.BLUE))
+    lead = f"The largest part: {rough_time(changes[0].ns)} per step {changes[0].label}."
     if step["verdict"] == "within_noise":
         lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
