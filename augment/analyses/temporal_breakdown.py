@@ -32,7 +32,7 @@ from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Ide
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.facts.gpu.launched_work import before_recording_diagnostics
-from augment.facts.waits.gap_causes import STATES, DeviceStates, device_states
+from augment.facts.waits.gap_causes import STATES, device_states
 
 NAME = "temporal_breakdown"
 NEEDS = (GPU_WORK,)
@@ -86,20 +86,20 @@ def analyze(trace: Trace) -> Findings:
     )
     return Findings(
         rows,
-        [_drawn(state) for state in device_states(trace) if len(state)],
+        [
+            SliceTrack(
+                analysis=NAME,
+                name="GPU state",
+                under=state.device.track,
+                ts=state.start,
+                dur=state.end - state.start,
+                names=Texts(state.state.astype(np.int32), STATES),
+                description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
+            )
+            for state in device_states(trace)
+            if len(state)
+        ],
         [*(diagnostic for diagnostic in diagnostics if diagnostic.count), *before_recording_diagnostics(trace)],
-    )
-
-
-def _drawn(states: DeviceStates) -> SliceTrack:
-    return SliceTrack(
-        analysis=NAME,
-        name="GPU state",
-        under=states.device.track,
-        ts=states.start,
-        dur=states.end - states.start,
-        names=Texts(states.state.astype(np.int32), STATES),
-        description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
     )
 
 

@@ -18,8 +18,23 @@ _WRAP = 1 << 32  #: gzip stores the length of a text modulo this
 
 
 def available() -> int:
-    """Bytes available without swapping, on the machine and within our control group."""
-    return min([_machine(), *_groups()])
+    """Bytes available without swapping, on the machine and within our control groups, of version 2 or 1."""
+    left = [_machine()]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            top = Path("/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup")
+            names = (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+            )
+            inner = top / path.lstrip("/")
+            for folder in (inner, *inner.parents):
+                if folder == top.parent:
+                    break
+                left += _left(folder, *names)
+    return min(left)
 
 
 def needed(item: Input, bound: int | None = None) -> int:
@@ -91,26 +106,6 @@ def _machine() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) << 10
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # macOS has no simple query
-
-
-def _groups() -> list[int]:
-    """What is left below the limit of each enclosing control group, of version 2 or 1."""
-    left = []
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers not in ("", "memory"):
-                continue
-            top = Path("/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup")
-            names = (
-                ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-            )
-            inner = top / path.lstrip("/")
-            for folder in (inner, *inner.parents):
-                if folder == top.parent:
-                    break
-                left += _left(folder, *names)
-    return left
 
 
 def _left(folder: Path, limit_name: str, usage_name: str) -> list[int]:

@@ -201,7 +201,12 @@ def _blocks(columns: Sequence[TableColumn], width: int) -> Iterator[list[TableCo
 
     The first table has all identities; the others have only those needed to distinguish rows.
     """
-    shown, again = [column for column in columns if column.key], _telling(columns)
+    shown = [column for column in columns if column.key]
+    again = [*shown]
+    for widest in sorted(shown, key=lambda key: key.width, reverse=True):
+        rest = [key for key in again if key is not widest]
+        if len(set(zip(*(key.cells for key in rest), strict=True))) == len(widest.cells):
+            again = rest
     for column in columns:
         if column.key:
             continue
@@ -210,16 +215,6 @@ def _blocks(columns: Sequence[TableColumn], width: int) -> Iterator[list[TableCo
             shown = list(again)
         shown.append(column)
     yield _in_order(columns, shown)
-
-
-def _telling(columns: Sequence[TableColumn]) -> list[TableColumn]:
-    """A narrow set of identities that distinguishes all rows; all of them if none suffices."""
-    kept = [column for column in columns if column.key]
-    for widest in sorted(kept, key=lambda key: key.width, reverse=True):
-        rest = [key for key in kept if key is not widest]
-        if len(set(zip(*(key.cells for key in rest), strict=True))) == len(widest.cells):
-            kept = rest
-    return kept
 
 
 def _in_order(columns: Sequence[TableColumn], chosen: Sequence[TableColumn]) -> list[TableColumn]:

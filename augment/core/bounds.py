@@ -6,7 +6,7 @@ Only the drawing is reduced. The metric rows, which hold the figures, are made f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct, field
@@ -163,13 +163,12 @@ def _taken(track: SliceTrack, rows: Places) -> SliceTrack:
         ts=track.ts[rows],
         dur=track.dur[rows],
         names=track.names.take(rows),
-        args=_columns(track.args, rows),
+        args={
+            name: values.take(rows) if isinstance(values, Texts) else values[rows]
+            for name, values in track.args.items()
+        },
         inner=track.inner and track.inner.take(rows),
     )
-
-
-def _columns(args: Mapping[str, ArgColumn], rows: Places) -> dict[str, ArgColumn]:
-    return {name: values.take(rows) if isinstance(values, Texts) else values[rows] for name, values in args.items()}
 
 
 __all__ = ["LEAST_ROWS", "bounded", "most_rows"]

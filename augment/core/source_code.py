@@ -86,7 +86,8 @@ def labels(sites: Sequence[Sequence[CodeLine]]) -> list[str]:
             tuple(([parts] + [each for each in few if each[-len(parts) :] == parts])[-1]) for parts in alike.values()
         ]
         count = len(set(whole))
-        depth = next(depth for depth in range(1, 1 + max(map(len, whole))) if _differ(whole, depth) == count)
+        longest = max(map(len, whole))
+        depth = next(last for last in range(1, 1 + longest) if len({parts[-last:] for parts in whole}) == count)
         short |= {path: "/".join(parts[-depth:]) for path, parts in zip(alike, whole, strict=True)}
     texts = []
     for site in sites:
@@ -103,8 +104,3 @@ def labels(sites: Sequence[Sequence[CodeLine]]) -> list[str]:
 def label(line: CodeLine | None) -> str | None:
     """What a single line is called; None for none."""
     return labels([[line]])[0] if line else None
-
-
-def _differ(paths: Sequence[tuple[str, ...]], depth: int) -> int:
-    """How many of ``paths`` differ in their last ``depth`` parts."""
-    return len({parts[-depth:] for parts in paths})

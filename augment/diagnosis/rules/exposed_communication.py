@@ -205,15 +205,9 @@ def _beyond_fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> float | None:
     """The share of the time of collectives beyond the fastest of equal size; None if that is not known, or little."""
     if not (sizes != facts.collectives.UNKNOWN).all() or len(sizes) <= 3:
         return None
-    excess = dur - _fastest(sizes, dur)
-    beyond = float(excess.sum() / max(int(dur.sum()), 1))
-    return beyond if excess.sum() > SURELY_WAITING * dur.sum() else None
-
-
-def _fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> arrays.Int64s:
-    """For each collective the least time of any of its size."""
     distinct, which = np.unique(sizes, return_inverse=True)
     least = np.full(len(distinct), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(least, which, dur)
-    fastest: arrays.Int64s = least[which]
-    return fastest
+    excess = dur - least[which]
+    beyond = float(excess.sum() / max(int(dur.sum()), 1))
+    return beyond if excess.sum() > SURELY_WAITING * dur.sum() else None

@@ -72,22 +72,16 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.without_work(trace, slow_work, (dur * less[work.owner[slow_work]]).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     chosen = arrays.distinct(work.owner[slow_work])
-    spent = _times(work, chosen, on_roof.ns)
-    share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
-    kernel = on_roof.kernel[chosen]
-    seen = LowRoofline(reached_ratio=share, operators=[text.short(name) for name, _ in spent.most_common()])
-    spans = rule.Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel])
-    return judging.judged(trace, seen, saved, spans=spans, confidence="low", cut=cut)
-
-
-def _times(work: facts.operators.OperatorWork, owners: arrays.Int32s, ns: arrays.Int64s) -> Counter[str]:
-    """How long the operators at ``owners`` take, by operator and shapes."""
-    kinds = work.kind[owners]
+    kinds = work.kind[chosen]
     total = np.zeros(len(work.calls), np.int64)
-    np.add.at(total, kinds, ns[owners])
+    np.add.at(total, kinds, on_roof.ns[chosen])
     spent: Counter[str] = Counter()
     for kind in dict.fromkeys(kinds.tolist()):
         call = work.calls[kind]
         shapes = " × ".join("x".join(map(str, call.dims[at])) for at in call.tensors[:2])
         spent[f"{call.operator} {shapes}"] += int(total[kind])
-    return spent
+    share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
+    kernel = on_roof.kernel[chosen]
+    seen = LowRoofline(reached_ratio=share, operators=[text.short(name) for name, _ in spent.most_common()])
+    spans = rule.Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel])
+    return judging.judged(trace, seen, saved, spans=spans, confidence="low", cut=cut)
