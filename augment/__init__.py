@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from augment.readers.attachments.recorded_files import link_execution_trace, read_memory_timeline
     from augment.readers.attachments.tables import with_tables
-    from augment.results.metric_frames import frames
+    from augment.results.sidecars import frames
     from augment.version import __version__
     from augment.viewer.notebook import show
 
@@ -77,7 +77,7 @@ _HOMES = {
     "with_torch_trace": "augment.readers.attachments",
     "with_spans": "augment.readers.attachments",
     "with_tables": "augment.readers.attachments.tables",
-    "frames": "augment.results.metric_frames",
+    "frames": "augment.results.sidecars",
     "show": "augment.viewer.notebook",
     "Table": "augment.core.tabular",
     "Trace": "augment.core.trace",

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from augment.arrays import Int64s, combinations, sums
 from augment.core import AugmentedTrace, Trace, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.job.collectives.waits import waits
+from augment.job.collectives import waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched, match
 from augment.job.ranks.summary import summary_of

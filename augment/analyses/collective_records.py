@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.core import Annotation, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
-from augment.core.library_records import FlightDumps, InspectorLogs, NcclLogs
+from augment.core.records import FlightDumps, InspectorLogs, NcclLogs
 from augment.core.text import percent, size, time
 from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records, traced_collectives
 

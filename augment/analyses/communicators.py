@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from augment import facts
 from augment.core import Diagnostic, Findings, Skipped, Trace, column, text
-from augment.core.library_records import Communicator, NcclLogs
+from augment.core.records import Communicator, NcclLogs
 
 NAME = "communicators"
 NEEDS = ()

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from augment import facts
 from augment.core import Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
-from augment.core.compiler_records import Compilation, CompileSpan
+from augment.core.records import Compilation, CompileSpan
 from augment.core.source_code import label
 
 NAME = "compilations"

@@ -29,7 +29,7 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import Int64s, Intervals, union
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.watched_gpus import EnergyMeter, energy_meter, watched_gpus
+from augment.facts.gpu.hardware_samples import EnergyMeter, energy_meter, watched_gpus
 from augment.facts.steps import batches, recorded
 
 NAME = "energy"

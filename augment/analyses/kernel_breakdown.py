@@ -33,7 +33,7 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
 from augment.core import GPU_WORK, Findings, Identity, Trace, column
-from augment.facts.gpu.filled_sms import occupancy, weighed
+from augment.facts.gpu.device_activity import occupancy, weighed
 from augment.facts.gpu.lines_of_work import longest_lines
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
 

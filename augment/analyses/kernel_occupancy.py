@@ -27,7 +27,7 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import combinations, sums
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.filled_sms import occupancy, small_grids, weighed
+from augment.facts.gpu.device_activity import occupancy, small_grids, weighed
 
 NAME = "kernel_occupancy"
 NEEDS = (GPU_WORK,)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from augment import facts
 from augment.core import CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
-from augment.core.gpu_samples import Samples, Telemetry
+from augment.core.records import Samples, Telemetry
 
 NAME = "telemetry"
 NEEDS = ()

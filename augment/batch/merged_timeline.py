@@ -319,8 +319,8 @@ class _Timeline:
 
     def write(self, path: Path, report: Report, executor: Executor) -> tuple[Diagnostic, ...]:
         """Write the chosen ranks; diagnostics of what was changed or left out."""
-        from augment.job.output.timeline import with_cures
         from augment.job.rank_answers import cures
+        from augment.job.timeline import with_cures
         from augment.writers.files import replacing
         from augment.writers.perfetto.several import SUFFIX, Archive, Several, TraceGroup
 
@@ -483,8 +483,8 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str], Problems | 
     from augment.core import AugmentedTrace, Findings, Outcome
     from augment.facts.source.several_ranks import on_clock
     from augment.facts.steps.window import within
-    from augment.job.output.timeline import handovers
     from augment.job.rank_answers import problems_of, with_its_ranks
+    from augment.job.timeline import handovers
     from augment.pipeline import augment
     from augment.readers.assembly import distributed
     from augment.writers.perfetto import write_part

@@ -99,7 +99,7 @@ def command(
     if xlsx is not None:
         from pathlib import Path
 
-        from augment.writers.xlsx import write_xlsx
+        from augment.writers.table_files import write_xlsx
 
         write_xlsx(sidecar, Path(xlsx))
         emit(xlsx)
@@ -315,8 +315,8 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
 def _write_parquet(sidecars: Sequence[Sidecar], folder: str, only: Sequence[str]) -> None:
     """Write a file for each analysis, and what is beside them unless ``only`` some are wanted; print the paths."""
     from augment.cli.terminal import emit
-    from augment.results.metric_frames import frames_of
-    from augment.writers.parquet import write_parquet
+    from augment.results.sidecars import frames_of
+    from augment.writers.table_files import write_parquet
 
     for name, table in frames_of(sidecars).items():
         if only and name not in only:

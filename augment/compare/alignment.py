@@ -15,7 +15,7 @@ from augment.core import Category
 
 
 class Alignment(Struct, frozen=True):
-    """Partners, int64; :data:`~augment.arrays.types.NO_INDEX` where there is none.
+    """Partners, int64; :data:`~augment.arrays.columns.NO_INDEX` where there is none.
 
     ``call_of_control[i]`` is the index in the test's calls of the partner of the control's call ``i``; ``call_of_test``
     is the reverse. ``work_of_control`` and ``work_of_test`` are the same for GPU work. Partners have equal names,

@@ -14,8 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays.columns import Values, looked_up
-from augment.arrays.types import Bools, Bytes, EventRows, Int32s, Int64s
+from augment.arrays import Bools, Bytes, EventRows, Int32s, Int64s, Values, looked_up
 from augment.core.context import Context
 from augment.core.jsontext import mended_json, storable
 from augment.core.text import counted

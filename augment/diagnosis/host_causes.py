@@ -43,13 +43,10 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
+from augment.facts.critical import BoundBy, Cut, host_kinds, joined, main_track, without_waits
 from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.handovers import main_track
-from augment.facts.critical.longest_path import BoundBy, host_kinds
-from augment.facts.critical.what_if import Cut, joined, without_waits
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import outermost
-from augment.facts.host.occupancy import host_segments
+from augment.facts.host import host_segments, outermost
 from augment.facts.names.name_masks import (
     CALLS_FOR_MEMORY,
     LONG_CALL_NS,

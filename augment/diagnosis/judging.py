@@ -43,8 +43,7 @@ from augment.facts.critical.what_if import (
     without_host_time,
 )
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.name_masks import STEP, matching, starting
+from augment.facts.names import STEP, KernelType, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,

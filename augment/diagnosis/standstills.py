@@ -26,9 +26,8 @@ from augment.core.text import LONGEST_NAME, short
 from augment.diagnosis.first_calls import at_first_calls, cold_operators, waiting_calls
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
+from augment.facts.critical import BoundBy, host_kinds, main_track
 from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.critical.handovers import main_track
-from augment.facts.critical.longest_path import BoundBy, host_kinds
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, innermost
 from augment.facts.host.occupancy import host_segments, occupants

@@ -31,8 +31,7 @@ from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import title
-from augment.facts.critical.handovers import main_track
-from augment.facts.critical.what_if import Cut, joined
+from augment.facts.critical import Cut, joined, main_track
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments

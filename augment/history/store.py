@@ -22,7 +22,7 @@ from msgspec import Struct
 from augment.core.old_names import FIGURES as OLD
 from augment.errors import InputError, OutputError, UsageError
 from augment.writers.files import replacing
-from augment.writers.parquet import pyarrow
+from augment.writers.table_files import pyarrow
 
 _SUFFIX = ".run.parquet"
 _COLUMNS = ("run", "time_ns", "labels", "rank_count", "figure", "median", "mean", "std", "step_count")

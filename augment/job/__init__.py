@@ -3,5 +3,5 @@
 A rank's :mod:`ranks.summary` is made during its conversion. :mod:`matching` matches collectives across ranks, and fits
 the clocks to them; :mod:`collectives` splits each collective into wait and transfer; :mod:`path` finds the critical
 path; :mod:`verdict` says who is late. :mod:`answer` combines the results, :mod:`rank_answers` tells them to each rank,
-:mod:`output` draws them.
+:mod:`timeline` draws them.
 """

@@ -13,14 +13,12 @@ from msgspec import Struct, field
 
 from augment.arrays import Bools, Int64s, each
 from augment.core import CounterTrack, Diagnostic, Findings, Outcome, Skipped, SliceTrack, Verdict
-from augment.job import aggregates
+from augment.job import aggregates, collectives, timeline
 from augment.job.aggregates import Aggregation
-from augment.job.collectives import job_collectives
-from augment.job.collectives.waits import Waits, apart, waits
+from augment.job.collectives import Waits, apart, waits
 from augment.job.matching import clocks as alignment
 from augment.job.matching.clocks import Clock, align
 from augment.job.matching.matching import Matched, match
-from augment.job.output import timeline
 from augment.job.parallel import questions
 from augment.job.parallel.dimensions import Dimensions, dimensions
 from augment.job.path import path as path_figures
@@ -37,8 +35,8 @@ _NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
     "clock_alignment": alignment.Row,
-    "job_collectives": job_collectives.Row,
-    "collective_sizes": job_collectives.SizeRow,
+    "job_collectives": collectives.Row,
+    "collective_sizes": collectives.SizeRow,
     "stragglers": late_ranks.Row,
     "load_imbalance": late_ranks.ImbalanceRow,
     "job_step_efficiency": step_parts.Row,
@@ -71,7 +69,7 @@ class Answer(Struct, frozen=True, dict=True):
         named = zip(self.clocks, self.summaries, strict=True)
         clocks = [alignment.row_of(clock, summary.name) for clock, summary in named]
         link = max((summary.link_gbps for summary in self.summaries), default=0.0)
-        groups, sizes = job_collectives.figures(self.matched, self.parted, link)
+        groups, sizes = collectives.figures(self.matched, self.parted, link)
         groups.sort(key=lambda row: -row.time_ns)
         charged = late_ranks.stragglers(
             self.matched, self.parted, self.summaries, self.judgement.excess, self.judgement.unclear

@@ -317,7 +317,7 @@ class OpenText:
         else:
             raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
         if head.startswith(b"\n"):  # as a packet does, and some JSON
-            from augment.readers.perfetto.packed import LOOK_AT, PackedText, holds_packed
+            from augment.readers.perfetto.wire_format import LOOK_AT, PackedText, holds_packed
 
             head = at_least(stream, LOOK_AT)
             stream = Replayed(head, stream)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from augment.core.compiler_records import Compilation, CompileLog, CompileLogs, CompileSpan, GraphBreak
+from augment.core.records import Compilation, CompileLog, CompileLogs, CompileSpan, GraphBreak
 from augment.core.source_code import CodeLine
 from augment.core.trace import Trace
 from augment.diagnosis import judging, rule

@@ -14,8 +14,7 @@ from test_rules_by_hand import problem_of
 from augment.core.trace import Trace
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import exposed_communication, late_gathers
-from augment.facts.collectives.collective_kernels import collectives
-from augment.facts.collectives.collective_roles import carries_activations, gathers_of_parameters, trains
+from augment.facts.collectives.collective_kernels import carries_activations, collectives, gathers_of_parameters, trains
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read
 from metamorphic import Document, load, real_trace, save

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated_jobs import changed, trace_of
 
-from augment.core.gpu_samples import Samples, Telemetry
+from augment.core.records import Samples, Telemetry
 from augment.core.text import Words
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import clock_drop

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.core.compiler_records import CompileLog, CompileLogs, GraphOrigins
+from augment.core.records import CompileLog, CompileLogs, GraphOrigins
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.operator_work import operator_work, work_families

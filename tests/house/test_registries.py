@@ -22,17 +22,20 @@ from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core import old_names
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.core.attachments import RequestSpans, Tables
-from augment.core.compiler_records import Compilation, CompileLog, CompileLogs
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
-from augment.core.gpu_samples import Samples, Telemetry
-from augment.core.library_records import (
+from augment.core.records import (
     Communicator,
+    Compilation,
+    CompileLog,
+    CompileLogs,
     DumpedGroup,
     DumpedOperation,
     FlightDumps,
     NcclLog,
     NcclLogs,
     RankDump,
+    Samples,
+    Telemetry,
 )
 from augment.core.source_code import CodeLine
 from augment.core.trace import COMPLETE, LAUNCHES, NO_CORRELATION, Category, Trace, Track

@@ -14,7 +14,7 @@ import pytest
 from augment.core.findings import AugmentedTrace, Findings
 from augment.facts.collectives.collective_kernels import collectives
 from augment.job.answer import Answer, answer
-from augment.job.collectives.waits import Waits, apart, waits
+from augment.job.collectives import Waits, apart, waits
 from augment.job.matching.clocks import Clock, align
 from augment.job.matching.matching import Matched, match
 from augment.job.path.path import path_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from augment.core.findings import Skipped
 from augment.job.answer import Answer
-from augment.job.collectives.waits import waits
+from augment.job.collectives import waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import match
 from augment.job.path import path as path_figures

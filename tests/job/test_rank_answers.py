@@ -31,11 +31,11 @@ from augment.diagnosis.rules.straggling_rank import of_job
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer, answer_of
-from augment.job.output.timeline import handovers
 from augment.job.path.path import Path as Path_
 from augment.job.path.path import is_handover
 from augment.job.rank_answers import RankAnswer, cures, rank_answer, rank_in_job, track
 from augment.job.ranks.summary import OwnDiagnosis, read_summary, summarize
+from augment.job.timeline import handovers
 from augment.pipeline import augment
 from augment.readers import read
 from augment.results.report.health import lines_of, of_jobs, report_on

@@ -20,7 +20,7 @@ from augment.errors import InputError
 from augment.job import aggregates as module
 from augment.job.aggregates import Aggregation, aggregates
 from augment.job.answer import answer
-from augment.job.collectives.job_collectives import fit
+from augment.job.collectives import fit
 from augment.job.ranks import summary
 from augment.job.ranks.summary import Figures, RankSummary, read_summary, summarize
 from augment.job.sidecar import document, job_schema

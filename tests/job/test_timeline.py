@@ -11,9 +11,9 @@ from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import GPU_WORK, Trace
 from augment.job.answer import Answer, answer
-from augment.job.output.timeline import LATE, PATH, WAITING, _uppermost
 from augment.job.path.path import Path as JobPath
 from augment.job.ranks.summary import summarize
+from augment.job.timeline import LATE, PATH, WAITING, _uppermost
 from augment.readers import read
 from simulator import JobOptions, simulate
 

@@ -21,7 +21,7 @@ from augment.kernels.memory import load_word, store_byte
 from augment.kernels.native import address
 from augment.pipeline import augment
 from augment.readers import read
-from augment.readers.attachments.pickles import Pickled
+from augment.readers.attachments.snapshot_file import Pickled
 from augment.writers import write_all
 from oracles import Checked, Memory, plain_kernels
 from simulator import JobOptions, simulate

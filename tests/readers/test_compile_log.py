@@ -15,8 +15,8 @@ import augment
 from augment.analyses import compilations, roofline, source_lines
 from augment.core.annotations import SliceTrack
 from augment.core.attachment_kinds import kind_of
-from augment.core.compiler_records import CompileLog, GraphOrigins, KernelOrigins
 from augment.core.findings import Findings, Skipped
+from augment.core.records import CompileLog, GraphOrigins, KernelOrigins
 from augment.core.source_code import CodeLine
 from augment.diagnosis import rule
 from augment.diagnosis.rules import graph_breaks, recompilation

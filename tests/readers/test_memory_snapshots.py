@@ -236,8 +236,8 @@ def test_pieces_of_a_file_are_read_one_by_one(tmp_path: Path, monkeypatch: pytes
     path = write_snapshot(tmp_path / "a", made)
     whole = columns(memory_snapshot(str(path)))
     for size in (1, 7, 100):
-        monkeypatch.setattr("augment.readers.attachments.pickles._PIECE", size)
-        monkeypatch.setattr("augment.readers.attachments.pickles.CHUNK", size)
+        monkeypatch.setattr("augment.readers.attachments.snapshot_file._PIECE", size)
+        monkeypatch.setattr("augment.readers.attachments.snapshot_file.CHUNK", size)
         assert columns(memory_snapshot(str(path))) == whole
 
 
@@ -251,9 +251,8 @@ def test_memory_is_a_small_multiple_of_the_file(tmp_path: Path, monkeypatch: pyt
             texts = {"action": kind, "compile_context": "N/A", "user_metadata": f"step {number % 50} of 50, {kind}"}
             content["device_traces"][0].append({**entry, **texts, "frames": frames})
     path = write_snapshot(tmp_path / "a", content)
-    for name, size in (("pickles._PIECE", 1 << 14), ("pickles.CHUNK", 1 << 14), ("pickles._ROWS", 1 << 10)):
-        monkeypatch.setattr(f"augment.readers.attachments.{name}", size)
-    monkeypatch.setattr("augment.readers.attachments.snapshot_file._MOST_ACTIONS", 1 << 10)
+    for name, size in (("_PIECE", 1 << 14), ("CHUNK", 1 << 14), ("_ROWS", 1 << 10), ("_MOST_ACTIONS", 1 << 10)):
+        monkeypatch.setattr(f"augment.readers.attachments.snapshot_file.{name}", size)
     memory_snapshot(str(write_snapshot(tmp_path / "b", training(START_US).snapshot())))  # what is loaded once
     tracemalloc.start()
     try:

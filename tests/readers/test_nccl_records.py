@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from augment.core.library_records import RankConnection
+from augment.core.records import RankConnection
 from augment.errors import UnknownFormat
 from augment.readers.attachments import inspector, nccl_log
 from augment.readers.attachments.inspector import read_inspector

@@ -18,9 +18,9 @@ import augment
 from augment.analyses import cost, energy, telemetry
 from augment.core.attachment_kinds import kind_of
 from augment.core.findings import Findings
-from augment.core.gpu_samples import Telemetry
+from augment.core.records import Telemetry
 from augment.errors import AugmentError, UnknownFormat, UsageError
-from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
+from augment.facts.gpu.hardware_samples import WatchedGpus, watched_gpus
 from augment.pipeline import augment as analyse
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.attachments.telemetry_file import read_telemetry
@@ -216,8 +216,8 @@ def test_what_cannot_be_joined_says_why(tmp_path: Path) -> None:
 def test_energy_over_a_gap_is_not_known() -> None:
     import numpy as np
 
-    from augment.core.gpu_samples import Samples
-    from augment.facts.gpu.watched_gpus import energy_meter
+    from augment.core.records import Samples
+    from augment.facts.gpu.hardware_samples import energy_meter
 
     ts = np.array([*range(0, 1000, 100), 100_000, 100_100], np.int64)
     meter = energy_meter({"power": Samples("0", "power", "W", ts, np.full(len(ts), 1e9))})

@@ -12,8 +12,7 @@ import pytest
 import augment
 from augment.cli import main
 from augment.errors import InputError, UnknownFormat
-from augment.results.metric_frames import frames_of
-from augment.results.sidecars import Sidecar
+from augment.results.sidecars import Sidecar, frames_of
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
 
@@ -106,7 +105,7 @@ def test_show_writes_parquet(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
 def test_without_pyarrow_show_says_what_to_install(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     from augment.errors import UsageError
-    from augment.writers.parquet import write_parquet
+    from augment.writers.table_files import write_parquet
 
     with pytest.raises(UsageError, match=r"kineto-augment\[history\]"):
         write_parquet(augment.frames(runs)["diagnosis"], tmp_path / "x.parquet")

@@ -10,7 +10,7 @@ import pytest
 
 from augment.core.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
-from augment.job.collectives.waits import waits
+from augment.job.collectives import waits
 from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
 from augment.job.ranks.summary import RankSummary, summarize, summary_of

@@ -45,7 +45,7 @@ import numpy as np
 
 from augment.core.attachment_kinds import kind_named
 from augment.core.findings import Skipped
-from augment.core.library_records import FlightDumps
+from augment.core.records import FlightDumps
 from augment.core.trace import Trace
 from augment.errors import AugmentError
 from augment.job.verdict.hang_text import report_on_dumps
@@ -326,7 +326,7 @@ def check_snapshot(data: bytes, folder: Path, chance: random.Random) -> str | No
         return [column.tolist() if isinstance(column, np.ndarray) else str(column) for column in columns]
 
     expected = content()
-    with patch("augment.readers.attachments.pickles._PIECE", chance.choice([1, 7, 64, 300])):
+    with patch("augment.readers.attachments.snapshot_file._PIECE", chance.choice([1, 7, 64, 300])):
         if content() != expected:
             return "another result in pieces"
     if len(data) < 6000:

@@ -11,10 +11,10 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import InternedData, Trac
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
 
 from augment.core.trace import Trace
-from augment.facts.waits.time_by_stack import time_by_stack
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import write_all
+from augment.writers.perfetto.flames import time_by_stack
 from metamorphic import real_trace
 from perfetto_engine import PerfettoEngine
 from tables import call, fwdbwd, kernel, op, python, trace_of

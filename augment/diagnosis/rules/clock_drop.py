@@ -16,7 +16,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
-from augment.core.gpu_samples import Telemetry
+from augment.core.records import Telemetry
 from augment.diagnosis import judging, rule
 
 NAME = "clock_drop"

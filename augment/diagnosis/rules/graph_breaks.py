@@ -14,7 +14,7 @@ import numpy as np
 
 from augment import facts
 from augment.core import Trace, text
-from augment.core.compiler_records import Compilation, GraphBreak
+from augment.core.records import Compilation, GraphBreak
 from augment.core.source_code import label
 from augment.diagnosis import judging, rule
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from augment import facts
 from augment.core import Trace, text
-from augment.core.library_records import NcclLogs
+from augment.core.records import NcclLogs
 from augment.diagnosis import rule
 
 NAME = "network_setup"

@@ -17,7 +17,7 @@ import numpy as np
 
 from augment import facts
 from augment.core import Trace, text
-from augment.core.compiler_records import CompileSpan
+from augment.core.records import CompileSpan
 from augment.core.source_code import label
 from augment.diagnosis import captures, host_causes, judging, rule
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 # fmt: off
 from augment.core import Trace
-from augment.facts.collectives.collective_kernels import UNKNOWN, Collectives, Group, collectives, exposed_ns
-from augment.facts.collectives.collective_roles import SMALL_BYTES, carries_activations, gathers_of_parameters, trains
-from augment.facts.collectives.network_of_logs import DifferingRanks, NetworkOfLog, network_of_log
+from augment.facts.collectives.collective_kernels import (
+    SMALL_BYTES,
+    UNKNOWN,
+    Collectives,
+    Group,
+    carries_activations,
+    collectives,
+    exposed_ns,
+    gathers_of_parameters,
+    trains,
+)
 from augment.facts.collectives.rank_progress import HostCollectives, host_collectives
-from augment.facts.collectives.recorded_by_library import joined_records
+from augment.facts.collectives.recorded_by_library import DifferingRanks, NetworkOfLog, joined_records, network_of_log
 
 __all__ = [
     "SMALL_BYTES",

@@ -19,8 +19,8 @@ from augment.facts.gpu.launched_work import (
     launched_work, work_operators,
 )
 from augment.facts.gpu.lines_of_work import SourceLines, source_lines
-from augment.facts.gpu.watched_gpus import WatchedGpus, watched_gpus
-from augment.facts.gpu.filled_sms import Occupancy, occupancy as _occupancy, small_grids as _small_grids
+from augment.facts.gpu.hardware_samples import WatchedGpus, watched_gpus
+from augment.facts.gpu.device_activity import Occupancy, occupancy as _occupancy, small_grids as _small_grids
 
 __all__ = [
     "COMMUNICATION", "COMPUTATION", "MEMORY", "Device", "MatrixUnits", "Stream", "annotations_of_work",

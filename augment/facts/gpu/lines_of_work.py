@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, StackIndex, combinations
 from augment.core import Category, Trace, derived
-from augment.core.compiler_records import CompileLogs, KernelOrigins
+from augment.core.records import CompileLogs, KernelOrigins
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators

@@ -33,8 +33,7 @@ from augment.core.attachments import GraphCapture
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
 from augment.facts.host.call_stacks import call_stacks, enclosing
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names import KernelType, strings_where
 from augment.facts.operators.counted_operators import counted
 from augment.facts.operators.operator_calls import Call, Work
 from augment.facts.source.event_args import args_of_rows

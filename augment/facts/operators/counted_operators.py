@@ -19,8 +19,7 @@ from augment.core import Category, SparseColumn, Texts, Trace, derived, tables_o
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
-from augment.facts.names.kernel_types import KernelType
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names import KernelType, strings_where
 from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, installed_formulas, shipped_formulas
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, TEMPLATE, template

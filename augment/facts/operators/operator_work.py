@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from augment.arrays import EventRow, EventRows, Int32s
 from augment.core import Trace, derived
-from augment.core.compiler_records import CompileLogs, GraphNode, GraphOrigins
+from augment.core.records import CompileLogs, GraphNode, GraphOrigins
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
 from augment.facts.gpu.launched_work import work_operators

@@ -16,10 +16,8 @@ from augment.facts.names.name_masks import matching
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks
 from augment.facts.operators.roofline_bounds import roofs
-from augment.facts.steps import batches
+from augment.facts.steps import StepWindows, batches, is_served, recorded_windows, step_figures, step_of_work
 from augment.facts.steps.engine_steps import UNKNOWN, Batch, engine_steps
-from augment.facts.steps.step_figures import step_figures
-from augment.facts.steps.step_windows import StepWindows, is_served, recorded_windows, step_of_work
 
 Floats = npt.NDArray[np.float64]
 _GRAPH = re.compile(r"GraphLaunch")

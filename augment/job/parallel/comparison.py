@@ -17,7 +17,7 @@ from augment.arrays import Bools, Int64s, MemberIndexes, combinations, each, gro
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import bus_factor
-from augment.job.collectives.waits import Waits
+from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions, dimension_codes
 from augment.job.ranks.summary import SPENT, RankSummary

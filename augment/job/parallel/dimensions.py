@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from augment.arrays import Int64s, combinations
 from augment.core import Diagnostic, column
-from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_PART
-from augment.facts.collectives.collective_kernels import Group
+from augment.facts.collectives import UNKNOWN as UNKNOWN_PART
+from augment.facts.collectives import Group
 from augment.facts.names.kernel_types import POINT_TO_POINT, SEND_RECV
 from augment.job.matching.inferred_groups import ABOUT
 from augment.job.matching.matching import Matched

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.core import Findings, Outcome, Skipped
-from augment.job.collectives.waits import Waits
+from augment.job.collectives import Waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel import buckets, comparison, dimensions, pipeline, sharding, volumes

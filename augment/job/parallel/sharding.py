@@ -20,7 +20,7 @@ from augment.arrays import Int64s, combinations, each, sums
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
-from augment.job.collectives.waits import Waits
+from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions, dimension_codes
 from augment.job.ranks.dimension_names import DATA_PARALLEL

@@ -18,7 +18,7 @@ from augment.arrays import Int64s, Places, combinations, each, sums
 from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names.kernel_types import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
-from augment.job.collectives.waits import Waits
+from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.comparison import RankSteps
 from augment.job.parallel.dimensions import Dimensions, dimension_codes

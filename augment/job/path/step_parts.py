@@ -1,6 +1,6 @@
 """What each rank's steps went into: exposed communication is parted into waiting for other ranks and moving data.
 
-A rank alone cannot tell these apart. The wait of a collective is that of ``job_collectives``; a moment in which the
+A rank alone cannot tell these apart. The wait of a collective is that of ``collectives``; a moment in which the
 rank waits in one collective and another moves data belongs to the transfer.
 """
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from augment.arrays import Int64s, Intervals, Places, intervals, sums
 from augment.core import Diagnostic, Findings, Skipped, column
-from augment.job.collectives.waits import Waits
+from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import RankSummary

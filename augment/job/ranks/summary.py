@@ -22,7 +22,6 @@ from augment.diagnosis.judging import measure
 from augment.diagnosis.verdict import PART_COLUMNS
 from augment.errors import InputError
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
-from augment.facts.collectives.network_of_logs import transport_of_two
 from augment.facts.collectives.rank_progress import (
     HostCollectives,
     Spent,
@@ -33,11 +32,10 @@ from augment.facts.collectives.rank_progress import (
     host_gaps,
     spent_before,
 )
+from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.steps import batches
-from augment.facts.steps.step_figures import step_figures
-from augment.facts.steps.step_windows import recorded_windows
+from augment.facts.steps import batches, recorded_windows, step_figures
 from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table

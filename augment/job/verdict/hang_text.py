@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from augment.core.library_records import DumpedGroup, DumpedOperation, RankDump
+from augment.core.records import DumpedGroup, DumpedOperation, RankDump
 from augment.core.text import counted, listed, ranges_text, time
 from augment.facts.source.recorded_times import instant
 from augment.job.verdict.hangs import Culprit, Hang, Waiting, judge

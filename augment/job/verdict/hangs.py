@@ -24,7 +24,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from augment.core.library_records import DumpedGroup, DumpedOperation, RankDump
+from augment.core.records import DumpedGroup, DumpedOperation, RankDump
 
 Cause = Literal["host", "device", "no_dump", "group", "order", "mismatch"]
 Key = tuple[str, int]  #: a collective: the name of its group, and its number in it

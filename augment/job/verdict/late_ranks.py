@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Places, combinations, each, robust_z, sums
 from augment.core import column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.job.collectives.waits import Waits
+from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
 from augment.job.ranks.summary import RankSummary

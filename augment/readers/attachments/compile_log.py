@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from augment.core.compiler_records import (
+from augment.core.records import (
     Compilation,
     CompileLog,
     CompileLogs,

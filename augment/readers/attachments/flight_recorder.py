@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct, ValidationError, convert, field
 
 from augment.core.jsontext import lenient_json
-from augment.core.library_records import DumpedGroup, DumpedOperation, FlightDumps, PythonLine, RankDump
+from augment.core.records import DumpedGroup, DumpedOperation, FlightDumps, PythonLine, RankDump
 from augment.core.text import ranges_text
 from augment.errors import InputError, LimitExceeded, UnknownFormat
 from augment.readers.attachments import files_at

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from augment.core.library_records import ChannelTimes, InspectorLog, InspectorLogs, InspectorRecord
+from augment.core.records import ChannelTimes, InspectorLog, InspectorLogs, InspectorRecord
 from augment.errors import UnknownFormat
 from augment.readers.attachments import files_at
 from augment.readers.containers import bounded_lines

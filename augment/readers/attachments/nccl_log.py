@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from augment.core.library_records import (
+from augment.core.records import (
     Communicator,
     LoggedCollective,
     NcclLog,

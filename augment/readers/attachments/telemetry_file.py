@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from augment.core.gpu_samples import Samples, Telemetry
+from augment.core.records import Samples, Telemetry
 from augment.errors import LimitExceeded, UnknownFormat, UsageError
 from augment.readers.attachments import files_at
 from augment.readers.containers import at_least, bounded_lines, open_text

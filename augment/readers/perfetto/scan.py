@@ -13,11 +13,18 @@ from augment.kernels import packet_layout as layout
 from augment.kernels.native import address
 from augment.readers.events import integer
 from augment.readers.perfetto import wire_format as wire
-from augment.readers.perfetto.packed import MAX_PACKET_BYTES, MAX_UNPACKED_BYTES
 from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence, Strings
 from augment.readers.perfetto.track_ids import FileTracks, FromAgent
 from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
-from augment.readers.perfetto.wire_format import DamagedError, fields, signed, text, varint
+from augment.readers.perfetto.wire_format import (
+    MAX_PACKET_BYTES,
+    MAX_UNPACKED_BYTES,
+    DamagedError,
+    fields,
+    signed,
+    text,
+    varint,
+)
 from augment.readers.raw import ABSENT, Broken, Tally, identity
 
 _INT64 = 1 << 63

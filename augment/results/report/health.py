@@ -16,7 +16,7 @@ from augment.writers.files import METRICS_SUFFIX, is_of_job
 
 if TYPE_CHECKING:
     from augment.core import Trace
-    from augment.core.library_records import RankDump
+    from augment.core.records import RankDump
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
 

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX
 from augment.core import Annotation, AugmentedTrace, Diagnostic, Ends, Flows, SliceTrack, Trace
-from augment.facts.waits.time_by_stack import time_by_stack
 from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto import flames, stages, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
+from augment.writers.perfetto.flames import time_by_stack
 from augment.writers.perfetto.packets import (
     Events,
     InternedTexts,

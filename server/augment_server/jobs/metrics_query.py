@@ -15,9 +15,9 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from augment.core.findings import columns_of
 from augment.core.tabular import Table
 from augment.errors import UsageError
-from augment.results.metric_frames import row_types
+from augment.results.sidecars import row_types
 from augment.v1 import service_pb2 as calls
-from augment.writers.parquet import pyarrow
+from augment.writers.table_files import pyarrow
 from augment_server.base.errors import Refusal, invalid
 from augment_server.jobs.catalog import MetricsFile, damage_told
 from augment_server.storage.filters import Field

@@ -18,7 +18,7 @@ from augment.core.attachments import Where
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
 from augment.facts.names.kernel_types import bus_factor
-from augment.job.collectives.waits import Waits, common_times
+from augment.job.collectives import Waits, common_times
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.path.path import Path, is_handover
@@ -439,6 +439,13 @@ def path_tracks(
         return []
     part = path.part[pieces]
     kind = np.where(part == NO_INDEX, 0, matched.kind[matched.instance[part]] + 1)
+    times = {
+        "compute_ns": path.compute_ns,
+        "communication_ns": path.communication_ns,
+        "memory_ns": path.memory_ns,
+        "idle_ns": path.idle_ns,
+    }
+    local = {name: np.where(path.is_transfer(), NO_INDEX, ns)[pieces] for name, ns in times.items()}
     return [
         SliceTrack(
             analysis=ANALYSIS,
@@ -447,23 +454,12 @@ def path_tracks(
             ts=path.own_start[pieces],
             dur=path.own_end[pieces] - path.own_start[pieces],
             names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
-            args=_of_work(path, pieces)
+            args={"step": path.step[pieces], **local}
             | _of_transfers(path, matched, parted, pieces)
             | _of_handovers(path, matched, pieces, summaries),
             description="while the path of what decided when the job was done is on this rank",
         )
     ]
-
-
-def _of_work(path: Path, pieces: Places) -> dict[str, ArgColumn]:
-    times = {
-        "compute_ns": path.compute_ns,
-        "communication_ns": path.communication_ns,
-        "memory_ns": path.memory_ns,
-        "idle_ns": path.idle_ns,
-    }
-    local = {name: np.where(path.is_transfer(), NO_INDEX, ns)[pieces] for name, ns in times.items()}
-    return {"step": path.step[pieces], **local}
 
 
 def _of_transfers(path: Path, matched: Matched, parted: Waits, pieces: Places) -> dict[str, ArgColumn]:

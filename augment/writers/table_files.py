@@ -1,14 +1,43 @@
-"""Metrics as an Excel workbook, by XlsxWriter, which is loaded only here."""
+"""Tables as files of other programs: Parquet by pyarrow, an Excel workbook by XlsxWriter; each is loaded only here."""
 
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from augment.core.tabular import Table
 from augment.errors import UsageError
 from augment.writers.files import replacing
+
+
+def write_parquet(table: Table, path: str | os.PathLike[str]) -> None:
+    """Write ``table`` to ``path``.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+        OutputError: ``path`` cannot be written.
+    """
+    arrow = pyarrow()
+    with replacing(Path(path)) as file:
+        arrow.parquet.write_table(arrow.table(table), file)
+
+
+def pyarrow() -> Any:
+    """The library.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError("Parquet needs pyarrow: pip install 'kineto-augment[history]'") from error
+    return pyarrow
+
 
 _ROWS = (1 << 20) - 1  #: of a sheet, below its heading
 _NAME = 31  #: most letters of a sheet's name

@@ -1,1 +1,0 @@
-"""The job's tracks on timelines."""
