@@ -164,12 +164,7 @@ def _tracks(trace: Trace) -> Iterator[Annotation]:
             under=track,
             ts=every.ts[place],
             dur=every.end[place] - every.ts[place],
-            names=_texts(names),
-            args={name: _texts(values) for name, values in columns.items()},
+            names=Texts.of(names),
+            args={name: Texts.of(values) for name, values in columns.items()},
             description="what the recorders beside the trace say of each collective",
         )
-
-
-def _texts(values: list[str]) -> Texts:
-    known: dict[str, int] = {}
-    return Texts(np.array([known.setdefault(value, len(known)) for value in values], np.int32), list(known))

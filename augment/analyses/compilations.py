@@ -101,18 +101,12 @@ def _track(trace: Trace, compilations: Sequence[Compilation]) -> SliceTrack:
         under=max(track, 0),
         ts=np.array([span.start_ns for span, _ in shown], np.int64),
         dur=np.array([span.end_ns - span.start_ns for span, _ in shown], np.int64),
-        names=_texts([" ".join(("compile", each.compile_id, each.function)).strip() for _, each in shown]),
+        names=Texts.of(" ".join(("compile", each.compile_id, each.function)).strip() for _, each in shown),
         args={
-            "guard": _texts([each.guard for _, each in shown]),
-            "line": _texts([label(each.line) or "" for _, each in shown]),
+            "guard": Texts.of(each.guard or None for _, each in shown),
+            "line": Texts.of(label(each.line) or None for _, each in shown),
             "graph breaks": np.array([len(each.breaks) for _, each in shown], np.int64),
         },
         description="when torch.compile worked, by its own log (TORCH_TRACE)",
         of_process=True,
     )
-
-
-def _texts(values: list[str]) -> Texts:
-    known: dict[str, int] = {}
-    codes = [known.setdefault(value, len(known)) if value else -1 for value in values]
-    return Texts(np.array(codes, np.int32), list(known))

@@ -20,7 +20,7 @@ tensor to an outermost operator that takes it as input. A tensor is identified b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -93,10 +93,10 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 args={
                     "node_id": np.array([_id(node, "id") for node in nodes], np.int64),
                     "parent_id": np.array([_id(node, "parent") for node in nodes], np.int64),
-                    "op_schema": _texts(str(attribute(node, "op_schema") or "") for node in nodes),
-                    **{what: _texts(_text(node, what) for node in nodes) for what in _TOLD},
-                    "input_tensors": _texts(_ids_text(node, "inputs") for node in nodes),
-                    "output_tensors": _texts(_ids_text(node, "outputs") for node in nodes),
+                    "op_schema": Texts.of(str(attribute(node, "op_schema") or "") or None for node in nodes),
+                    **{what: Texts.of(_text(node, what) for node in nodes) for what in _TOLD},
+                    "input_tensors": Texts.of(_ids_text(node, "inputs") for node in nodes),
+                    "output_tensors": Texts.of(_ids_text(node, "outputs") for node in nodes),
                 },
                 description="operators and annotations that have a node in the execution trace",
             )
@@ -191,10 +191,3 @@ def _text(node: Node, name: str) -> str | None:
     """The attributes of the node as JSON; None if there are none."""
     value = attribute(node, name)
     return json.dumps(value) if value else None
-
-
-def _texts(values: Iterator[str | None] | Sequence[str | None]) -> Texts:
-    """A column of texts that keeps each distinct text once."""
-    known: dict[str, int] = {}
-    codes = [known.setdefault(value, len(known)) if value else -1 for value in values]
-    return Texts(np.array(codes, np.int32), list(known))

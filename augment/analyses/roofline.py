@@ -260,7 +260,7 @@ def _track(trace: Trace, under: int, chosen: Places, start: Int64s, end: Int64s)
     lost = np.maximum(on_roof.ns[chosen] - np.rint(on_roof.roof_ns[chosen]).astype(np.int64), 0)
     args: dict[str, ArgColumn] = {
         "bound": Texts(on_roof.bound[chosen].astype(np.int32), [bound.name.lower() for bound in Bound]),
-        "shapes": _texts([str(call.dims) for call in calls], kind),
+        "shapes": Texts.of(str(call.dims) for call in calls).take(kind),
         "flops": _whole(on_roof.flops[chosen]),
         "bytes": _whole(on_roof.bytes[chosen]),
         "roof_ns": np.rint(on_roof.roof_ns[chosen]).astype(np.int64),
@@ -268,15 +268,10 @@ def _track(trace: Trace, under: int, chosen: Places, start: Int64s, end: Int64s)
     }
     bounds = Texts(on_roof.bound[chosen].astype(np.int32), _BOUNDS)
     about = "operators held against their roof: what limits each, and how near it comes"
-    return SliceTrack(NAME, "Roofline", under, start, end - start, bounds, args, about, inner=_texts(texts, pair))
+    return SliceTrack(
+        NAME, "Roofline", under, start, end - start, bounds, args, about, inner=Texts.of(texts).take(pair)
+    )
 
 
 def _whole(values: Floats) -> Int64s:
     return np.where(np.isnan(values), -1, values).astype(np.int64)
-
-
-def _texts(values: list[str], which: Int64s) -> Texts:
-    """The text of each of ``which``; of equal ones one is kept."""
-    numbers: dict[str, int] = {}
-    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int32)
-    return Texts(codes[which], list(numbers))

@@ -7,7 +7,7 @@ thread that the annotation describes; for an annotation of a whole device it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,13 @@ class Texts(Struct, frozen=True):
 
     codes: Int32s
     values: Sequence[str]
+
+    @classmethod
+    def of(cls, texts: Iterable[str | None]) -> Texts:
+        """The column of these texts. Each different one is kept once; for None there is none."""
+        known: dict[str, int] = {}
+        codes = [-1 if text is None else known.setdefault(text, len(known)) for text in texts]
+        return cls(np.array(codes, np.int32), list(known))
 
     def __len__(self) -> int:
         return len(self.codes)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from running import Augment
 
+from augment.batch import cutting as cut_writer
 from augment.core.trace import Category, Trace
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
 from augment.facts.steps.step_figures import step_idle
 from augment.facts.steps.step_windows import step_windows, steps
 from augment.readers import read
-from augment.writers import cut_file as cut_writer
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import HOST, SIMULATED, THREAD, Event, event, kernel, launch, step, trace_text, write_trace

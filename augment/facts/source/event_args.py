@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, EventRow, EventRows, Int32s, Int64s, narrowed, order_of
@@ -21,6 +20,7 @@ from augment.core.jsontext import mended_json, spaced_json
 from augment.core.trace import ArgColumn, Decode, SourceBytes, args_of_event, json_event, moved_args
 from augment.facts.names.kernel_types import KernelType, types_of
 from augment.kernels import wanted_args as layout
+from augment.kernels.dictionary import longer
 from augment.kernels.native import address, native
 from augment.kernels.packet_args import ArgTable
 
@@ -230,8 +230,8 @@ class ArgEntries:
         wanted = self.table.count + more
         if wanted > len(self._rows):
             room = max(wanted, 2 * len(self._rows), LEAST_ROOM)
-            self._rows, self._values = _grown(self._rows, room), _grown(self._values, room)
-            self._flags = _grown(self._flags, room)
+            self._rows, self._values = longer(self._rows, room), longer(self._values, room)
+            self._flags = longer(self._flags, room)
             table = self.table
             table.rows, table.values, table.flags = map(address, (self._rows, self._values, self._flags))
 
@@ -283,12 +283,6 @@ class ArgEntries:
         kept = np.flatnonzero((flags != layout.ABSENT) & (flags != layout.DROPPED))
         order = kept[np.argsort(rows[kept], kind="stable")]
         return ArgValues(SparseColumn(rows[order], values[order]), self.texts, counts)
-
-
-def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
-    larger = np.empty(room, column.dtype)
-    larger[: len(column)] = column
-    return larger
 
 
 class ArgValues(Struct, frozen=True):
