@@ -556,6 +556,18 @@ def test_copies_are_hidden_only_behind_something(compute: int) -> None:
     assert (answer.saved_ns, title_of(answer).startswith("The GPU waits for")) == (400_000, compute == 800_000)
 
 
+@pytest.mark.parametrize(("ns", "slow"), [(2_000_000, True), (300_000, False)])
+def test_copies_that_overlap_count_once_and_say_how_slow_they_are(ns: int, slow: bool) -> None:
+    events = [SHORT, call("cudaDeviceSynchronize", 40_000, 60_000 + ns)]
+    for number, name in ((1, "Memcpy HtoD (Pinned -> Device)"), (2, "Memcpy DtoH (Device -> Pinned)")):
+        events.append(call("cudaMemcpyAsync", 10_000 * number, 10_000 * number + 5_000, correlation=number))
+        events.append(copy(name, 50_000, 50_000 + ns, 10_000_000, correlation=number, stream=number))
+    answer = problem_of(exposed_copies.check(on_device(trace_of(*events))))
+    together = f"(20 MB, {'2.0 ms' if slow else '300 µs'} together, as they overlap), and the GPU does nothing else"
+    assert together in title_of(answer)
+    assert ("move 5.0 GB/s to the device and 5.0 GB/s from it, where about 50 are" in advice_of(answer)) == slow
+
+
 @pytest.mark.parametrize("longer", [0, 100_000, 300_000])
 def test_a_hidden_copy_takes_no_time_of_the_host(longer: int) -> None:
     """From pageable memory the host copies, too: its call lasts as long as the copy."""

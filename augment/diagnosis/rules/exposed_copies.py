@@ -4,7 +4,8 @@ The prediction lets copies between host and device take no time in the steps, as
 their calls while they run, as the host itself copies from pageable memory. A step
 cannot get shorter than its copies: where they take longer than everything else, they cannot be hidden, and the answer
 says so. A copy from or to pageable memory goes through a staging buffer and blocks, on whatever stream it is: if such
-copies take most of the time, the answer names them, and the advice is pinned memory first.
+copies take most of the time, the answer names them, and the advice is pinned memory first. Large copies from or to
+pinned memory that move less than half of what the link of such a device usually reaches are told with both rates.
 
 **What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
 ``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
@@ -14,15 +15,23 @@ from pinned memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
+from augment.facts.operators.peaks import capability_of
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
+OVERLAPPING = 1.1  #: times the time in which any copy runs, that all take one by one
+LARGE_BYTES = 1_000_000  #: a copy of so many is limited by the link, not by its start
+#: what pinned memory usually reaches on 16 lanes of PCIe 3.0, 4.0, 5.0, GB/s, by the capability of servers' devices
+LINK_GBPS = {(7, 0): 12.0, (8, 0): 25.0, (9, 0): 50.0, (10, 0): 50.0}
+SLOW = 0.5  #: of what the link usually reaches; two directions at once may take from each other
 
 
 class Copies(rule.Seen, frozen=True):
@@ -30,21 +39,27 @@ class Copies(rule.Seen, frozen=True):
 
     copy_count: float
     moved_bytes: float  #: per step
-    copy_ns: int  #: per step
+    copy_ns: int  #: per step, in which any copy runs
     other_ns: int  #: of a step, in which nothing is copied
     can_be_hidden: bool  #: there is as much other time
     pageable_ratio: float  #: of the copies' time, those from or to pageable memory
     lines: list[str]  #: of the user's program
+    overlap: bool = False  #: they run beside each other
+    is_alone: bool = False  #: the device does nothing else
+    slow: tuple[Mapping[str, float], float] | None = None  #: GB/s by direction, and what the link usually reaches
 
     def _what(self, words: text.Words) -> str:
         return f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
 
     def title(self, words: text.Words) -> str:
         pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
-        what = f"{self._what(words)} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{pageable})"
+        together = " together, as they overlap" if self.overlap else ""
+        what = f"{self._what(words)} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{together}{pageable})"
         if self.can_be_hidden:
             return f"The {words.gpu} waits for {what}"
-        return f"Copies dominate: {what}, and only {text.time(self.other_ns)} of other work could hide them"
+        if self.is_alone:
+            return f"Copies dominate: {what}, and the {words.gpu} does nothing else that could hide them"
+        return f"Copies dominate: {what}, and only {text.time(self.other_ns)} is left to hide them"
 
     def cure(self, words: text.Words) -> str:
         return "hiding them" if self.can_be_hidden else "removing them"
@@ -54,11 +69,22 @@ class Copies(rule.Seen, frozen=True):
         return f"{what}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return self._way + text.called_from(self.lines)
+        return self._way + text.called_from(self.lines) + self._link
 
     @property
     def _is_pageable(self) -> bool:
         return self.pageable_ratio >= MOSTLY
+
+    @property
+    def _link(self) -> str:
+        if self.slow is None:
+            return ""
+        rates, usual = self.slow
+        moved = " and ".join(f"{rate:.1f} GB/s {way}" for way, rate in rates.items())
+        return (
+            f". Large copies of pinned memory move {moved}, where about {usual:.0f} are usual: check the link's lanes "
+            "and the NUMA node (nvidia-smi topo -m), and whether other devices copy at the same time"
+        )
 
     @property
     def _way(self) -> str:
@@ -86,16 +112,20 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.joined([facts.critical.without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
     saved = judging.saved_a_step(trace, cut)
     steps = judging.measure(trace).count
-    rest = max(judging.measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // steps, 0)
+    copying_ns = _busy_ns(work.ts[copies], work.end[copies])
+    rest = max(judging.measure(trace).length_ns - copying_ns // steps, 0)
     fits = rest >= saved / 2
     seen = Copies(
         copy_count=len(copies) / steps,
         moved_bytes=float(events.bytes.at(work.row[copies], 0).sum()) / steps,
-        copy_ns=int(dur.sum()) // steps,
+        copy_ns=copying_ns // steps,
         other_ns=rest,
         can_be_hidden=fits,
         pageable_ratio=float(dur[pageable[events.name[work.row[copies]]]].sum() / max(int(dur.sum()), 1)),
         lines=facts.host.python_lines(trace, work.launch[copies]),
+        overlap=int(dur.sum()) > OVERLAPPING * copying_ns,
+        is_alone=len(copies) == int(judging.work_in_steps(trace).sum()),
+        slow=_slow_link(trace, copies),
     )
     spans = rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
     return judging.judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
@@ -110,6 +140,22 @@ def _host_meanwhile(trace: Trace, copies: arrays.Int64s) -> facts.critical.Cut:
     end = np.minimum(events.ts[calls] + events.dur[calls], work.end[copies])
     during = start < end
     return judging.host_cut(trace, events.track[calls[during]], start[during], end[during])
+
+
+def _slow_link(trace: Trace, copies: arrays.Int64s) -> tuple[Mapping[str, float], float] | None:
+    """The rates of large copies of pinned memory, GB/s, and what the link usually reaches; None where that is unknown,
+    or no direction is slow."""
+    work, events = facts.gpu.work(trace), trace.events
+    usual = {LINK_GBPS.get(capability_of(trace, each.device) or (0, 0)) for each in work.devices}
+    copied, dur = events.bytes.at(work.row[copies], 0), work.end[copies] - work.ts[copies]
+    rates = {}
+    for way, said in zip(_ACROSS, ("to the device", "from it"), strict=True):
+        pinned = facts.names.strings_where(trace, lambda name, way=way: way in name and "Pinned" in name)  # type: ignore[misc]
+        large = pinned[events.name[work.row[copies]]] & (copied >= LARGE_BYTES) & (dur > 0)
+        if large.any():
+            rates[said] = float(copied[large].sum() / dur[large].sum())
+    known = usual.pop() if len(usual) == 1 else None
+    return (rates, known) if known and rates and min(rates.values()) < SLOW * known else None
 
 
 def _busy_ns(start: arrays.Int64s, end: arrays.Int64s) -> int:
