@@ -18,7 +18,7 @@ from augment.facts.operators.step_time_parts import largest_names
 
 LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
 NAMED = 0.1  #: of the work: the least share of a kernel without a formula that is named
-LEAST_GAP = 0.02  #: of the time from step to step: shorter gaps are not told
+LEAST_GAP = 0.02  #: of the time from step to step: shorter gaps are not told, nor is time before the first work
 _VERBS = {"prefill": "prefills", "decode": "decodes", "mixed": "prefills and decodes", "denoise": "denoises"}
 _ORDER = ("decode", "mixed", "prefill", "denoise", "step")
 
@@ -30,7 +30,8 @@ def served_sentence(trace: Trace) -> str:
     steps, by_phase = phases
     steady = sum(map(len, by_phase.values()))
     engine = steps.batches[int(min(places[0] for places in by_phase.values()))].engine or "The engine"
-    parts = [_phase(steps, phase, places, steady) for phase, places in by_phase.items()]
+    lead_in_ns = measure(trace).lead_in_ns  # of the first step: idle time that may belong to each
+    parts = [_phase(steps, phase, places, steady, lead_in_ns * (places[0] == 0)) for phase, places in by_phase.items()]
     main = next(iter(by_phase.values()))
     gaps, wall = steps.gap_ns[main], steps.wall_ns[main]
     gap = median(gaps[gaps >= 0]) if (gaps >= 0).any() else 0.0
@@ -60,8 +61,9 @@ def _phases(trace: Trace) -> tuple[ServedSteps, dict[str, Places]] | None:
     return None if not by_phase or set(by_phase) == {"step"} else (steps, by_phase)
 
 
-def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
-    """What the steps of a phase do, in the median."""
+def _phase(steps: ServedSteps, phase: str, places: Places, whole: int, lead_in_ns: int) -> str:
+    """What the steps of a phase do, in the median. Tokens a second are an upper bound if the time before the first
+    work, which is left out, is not short."""
     batches = [steps.batches[place] for place in places.tolist()]
     requests = [batch.requests for batch in batches if batch.requests >= 0]
     tokens = [batch.prefill_tokens for batch in batches if batch.prefill_tokens > 0]
@@ -78,16 +80,18 @@ def _phase(steps: ServedSteps, phase: str, places: Places, whole: int) -> str:
     if drafted:
         text += f", {median(np.array(drafts)) - 1:.3g} drafted tokens each"
     single = phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches)
-    text += f" in {time(median(wall))}{' a token' * single}"
+    least, most = ("at least ", "at most ") if lead_in_ns > LEAST_GAP * int(wall.sum()) else ("", "")
+    text += f" in {least}{time(median(wall))}{' a token' * single}"
     text += "" if whole == 1 else f" ({len(places)} of {whole} steps)"
     if drafted and (known := kept >= 0).any():
         sequences = int(np.array([batch.decode_requests for batch in batches], np.int64)[known].sum())
         tokens_kept = int(kept[known].sum())
         rate = tokens_kept / max(int(wall[known].sum()), 1) * 1e9
-        return text + f"; a step yields {tokens_kept / sequences:.2f} tokens of each, {rate:,.0f} tokens/s"
+        return text + f"; a step yields {tokens_kept / sequences:.2f} tokens of each, {most}{rate:,.0f} tokens/s"
     if not single:
         return text
-    return text + f", {sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9:,.0f} tokens/s"
+    rate = sum(batch.decode_tokens for batch in batches) / max(int(wall.sum()), 1) * 1e9
+    return text + f", {most}{rate:,.0f} tokens/s"
 
 
 def _unknown_bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:

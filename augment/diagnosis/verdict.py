@@ -357,8 +357,8 @@ def _left_out(trace: Trace) -> str:
         if 2 * spent[longest] > end - start:
             before += f", {percent(spent[longest] / (end - start))} of it in {short(trace.strings[longest])}"
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
-            before += f", {time(min(end - int(events.end[launch]), whole.lead_in_ns))} of it after its launch"
-    if before and whole.unit == "step" and whole.count == 1 and whole.lead_in_ns > whole.length_ns:
+            before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
+    if before and whole.unit == "step" and whole.count == 1:
         before += "; with one step, whether every step begins so is unknown"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)
     return " and ".join(filter(None, (before, after)))

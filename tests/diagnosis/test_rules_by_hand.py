@@ -316,6 +316,20 @@ def test_an_annotation_of_everything_names_nothing() -> None:
     assert "in tokenize" in verdict(trace_of(whole, part, *work))[0]
 
 
+@pytest.mark.parametrize(("start", "bounded"), [(1_000_000, True), (15_000, False)])
+def test_tokens_a_second_without_the_idle_time_before_are_a_bound(start: int, bounded: bool) -> None:
+    """An engine's only step begins with an idle device: whether every step does is not known."""
+    step = annotation("execute_context_0(0)_generation_4(4)", 0, start + 1_000_000)
+    work = [
+        each
+        for at in range(20)
+        for each in launched("gemm", start + 50_000 * at, start + 50_000 * (at + 1), at, at=10_000 + at)
+    ]
+    said = verdict(trace_of(step, *work))
+    assert (" in at least 1.0 ms a token, at most 4,000 tokens/s" in said[0]) == bounded
+    assert ("begins 985 µs after its launch; with one step, whether every step begins so" in said[1]) == bounded
+
+
 def test_work_that_the_file_lacks_is_told() -> None:
     host, late = op("aten::mm", 0, 40_000), launched("gemm", 600_000, 1_000_000, 1, at=20_000)
     other = Event(Category.KERNEL, "fill", 30_000, 34_000, Track(0, 9, "", "", 0, 9), correlation=2)
@@ -325,7 +339,7 @@ def test_work_that_the_file_lacks_is_told() -> None:
     assert (answer.first, answer.severity) == (True, "warning")
     assert "while the file shows an idle GPU" in verdict(trace)[0]
     assert "before the first work of a stream" in verdict(trace)[1]
-    before = "(not counted: 600 µs before its first GPU work, 575 µs of it after its launch)"
+    before = "(not counted: 600 µs before its first GPU work, which begins 575 µs after its launch)"
     assert before in verdict(trace_of(host, *late, *enough(1_100_000)))[0]
     at_once = [op("aten::mm", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
     assert "(not counted: 600 µs before its first GPU work)" in verdict(trace_of(*at_once, *enough(1_100_000)))[0]
