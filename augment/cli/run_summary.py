@@ -14,7 +14,7 @@ from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.run_plan import Result
 from augment.cli.table_output import source_line, verdict_lines
-from augment.core.text import counted, exact_time, share, time
+from augment.core.text import counted, device_label, exact_time, share, time
 from augment.results.sidecars import in_steady_steps
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {})))
         rows = _devices(sidecar)
         if rows:
-            lines = [[f"  {row['device']}", *_figures(row)] for row in rows]
+            gpu = sidecar["source"]["accelerator"]
+            shown = [device_label(gpu, row["device"], len(rows) == 1).removeprefix(f"{gpu} ") for row in rows]
+            lines = [[f"  {device}", *_figures(row)] for device, row in zip(shown, rows, strict=True)]
             yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
         yield from costly_lines(sidecar)
         yield from measured_activity(sidecar)

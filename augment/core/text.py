@@ -17,6 +17,7 @@ SIZES: Scales = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP"))
 LEAST_SHARE = 0.0005  #: of a step, that is worth a figure
 LONGEST_NAME = 60  #: letters of a name in a sentence
+_MOST_NPUS = 64  #: of a host
 _ROLLS_OVER = 0.9995  #: from this share of a unit on, what is rounded in the smaller unit has four digits
 _LENGTH = re.compile(r"[1-9][0-9]{0,3}")  #: of the next part of a mangled name
 _DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
@@ -138,6 +139,14 @@ def counted(count: float, noun: str, nouns: str = "") -> str:
     rounded = round(count, 1)
     text = f"{count:,.0f}" if count >= 10 or (rounded == round(count) and (rounded or not count)) else f"{rounded:,.1f}"
     return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
+
+
+def device_label(gpu: str, device: object, is_only: bool) -> str:
+    """``GPU 0``. An Ascend device is recorded by the number of a process, which is none of the device: ``NPU``, or
+    ``NPU of process 800`` of several."""
+    if gpu != "NPU" or (isinstance(device, int) and device < _MOST_NPUS):
+        return f"{gpu} {device}"
+    return gpu if is_only else f"{gpu} of process {device}"
 
 
 def spelled(number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment.core import ON_DEVICE, Trace
-from augment.core.text import Words, words_of
+from augment.core.text import Words, device_label, words_of
 from augment.diagnosis.devices import vendor
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
 
@@ -106,5 +106,7 @@ def track_of(trace: Trace, row: int) -> str:
         return ""
     track = trace.tracks[trace.events.track[row]]
     if trace.events.category[row] in ON_DEVICE:
-        return f"{words_of(vendor(trace)).gpu} {track.device} stream {track.stream}"
+        is_only = len({each.device for each in trace.tracks} - {None}) == 1
+        device = device_label(words_of(vendor(trace)).gpu, track.device, is_only)
+        return f"{device} stream {track.stream}"
     return track.thread_name or f"thread {track.tid}"

@@ -84,6 +84,7 @@ SAMPLES: list[Seen] = [
         rules.long_calls.LongCalls(2, [("AscendCL@aclopCompileAndExecute", 9 * MS)], every, [])
         for every in (False, True)
     ),
+    rules.long_calls.LongCalls(2, [("AscendCL@aclopCompileAndExecute", 9 * MS), ("AscendCL@aclnnAdd", MS)], True, []),
     *(
         rules.launch_bound.LaunchBound(
             5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks, stacks

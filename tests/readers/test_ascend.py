@@ -16,6 +16,7 @@ from augment.arrays.types import NO_INDEX
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Category
 from augment.diagnosis.verdict import verdict
+from augment.diagnosis.wording import track_of
 from augment.errors import MalformedTrace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read, stage_timeline
@@ -136,6 +137,7 @@ def test_the_native_format_tells_the_same(tmp_path: Path) -> None:
 def test_collectives_of_one_of_two_devices_are_no_ones(tmp_path: Path) -> None:
     trace = read(write(tmp_path, [named("process_name", "Ascend Hardware", 801), *PROCESSES, *TASKS]))
     assert {track.device for track in trace.tracks} == {HARDWARE, None}
+    assert track_of(trace, int(gpu_work(trace).row[0])) == "NPU stream 3"  # 800 is a process
     assert [trace.strings[event] for event in trace.events.name[trace.events.category == Category.OTHER].tolist()] == [
         "hcom_allReduce__123_0_1",
         "Notify_Wait",

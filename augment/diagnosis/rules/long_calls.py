@@ -56,13 +56,16 @@ class LongCalls(rule.Seen, frozen=True):
                 f"for {words.share(idle)}: {self._calls}"
             )
         if "aclop" in self.calls[0][0]:
-            return f"Operators that are compiled anew hold up the host while the {words.gpu} idles: {self._calls}"
+            compiles, others = ([each for each in self.calls if ("aclop" in each[0]) == of] for of in (True, False))
+            beside = f"; so do other calls: {_listed(others)}" if others else ""
+            what = f"hold up the host while the {words.gpu} idles: {_listed(compiles)}"
+            return f"Operators that are compiled anew {what}{beside}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 
     @property
     def _calls(self) -> str:
-        return text.listed([f"{name} ({text.time(ns)})" for name, ns in self.calls])
+        return _listed(self.calls)
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"
@@ -87,6 +90,10 @@ class LongCalls(rule.Seen, frozen=True):
         if self.in_every_step or self.call_count > MANY:
             return f"Find out what calls it {often}{text.called_from(self.lines)}"
         return _ONCE
+
+
+def _listed(calls: list[tuple[str, int]]) -> str:
+    return text.listed([f"{name} ({text.time(ns)})" for name, ns in calls])
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from augment.core.text import counted, percent, short, size, time
+from augment.core.text import counted, device_label, percent, short, size, time
 from augment.results.report import charts
 from augment.results.report.sections import (
     Chart,
@@ -292,7 +292,12 @@ def _whole_steps(rows: Sequence[Row], steps: Sequence[int]) -> tuple[Sequence[Ro
 
 def _device_label(sidecar: Sidecar, row: Row) -> str:
     rank = "" if row["rank"] is None else f"rank {row['rank']} "
-    return f"{rank}{_accelerator(sidecar)} {row['device']}"
+    return f"{rank}{_device_name(sidecar, row)}"
+
+
+def _device_name(sidecar: Sidecar, row: Row) -> str:
+    is_only = len({each["device"] for each in rows_of(sidecar, "temporal_breakdown")}) <= 1
+    return device_label(_accelerator(sidecar), row["device"], is_only)
 
 
 def _accelerator(sidecar: Sidecar) -> str:
@@ -559,7 +564,7 @@ def idle(sidecar: Sidecar) -> Section:
 
 
 def _stream(sidecar: Sidecar, row: Row) -> str:
-    return f"{_accelerator(sidecar)} {row['device']} stream {row['stream']}"
+    return f"{_device_name(sidecar, row)} stream {row['stream']}"
 
 
 def launches(sidecar: Sidecar) -> Section:
