@@ -126,9 +126,10 @@ def test_copies_of_pageable_memory_are_named(fault: str) -> None:
     assert ("on its own stream" in advice_of(answer)) != is_pageable
 
 
-def test_what_plain_products_would_save_once_the_host_keeps_up() -> None:
+@pytest.mark.parametrize("stall_us", [60_000.0, 150_000.0])
+def test_what_plain_products_would_save_once_the_host_keeps_up(stall_us: float) -> None:
     """Behind a slow loader they save nothing now; later what the same job without the slow loader would save."""
-    slow = {"host_stall_us": 60_000.0}
+    slow = {"host_stall_us": stall_us}
     trace = trace_of(changed(faults=("plain_products",), **slow))
     answer = diagnose(trace).answers["matrix_units"]
     assert isinstance(answer, Found)
@@ -137,7 +138,12 @@ def test_what_plain_products_would_save_once_the_host_keeps_up() -> None:
         measure(trace_of(options)).length_ns for options in (changed(faults=("plain_products",)), HEALTHY)
     )
     assert answer.seen.figures["later_ns"] / plain == pytest.approx(1 - healthy / plain, abs=POINTS)
-    assert "once the GPU no longer waits for the host" in evidence_of(answer)[0]
+    said = [title_of(answer), evidence_of(answer)[0]]
+    assert ["once the GPU no longer waits for the host" in each for each in said] == [
+        answer.saved_ns is None,
+        answer.saved_ns is not None,
+    ]
+    assert (answer.saved_ns is None) == (stall_us > 60_000)
     (alone,) = (each.found for each in diagnosis_of(changed(faults=("plain_products",))).findings[:1])
     assert alone.seen.figures["later_ns"] == 0
 

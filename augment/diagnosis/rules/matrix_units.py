@@ -7,7 +7,7 @@ faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numb
 how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
 multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns,
 and convolutions of narrow groups (depthwise ones) are left out: another type would not help. Where the host decides how
-long a step is, little would be saved now; the evidence says what would be saved once it no longer does.
+long a step is, little would be saved now: the finding says what would be saved once it no longer does.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
 or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from augment import arrays, facts
@@ -45,6 +46,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     number: str  #: the type of number to use: tf32, bf16 or fp16
     faster: float  #: so many times as fast as FP32
     fit: facts.operators.TileFit
+    is_later: bool = False  #: next to nothing would be saved before
 
     @property
     def at_least(self) -> bool:
@@ -52,7 +54,13 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         often = f"{text.time(self.product_ns)} {words.per_step}"
-        return f"FP32 matrix products and convolutions run without {words.matrix_units} for {often}"
+        later = f"; {self._later(words, self.cure(words))}" if self.is_later else ""
+        return f"FP32 matrix products and convolutions run without {words.matrix_units} for {often}{later}"
+
+    def _later(self, words: text.Words, cure: str) -> str:
+        return (
+            f"once the {words.gpu} no longer waits for the host, {cure} would save up to {words.saving(self.later_ns)}"
+        )
 
     def cure(self, words: text.Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
@@ -69,10 +77,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         return f"Use torch.autocast with FP16 (and a GradScaler): {units}"
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        later = (
-            f"once the {words.gpu} no longer waits for the host, this would save up to {words.saving(self.later_ns)}"
-        )
-        waits = [later] if self.later_ns else []
+        waits = [self._later(words, "this")] if self.later_ns and not self.is_later else []
         return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text(words)]
 
 
@@ -123,7 +128,7 @@ def check(trace: Trace) -> rule.Answer:
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
     confidence: rule.Confidence = "high" if tf32 else "medium"
     if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
-        return rule.Found(seen, spans, "medium", saved or None, cut)
+        return rule.Found(msgspec.structs.replace(seen, is_later=True), spans, "medium", cut=cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
 
 
