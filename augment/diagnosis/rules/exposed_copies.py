@@ -22,7 +22,6 @@ import numpy as np
 from augment import arrays, facts
 from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
-from augment.facts.operators.peaks import capability_of
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
@@ -146,7 +145,7 @@ def _slow_link(trace: Trace, copies: arrays.Int64s) -> tuple[Mapping[str, float]
     """The rates of large copies of pinned memory, GB/s, and what the link usually reaches; None where that is unknown,
     or no direction is slow."""
     work, events = facts.gpu.work(trace), trace.events
-    usual = {LINK_GBPS.get(capability_of(trace, each.device) or (0, 0)) for each in work.devices}
+    usual = {LINK_GBPS.get(facts.operators.capability_of(trace, each.device) or (0, 0)) for each in work.devices}
     copied, dur = events.bytes.at(work.row[copies], 0), work.end[copies] - work.ts[copies]
     rates = {}
     for way, said in zip(_ACROSS, ("to the device", "from it"), strict=True):

@@ -11,14 +11,14 @@ from augment.facts.operators.matrix_products import (
 )
 from augment.facts.operators.operator_calls import Call, Shape
 from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families
-from augment.facts.operators.peaks import Peak, capacity_bytes, device_peaks
+from augment.facts.operators.peaks import Peak, capability_of, capacity_bytes, device_peaks
 from augment.facts.operators.roofline_bounds import Bound, Roofs, roofs
 from augment.facts.operators.served_steps import ServedSteps, served_steps
 
 __all__ = [
     "MULTIPLE", "UNKNOWN_DEVICE", "Bound", "Call", "OperatorWork", "Peak", "ServedSteps", "Shape", "TileFit", "bounds",
-    "capacity_bytes", "fit_of", "graphs", "in_narrow_groups", "is_unfit", "limits", "served_steps", "sizes_text",
-    "work", "work_families",
+    "capability_of", "capacity_bytes", "fit_of", "graphs", "in_narrow_groups", "is_unfit", "limits", "served_steps",
+    "sizes_text", "work", "work_families",
 ]
 # fmt: on
 
