@@ -30,7 +30,17 @@ from augment.batch.inputs import Input
 from augment.batch.job_question import alone, jobs_of, rules_of, summary_of
 from augment.batch.jobs import Job, Member, group, pipelines
 from augment.batch.run_plan import Executor, Report, RunPlan
-from augment.batch.timeline_contents import EVER, JOB, ROLES, BrowserFit, Extent, first_view, fit, window_of
+from augment.batch.timeline_contents import (
+    EVER,
+    JOB,
+    ROLES,
+    BrowserFit,
+    Extent,
+    first_view,
+    fit,
+    view_of_unjoined,
+    window_of,
+)
 from augment.core import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 
@@ -367,11 +377,13 @@ class _Timeline:
         answers = self._ranks[0].answer
         return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps))
 
-    def _first_view(self, tracks: Sequence[SliceTrack | CounterTrack]) -> FirstView | None:
-        """What to show first of the job, if there is a group of it."""
+    def _first_view(self, tracks: Sequence[SliceTrack | CounterTrack]) -> FirstView:
+        """What to show first: of the job, if there is a group of it, else of the first traces."""
         labels = {at: self._ranks[at].label for at in self._chosen.ranks}
         names = [track.name for track in tracks]
-        return first_view(self._ranks[0].answer, labels, names, self._chosen.steps, self._shift_ns) if names else None
+        if not names:
+            return view_of_unjoined(list(labels.values()))
+        return first_view(self._ranks[0].answer, labels, names, self._chosen.steps, self._shift_ns)
 
     def _of_roles(self, file: BinaryIO, roles: Together) -> tuple[Several, dict[str, int]]:
         """The file, begun with a group for all roles and one for each, with the numbers of those by role."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: together
 JOB, ROLES = "Job diagnosis", "Roles"
 _RANKS = 3  #: with pinned tracks
+_UNJOINED = 6  #: traces that nothing joins, whose devices are pinned
 _SHORTEST_NS = 10_000  #: of a window to show
 _DEVICE = r"( device \S+)?"  #: pattern of what tells tracks of several devices of a rank apart
 EVER = (-(1 << 61), 1 << 61)
@@ -202,6 +203,14 @@ def first_view(
     window = (middle[0] + shift_ns, middle[1] + shift_ns) if middle else None
     expanded = [] if alike else [labels[member] for member in shown[:1]]  # what is pinned is not repeated below
     return FirstView(pins, window, expanded)
+
+
+def view_of_unjoined(labels: Sequence[str]) -> FirstView:
+    """What to show first of traces that nothing joins: what is wrong with each, and what its devices did."""
+    names = [_escaped(label) for label in labels]
+    pins = [*(f"Diagnosis {name}" for name in names[:_RANKS]), *(f"Steps {name}" for name in names[:1])]
+    pins += [f"GPU state{_DEVICE} {name}" for name in names[:_UNJOINED]]
+    return FirstView(pins, None, list(labels[:1]))
 
 
 def _pins(answer: Answer, member: int, label: str) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from augment.batch.inputs import choose_inputs
 from augment.batch.merged_timeline import Merged, default_output, merge, only_job
 from augment.batch.run_plan import RunPlan
+from augment.batch.timeline_contents import view_of_unjoined
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE, Trace
 from augment.diagnosis.drawing import COLOURS
@@ -305,6 +306,11 @@ def test_a_late_rank_that_never_waits_has_its_collectives_pinned(tmp_path: Path)
         "GPU state rank 3",
         "Wait and transfer stream 24 rank 3",
     ]
+
+
+def test_traces_that_nothing_joins_are_all_shown_first() -> None:
+    pins = view_of_unjoined(["rank 0", "a.json.gz"]).pins
+    assert [pin for pin in pins if pin.startswith("Diag")] == ["Diagnosis rank 0", r"Diagnosis a\.json\.gz"]
 
 
 @pytest.mark.parametrize("late_ns", [0, 1, 2, 3])

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
 from augment.core import Category, Trace, derived
-from augment.core.text import listed, percent, recording_words, short
+from augment.core.text import LEAST_SHARE, listed, percent, recording_words, short
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.gpu.launched_work import work_operators
@@ -206,9 +206,10 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
         lacking = (is_product & ~counted)[gpu_work(trace).devices[place].places]
         names = largest_names(trace, place, lacking, LEAST_NAMED)
-        most = f" (most of the rest is in {listed(names)})" if names else ""
-        share = f"FLOPs are known for only {percent(covered)} of the time of matrix products{most}"
-        why = "the rest has no operator (as in CUDA graphs), no shapes, no formula, or a name that says nothing"
+        known, rest = (f"only {percent(covered)}", "the rest") if covered >= LEAST_SHARE else ("none", "it")
+        most = f" (most of {rest} is in {listed(names)})" if names else ""
+        share = f"FLOPs are known for {known} of the time of matrix products{most}"
+        why = f"{rest} has no operator (as in CUDA graphs), no shapes, no formula, or a name that says nothing"
         return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
 

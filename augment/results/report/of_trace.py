@@ -341,7 +341,8 @@ def critical_path(sidecar: Sidecar) -> Section:
     lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
-    title = "How much shorter the recording would be if a name took no time in that one step"
+    of_step = " in that one step" if steady else ""
+    title = f"How much shorter the recording would be if a name took no time{of_step}"
     times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
     saved = {ns for _, ns in times}
     if max(times.values(), default=0) > 1 and saved - {0}:
