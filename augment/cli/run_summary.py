@@ -14,8 +14,8 @@ from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.run_plan import Result
 from augment.cli.table_output import source_line, verdict_lines
-from augment.core.text import counted, device_label, exact_time, share, time
-from augment.results.sidecars import in_steady_steps
+from augment.core.text import counted, device_label, exact_time, ranges_text, share, time
+from augment.results.sidecars import in_job, in_steady_steps
 
 if TYPE_CHECKING:
     from augment.batch.job_question import Concluded
@@ -69,13 +69,18 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
             sidecar = _sidecar(result)
             rank = sidecar["source"]["ranks"]
             of_file = [name, str(rank[0]) if rank else "–"]
-            rows = _devices(sidecar)
+            rows = _devices(in_job(sidecar))
             periods |= {row["period"]: None for row in rows}
-            lines += [[*of_file, str(row["device"]), *_figures(row)] for row in rows]
+            lines += [[*of_file, str(row["device"]), row["steps"], *_figures(row)] for row in rows]
             if not rows:
-                lines.append([*of_file, "–", *["–"] * (1 + len(_HEADS))])
+                lines.append([*of_file, "–", "–", *["–"] * (1 + len(_HEADS))])
+        heads = ["file", "rank", "device", "steps", " or ".join(periods), *_HEADS]
+        place = heads.index("steps")
+        if len({line[place] for line in lines} - {"–"}) < 2:  # else means are of different steps
+            for line in (heads, *lines):
+                del line[place]
         yield f"in {folder}:"
-        yield from _table([["file", "rank", "device", " or ".join(periods), *_HEADS], *lines], left=1)
+        yield from _table([heads, *lines], left=1)
         if left_out:
             yield f"… and {left_out} more files"
     if len(results) > 1:
@@ -151,7 +156,6 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
         return
     from augment.batch.job_question import jobs_of
     from augment.batch.jobs import folder_title
-    from augment.core.text import ranges_text
 
     jobs = jobs_of(inputs, {result.path: result for result in results})
     several = [job for job in jobs if len(job.members) > 1]
@@ -245,7 +249,8 @@ def _devices(sidecar: dict[str, Any]) -> list[dict[str, Any]]:
     for device, steps in rows.items():
         period = "from first work" if steps[0]["step"] is None else "mean step"
         sums = {name: sum(row[name] for row in steps) / len(steps) for name in ("wall_ns", *_PARTS)}
-        means.append({"device": device, "period": period, **sums})
+        numbers = ranges_text([row["step"] for row in steps if row["step"] is not None]) or "–"
+        means.append({"device": device, "period": period, "steps": numbers, **sums})
     return means
 
 

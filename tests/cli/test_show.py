@@ -14,7 +14,8 @@ from rich.console import Console
 from running import Augment
 
 from augment.analyses.step_efficiency import BESIDE, COMPUTING
-from augment.cli.run_summary import waterfall
+from augment.batch.run_plan import File, Result
+from augment.cli.run_summary import summary, waterfall
 from augment.cli.table_output import TableColumn, columns_of, print_columns, print_rows, print_whole
 from simulator import JobOptions, simulate
 from traces import copy, kernel, launch, op, write_trace
@@ -366,3 +367,28 @@ def test_an_excel_workbook(tmp_path: Path, augment: Augment) -> None:
     before = (tmp_path / "a.xlsx").read_bytes()
     assert augment("show", trace, "--xlsx", tmp_path / "a.xlsx").code == 0
     assert (tmp_path / "a.xlsx").read_bytes() == before
+
+
+def test_ranks_are_told_in_the_steps_of_their_job(tmp_path: Path) -> None:
+    for judged, told in (([2], ["20.000 ms", "20.000 ms"]), ([], ["20.000 ms", "15.000 ms"])):
+        results = []
+        for rank in (0, 1):
+            place = {"rank": rank, "device": 0, "compute_ns": 0, "exposed_communication_ns": 0, "exposed_memory_ns": 0}
+            rows = [
+                {
+                    **place,
+                    "step": step,
+                    "wall_ns": 10**7 * step,
+                    "busy_ns": 0,
+                    "idle_ns": 0,
+                    "is_steady": rank + step > 1,
+                }
+                for step in (1, 2)
+            ]
+            path = tmp_path / f"rank{rank}.metrics.json"
+            content = {"source": {"ranks": [rank]}, "analyses": {"steps": {"rows": rows}}, "diagnostics": []}
+            path.write_text(json.dumps(content | {"told_by_job": {"steps": judged if rank else []}}))
+            results.append(Result(str(tmp_path / f"rank{rank}.json"), "augmented", (File(str(path), 0),)))
+        _, heads, *lines, _ = summary(results)
+        assert [mean in line for mean, line in zip(told, lines, strict=True)] == [True, True]
+        assert ("steps" in heads) == (not judged)
