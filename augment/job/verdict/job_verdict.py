@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -492,8 +493,13 @@ class Judgement:
             place=verdict_text.place_of(each, self._summaries) or whole,
             charged_ns=sum(total for total, _ in charges) // len(charges),
             evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once, several=True),
-            figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
+            figures=self.figures_of(reason, causes, lasts, once),
         )
+
+    def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
+        """The figures of a row's evidence."""
+        found = {"causes_ns": causes, "lasts": lasts, "in_one_step": once, "step_count": self.step_count}
+        return {**msgspec.to_builtins(reason), **found}
 
     def _groups_of(self, members: Sequence[int]) -> tuple[str, str]:
         """The dimension of a process group that consists of these members, and that in whose groups others wait for
@@ -526,7 +532,10 @@ class Judgement:
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
         where = f" (all on host {hosts.pop()})" if len(hosts) == 1 and hosts != {""} else ""
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
-        return (f"With {ranks}{where} at the median's speed, the job would take {share} less time.",)
+        told = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)}
+        others = [rank for member in self._candidates.tolist() if (rank := self._summaries[member].rank) not in told]
+        then = f"{ranks_text(others).capitalize()} would be late then: w" if told and others else "W"
+        return (f"{then}ith {ranks}{where} at the median's speed, the job would take {share} less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:
         """What is charged to a member, and the part that is due to each cause, ns."""
@@ -587,7 +596,7 @@ class Judgement:
             gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
             confidence="low" if unsure or cause == "unknown" else "high" if sure and not unnamed else "medium",
             evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
-            figures={**msgspec.to_builtins(reason), "causes_ns": causes, "lasts": lasts, "in_one_step": once},
+            figures=self.figures_of(reason, causes, lasts, once),
         )
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import Any
 from augment.core.text import percent, short, size, time
 from augment.results.report import charts
 from augment.results.report.sections import (
+    Chart,
     Document,
     Row,
     Section,
@@ -31,6 +32,14 @@ _CAUSES = {
     "compute": "; the cause is its work on the GPU",
     "host": "; the cause is its host",
     "queued": "; the cause is launched work that did not start",
+}
+#: parts of what a rank is charged with in the verdict
+_CHARGED = {
+    "compute": ("computing", charts.BLUE),
+    "host": ("its host", charts.ORANGE),
+    "queued": ("work queued", charts.YELLOW),
+    "before_recording": ("before the recording", charts.SKY),
+    "unknown": ("unknown", charts.GREY),
 }
 _LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
@@ -112,10 +121,27 @@ def stragglers(sidecar: Sidecar) -> Section:
         if row.get(name)
     ]
     used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
-    x_title = "others waited (ms)"
+    x_title = "others waited, in all steps together (ms)"
     chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
     tables = [made_table("stragglers", "Late ranks", rows, by="after_the_others_ns")]
-    return Section("Who comes late", lead, [chart], tables)
+    return Section("Who comes late", lead, [*charges(sidecar), chart], tables)
+
+
+def charges(sidecar: Sidecar) -> Iterator[Chart]:
+    """What the verdict charges ranks with, by cause."""
+    named = [row for row in sidecar.get("verdict", {}).get("rows", ()) if row.get("figures", {}).get("causes_ns")]
+    bars = [
+        charts.part(_rank(row), _CHARGED[cause][0], ns / (row["figures"].get("step_count") or 1))
+        for row in named
+        for cause, ns in row["figures"]["causes_ns"].items()
+        if ns > 0
+    ]
+    if bars:
+        steps = named[0]["figures"].get("step_count")
+        text = "By how much longer a late rank's own work takes than its peers', by cause, as the verdict says."
+        used = {label: colour for label, colour in _CHARGED.values() if any(bar["part"] == label for bar in bars)}
+        x_title = f"more than its peers{' per step' if steps else ''} (ms)"
+        yield charts.stacked("causes_of_delay", text, bars, y="rank", x_title=x_title, parts=used)
 
 
 def heat(sidecar: Sidecar) -> Section:

@@ -25,8 +25,8 @@ from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_diff import waterfall
+from augment.results.report.of_job import charges, heat
 from augment.results.report.of_job import document as of_job
-from augment.results.report.of_job import heat
 from augment.results.report.of_trace import (
     EFFICIENCY_PARTS,
     STEP_PARTS,
@@ -209,6 +209,11 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     document = document_of(str(outputs / "job.metrics.json"), no_trace)
     assert document.subject == "job"
     assert {"Who comes late", "Ranks and steps", "Communication"} & {section.title for section in document.sections}
+    row = {"rank": 1, "figures": {"causes_ns": {"host": 30_000_000, "compute": -1}, "step_count": 3}}
+    (chart,) = charges({"verdict": {"rows": [row, {"rank": None, "figures": {}}]}})
+    assert [(bar["label"], bar["part"], bar["value"]) for bar in chart.spec["data"]["values"]] == [
+        ("rank 1", "its host", 10.0)
+    ]
 
 
 def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
