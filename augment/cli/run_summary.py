@@ -25,6 +25,7 @@ SHOWN = 40  #: limit for listed devices, and for listed files
 _DEVICES = 4  #: maximum number of devices shown
 _OPERATORS = 3  #: maximum number of operators named for a part
 _LONGEST = 40  #: maximum characters of an operator's name
+_OVERLAP = 0.02  #: of the durations of kernels, by which they exceed the time in which any runs
 _LEAST = 0.0005  #: share of the step time; smaller parts are left out
 #: for a part: the bound of the operators that cause it, and the column with the time they contribute
 _CAUSES = {
@@ -136,7 +137,12 @@ def costly_lines(sidecar: Mapping[str, Any]) -> Iterator[str]:
             cost = f"{time(row['per_step_ns'])} a step" if row["per_step_ns"] is not None else time(row["gpu_ns"])
             name = f"{row['source']} ({row['function']})" if row["kind"] == "function" else row["source"]
             said.append(f"{name} costs {cost} ({share(row['gpu_ns'], row['gpu_ns'] / row['gpu_ratio'])})")
-        yield f"  GPU time by line: {'; '.join(said)}"
+        spent = sum(row["gpu_ns"] for row in sidecar["analyses"]["source_lines"]["rows"] if row["device"] == device)
+        whole = sidecar["analyses"].get("temporal_breakdown", {}).get("rows", ())
+        busy = sum(row["busy_ns"] for row in whole if row["device"] == device)
+        is_more = 0 < busy < (1 - _OVERLAP) * spent
+        overlap = f" (kernels overlap: {time(spent)} of them in {time(busy)})" if is_more else ""
+        yield f"  GPU time by line{overlap}: {'; '.join(said)}"
 
 
 def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:

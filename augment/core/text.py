@@ -240,6 +240,11 @@ class Words(NamedTuple):
         return "per step" if self.unit == "step" else "in the recording"
 
     @property
+    def in_window(self) -> str:
+        """``per step``, or ``from the first GPU work on``: which part of a recording without steps is counted."""
+        return "per step" if self.unit == "step" else f"from the first {self.gpu} work on"
+
+    @property
     def a_step(self) -> str:
         """``a step``, or ``the recording``."""
         return "a step" if self.unit == "step" else "the recording"

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
-from augment.core.text import Words, counted, percent, short, time
+from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis.devices import words
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence
@@ -164,7 +164,11 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
     if decides in {each.limit for each in fixed} or 2 * getattr(then, decides) < then.ns or not type_coverage(trace):
         return []
     share = percent(getattr(then, decides) / then.ns)
-    return [Sentence(f"After that, {_DECIDES[decides]} {share} of what remains of {say.a_step}.", tuple(sorted(done)))]
+    rest = {name: getattr(then, limit) / then.ns for limit, name in _RESTS.items() if limit != decides}
+    more = [f"{name} {percent(ratio)}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
+    others = f" ({listed(more)})" if more else ""
+    text = f"After that, {_DECIDES[decides]} {share} of what remains of {say.a_step}{others}."
+    return [Sentence(text, tuple(sorted(done)))]
 
 
 _DECIDES = {
@@ -172,6 +176,14 @@ _DECIDES = {
     "computing": "computing limits",
     "communication": "communication limits",
     "copies": "copies limit",
+}
+_RESTS = {
+    "host": "the host",
+    "computing": "computing",
+    "communication": "communication",
+    "copies": "copies",
+    "gaps": "gaps between kernels",
+    "other": "other waits",
 }
 
 

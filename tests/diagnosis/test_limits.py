@@ -56,8 +56,15 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
-    said = verdict(trace_of(LAUNCHING))[-1]
+    said = verdict(trace_of(LAUNCHING))[-2]  # before what is merely possible
     assert said == "After that, computing limits 96 % of what remains of a step."
+
+
+def test_what_else_decides_is_told(shared_traces: Path) -> None:
+    said = verdict(
+        read(str(shared_traces / "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz"))
+    )
+    assert said[-1] == "After that, computing limits 76 % of what remains of a step (the host 23 %)."
 
 
 def test_what_decides_the_little_that_remains_is_no_news(shared_traces: Path) -> None:
@@ -98,7 +105,7 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
     assert following.startswith(
         "Next: FP32 matrix products and convolutions run without tensor cores for 62 ms per step;"
     )
-    assert following.endswith("would then save up to 31 ms per step (20 %).")
+    assert following.endswith("twice as fast would save up to 31 ms per step (20 %).")
 
 
 def test_a_sum_greater_than_its_parts_says_why(shared_traces: Path) -> None:

@@ -75,6 +75,9 @@ SAMPLES: list[Seen] = [
         rules.allocator_calls.AllocatorCalls(12, ["cudaFree", "cudaMalloc"], 3 * MS, ["aten::empty"], why)
         for why in rules.allocator_calls._ADVICE
     ),
+    rules.allocator_calls.AllocatorCalls(
+        12, ["hipFree", "hipMalloc"], 3 * MS, ["aten::add"], "not_kept", ("hipFree", MS)
+    ),
     *(
         rules.long_calls.LongCalls(0.5, [(name, 9 * MS)], every, LINES)
         for name in ("cudaFree", "cudaGraphLaunch")

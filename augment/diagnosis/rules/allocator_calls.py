@@ -35,6 +35,7 @@ from augment.diagnosis.held_memory import most_held
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
+MOSTLY = 0.8  #: of the calls' time: one that takes so much is what matters
 UNCACHED_LEAST = 100  #: fewer calls are those of a start
 _FREES = re.compile(r"Free")
 _PINNED = re.compile(r"Host")
@@ -65,11 +66,14 @@ class AllocatorCalls(rule.Seen, frozen=True):
     host_ns: int  #: per step
     callers: list[str]  #: those with most of the time first
     why: Why
+    longest: tuple[str, int] = ("", 0)  #: a call that takes most of the time, and its ns per step
 
     def title(self, words: text.Words) -> str:
-        calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)} {words.per_step}"
+        calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)} {words.in_window}"
         take = "takes" if calls.startswith("1 ") else "take"
-        return f"{calls} {take} the host {text.time(self.host_ns)}, most in {text.listed(self.callers)}"
+        name, ns = self.longest
+        matters = f" ({text.time(ns)} of it {name})" if name and len(self.calls) > 1 else ""
+        return f"{calls} {take} the host {text.time(self.host_ns)}{matters}, most in {text.listed(self.callers)}"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared
@@ -90,12 +94,15 @@ def check(trace: Trace) -> rule.Answer:
     if cause is None:
         return rule.Fine("no step asks the driver for memory")
     spans, rows, steps = cause.spans, cause.spans.row, judging.measure(trace).count
+    spent = arrays.sums(trace.events.name[rows], spans.end - spans.start, len(trace.strings))
+    matters = MOSTLY * spent.sum() < spent.max()
     seen = AllocatorCalls(
         call_count=len(rows) / steps,
         calls=sorted(set(trace.names_of(rows))),
         host_ns=int((spans.end - spans.start).sum()) // steps,
         callers=facts.host.callers(trace, rows),
         why=_why(trace, rows),
+        longest=(trace.strings[int(spent.argmax())], int(spent.max()) // steps) if matters else ("", 0),
     )
     confidence = judging.confidence_in(trace, cause.saved_ns)
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)

@@ -556,7 +556,10 @@ def idle(sidecar: Sidecar) -> Section:
         return Section("Idle time")
     longest = max(rows, key=lambda row: row.get("device_host_wait_ns") or 0)
     host = longest.get("device_host_wait_ns") or 0
-    waited = f"{_stream(sidecar, longest)} waited {time(host)} for the host while nothing ran on the device."
+    stream = _stream(sidecar, longest)
+    waited = (
+        f"From its first to its last work, {stream} waited {time(host)} for the host while nothing ran on the device."
+    )
     lead = waited if host else ""
     text, x_title = "Idle time of each stream by cause", "idle time (ms)"
     chart = charts.stacked("idle", text, bars, y="stream", x_title=x_title, parts=parts)
