@@ -32,6 +32,7 @@ _TIMED = re.compile(r"(.+)\.(\d{10,19})")
 _SGLANG = re.compile(r"(.+?)((?:-(?:TP|DP|PP|EP)-\d+)+)(.*)")
 _DAEMON = re.compile(r"(libkineto_(?:trace|activities))_(\d+)")
 _WINDOW_FOLDER = re.compile(r"(?:iteration|iter|step|epoch)[-_]?(\d+)", re.IGNORECASE)
+_FILES_FOLDER = re.compile(r"kineto(?:[-_]traces?)?|(?:torch|pytorch)?[-_]?profiler?s?|traces?", re.IGNORECASE)
 _MEMBER_FOLDER = re.compile(r"(?:rank|node|host|worker)[-_]?\d+", re.IGNORECASE)
 
 
@@ -214,17 +215,19 @@ def _job(entries: list[_Entry]) -> Job:
     worlds = {entry.world_size for entry in entries}
     return Job(
         locations.common([member.input.folder for member in members]),
-        kind
-        or (
-            os.path.basename(first.top.rstrip("/") if locations.protocol(first.top) else os.path.abspath(first.top))
-            or "job"
-        ),
+        kind or _named(first.top if locations.protocol(first.top) else os.path.abspath(first.top)) or "job",
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
         role=first.role,
         home=first.home,
     )
+
+
+def _named(folder: str) -> str:
+    """The name of a folder; of one that only says what its files are, that of the folder around it, if there is one."""
+    above, name = os.path.split(folder.rstrip("/"))
+    return (_FILES_FOLDER.fullmatch(name) and os.path.basename(above)) or name
 
 
 def folder_title(folder: str) -> str:

@@ -252,8 +252,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             problem = asked[most][rule]
             looked_at = "looked at " if len(asked) < count else ""
             named = rank_names([answer.summaries[most]])[0]
-            share = f"{len(having)} of {len(asked)} ranks {looked_at}have this, {named} most"
-            return [f"{share}: {problem['title']}{_place(answer.summaries[most], problem)}", problem["advice"]]
+            some = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {named} most"
+            return [f"{some}: {problem['title']}{_place(answer.summaries[most], problem)}", problem["advice"]]
         return []
     of_late = asked.pop(late[0])
     usual = {

@@ -102,6 +102,9 @@ def test_other_names_are_one_job_if_their_ranks_differ() -> None:
 def test_folders_of_ranks_and_nodes_are_within_the_job() -> None:
     (job,) = jobs_of("run/rank_0/rank0.json", "run/rank_1/rank1.json")
     assert (job.folder, job.name, job.stem) == ("/out/run", "run", "job")
+    for folder in ("kineto", "traces"):  # says what is in it
+        (job,) = jobs_of(f"run/{folder}/rank0.json", f"run/{folder}/rank1.json", rank0=0, rank1=1)
+        assert (job.folder, job.name) == (f"/out/run/{folder}", "run")
     (job,) = jobs_of("run/node0/rank0.json", "run/node1/rank1.json", out="s3://bucket/out")
     assert (job.folder, len(job.members)) == ("s3://bucket/out/run", 2)
 

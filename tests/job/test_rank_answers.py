@@ -500,9 +500,12 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
-    assert cures(job_of_them) == [f"2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps", ""]
+    assert cures(job_of_them) == [
+        f"By their own traces, 2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps",
+        "",
+    ]
     monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
-    said = f"1 of {len(job.summaries) // 2} ranks looked at have this, rank 2 most: host_gaps"
+    said = f"By their own traces, 1 of {len(job.summaries) // 2} ranks looked at have this, rank 2 most: host_gaps"
     assert cures(job_of_them) == [said, ""]
     row.cause = "uneven"
     assert cures(job_of_them) == []

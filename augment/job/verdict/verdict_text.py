@@ -351,9 +351,8 @@ def own_steps(step_ns: float, own_ns: Int64s) -> Iterator[str]:
     """What a step of the job is, where those of its ranks are longer on average by more than a tenth."""
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
-            f"A step of the job is the {three_digits(step_ns)} from the last rank's begin to the last one's finish; "
-            f"steps of ranks take at least {three_digits(own_ns.min())}, at most {three_digits(own_ns.max())}, as some "
-            "begin earlier."
+            f"The job's step of {three_digits(step_ns)} counts from when its last rank begins; ranks that begin "
+            f"earlier take up to {three_digits(own_ns.max())} for theirs."
         )
 
 

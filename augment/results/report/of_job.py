@@ -108,10 +108,10 @@ def stragglers(sidecar: Sidecar) -> Section:
     because = _CAUSES.get(causes.get(worst["rank"], worst["cause"]), "")
     alike = causes.get(None) == "shared" and worst["rank"] not in causes
     most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
+    first = "The hosts of all ranks are slow alike, which matters more. " if alike else ""
     lead = (
-        f"{_rank(worst).capitalize()} accounts for {percent(most / whole)} of the time in which others wait for one "
-        f"rank alone{because}"
-        f"{'; but the hosts of all ranks are slow alike' if alike else ''}."
+        f"{first}{_rank(worst).capitalize()} accounts for {percent(most / whole)} of the time in which others wait for "
+        f"one rank alone{because}."
     )
     bars = [
         charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
@@ -199,8 +199,10 @@ def path(sidecar: Sidecar) -> Section:
     ]
     used = {label: colour for label, colour in ON_PATH.values() if any(bar["part"] == label for bar in bars)}
     lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when the job was done is on {order[0]}."
+    steps = [row for row in rows if row["step"] is not None]
+    shown = steps if len({row["step"] for row in steps}) == 1 else rows  # one step is the whole
     tables = [
-        *table(sidecar, "cross_rank_critical_path", "The path by step and rank", by="path_ns"),
+        made_table("cross_rank_critical_path", "The path by step and rank", shown, by="path_ns"),
         *table(sidecar, "cross_rank_handovers", "Where it moves from rank to rank", by="wait_ns"),
     ]
     chart = charts.stacked("job_path", lead, bars, y="rank", x_title="time on the path (ms)", parts=used)

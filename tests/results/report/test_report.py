@@ -25,8 +25,9 @@ from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_diff import waterfall
-from augment.results.report.of_job import charges, heat
+from augment.results.report.of_job import ON_PATH, charges, heat
 from augment.results.report.of_job import document as of_job
+from augment.results.report.of_job import path as path_of_job
 from augment.results.report.of_trace import (
     EFFICIENCY_PARTS,
     STEP_PARTS,
@@ -209,6 +210,9 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     document = document_of(str(outputs / "job.metrics.json"), no_trace)
     assert document.subject == "job"
     assert {"Who comes late", "Ranks and steps", "Communication"} & {section.title for section in document.sections}
+    ways = [{"step": step, "rank": 1, "path_ns": 5, **dict.fromkeys(ON_PATH, 0)} for step in (10, None)]
+    (table,) = path_of_job({"analyses": {"cross_rank_critical_path": {"rows": ways}}}).tables
+    assert [each["step"] for each in table.rows] == [10]  # one step is the whole
     row = {"rank": 1, "figures": {"causes_ns": {"host": 30_000_000, "compute": -1}, "step_count": 3}}
     (chart,) = charges({"verdict": {"rows": [row, {"rank": None, "figures": {}}]}})
     assert [(bar["label"], bar["part"], bar["value"]) for bar in chart.spec["data"]["values"]] == [
