@@ -101,13 +101,10 @@ def _is_cut_off(report: Report) -> bool:
 def _next(path: str, *, has_page: bool) -> Iterator[str]:
     """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page, if
     there is one of it."""
-    from augment.writers import WRITERS
-    from augment.writers.files import METRICS_SUFFIX
+    from augment.results.report.health import trace_of
 
-    stem = path.removesuffix(METRICS_SUFFIX)
-    written = [stem + writer.SUFFIX for writer in WRITERS] if stem != path else [path]
-    shown = next((name for name in written if name == "-" or os.path.exists(name)), None)
-    if shown is None:  # a glob, a URL, or metrics alone
+    shown = trace_of(path)
+    if shown is None or not (shown == "-" or os.path.exists(shown)):  # a glob, a URL, or metrics alone
         return
     yield ""
     yield f"the timeline:   augment open {shlex.quote(shown)}"

@@ -318,8 +318,20 @@ def _text(row: Report, brief: bool, path: str) -> Iterator[str]:
 
 
 def _opened(row: Report, path: str) -> str:
-    """The command that shows the longest slice of a finding."""
-    return f"augment open {shlex.quote(path)} --at {period(row['start_ns'], row['dur_ns'])}"
+    """The command that shows the longest slice of a finding; without the trace, the place alone."""
+    at = f"--at {period(row['start_ns'], row['dur_ns'])}"
+    shown = trace_of(path)
+    return at if shown is None else f"augment open {shlex.quote(shown)} {at}"
+
+
+def trace_of(path: str) -> str | None:
+    """The trace to show for an input: itself, or that written with these metrics; None if it is not beside them."""
+    from augment.writers import WRITERS
+
+    if not path.endswith(METRICS_SUFFIX):
+        return path
+    written = [path.removesuffix(METRICS_SUFFIX) + writer.SUFFIX for writer in WRITERS]
+    return next(filter(os.path.exists, written), None)
 
 
 def _markdown(row: Report) -> Iterator[str]:

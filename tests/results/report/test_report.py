@@ -220,6 +220,17 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     ]
 
 
+def test_commands_name_a_trace(outputs: Path, tmp_path: Path) -> None:
+    """The trace that was written with the metrics; metrics alone have none to open."""
+    path = tmp_path / "rank0.metrics.json"
+    path.write_bytes(metrics(outputs).read_bytes())
+    report = report_on(str(path), lambda _: None)
+    assert "augment open" not in "".join(lines_of([report], markdown=False, brief=False))
+    (trace := tmp_path / "rank0.augmented.pftrace").touch()
+    places = re.findall(r"augment open (\S+) --at", "".join(lines_of([report], markdown=False, brief=False)))
+    assert set(places) == {str(trace)}
+
+
 def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]
     run("diff", first, second, "-o", tmp_path, "--quiet")
