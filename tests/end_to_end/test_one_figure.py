@@ -10,8 +10,8 @@ import pytest
 
 import augment
 from augment.cli.show import main_tables
-from augment.core.text import percent
-from augment.results.report.of_trace import document
+from augment.core.text import percent, time
+from augment.results.report.of_trace import document, idle
 from augment.results.sidecars import in_steady_steps
 from augment.writers.metrics import as_read
 
@@ -68,3 +68,18 @@ def test_a_figure_that_appears_twice_is_one_figure(name: str) -> None:
     for row in rows:
         assert row["wall_ns"] in drawn
     assert json.dumps(sidecar["verdict"]["text"]) in json.dumps(document(sidecar).verdict)
+
+
+def test_the_waits_of_the_only_stream_and_those_around_them_are_the_steps() -> None:
+    path = TRACES / "ascend_trace_view" / "trace_view.json.gz"
+    if not path.exists():
+        pytest.skip("without ../shared")
+    sidecar = as_read(augment.augment(str(path)))
+    tables = {
+        name: sidecar["analyses"][name]["rows"] for name in ("idle_time_breakdown", "steps", "temporal_breakdown")
+    }
+    ((step,), (whole,)) = (tables[name] for name in ("steps", "temporal_breakdown"))
+    within = sum(row["device_host_wait_ns"] for row in tables["idle_time_breakdown"])
+    assert within + step["wall_ns"] - whole["span_ns"] == step["host_wait_ns"]
+    said = f"From its first to its last work, NPU stream 3 waited {time(within)} for the host"
+    assert idle(sidecar).lead.startswith(said)

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -554,13 +555,12 @@ def idle(sidecar: Sidecar) -> Section:
                 bars.append(charts.part(label, part, ns))
     if not bars:
         return Section("Idle time")
-    longest = max(rows, key=lambda row: row.get("device_host_wait_ns") or 0)
-    host = longest.get("device_host_wait_ns") or 0
-    stream = _stream(sidecar, longest)
+    waits = totals(rows, partial(_stream, sidecar), "device_host_wait_ns")
+    stream, (host,) = max(waits.items(), key=itemgetter(1))
     waited = (
-        f"From its first to its last work, {stream} waited {time(host)} for the host while nothing ran on the device."
+        f"From its first to its last work, {stream} waited {time(host)} for the host while nothing ran on the device"
     )
-    lead = waited if host else ""
+    lead = f"{waited}; steps count what they wait before and after, too." if host else ""
     text, x_title = "Idle time of each stream by cause", "idle time (ms)"
     chart = charts.stacked("idle", text, bars, y="stream", x_title=x_title, parts=parts)
     folded = table(sidecar, "idle_time_breakdown", "Idle time by cause", by="idle_ns", folded=True)
