@@ -320,12 +320,9 @@ def test_an_annotation_of_everything_names_nothing() -> None:
 def test_tokens_a_second_without_the_idle_time_before_are_a_bound(start: int, bounded: bool) -> None:
     """An engine's only step begins with an idle device: whether every step does is not known."""
     step = annotation("execute_context_0(0)_generation_4(4)", 0, start + 1_000_000)
-    work = [
-        each
-        for at in range(20)
-        for each in launched("gemm", start + 50_000 * at, start + 50_000 * (at + 1), at, at=10_000 + at)
-    ]
-    said = verdict(trace_of(step, *work))
+    begun = [start + 50_000 * at for at in range(20)]
+    work = [launched("gemm", ts, ts + 50_000, at, at=10_000 + at) for at, ts in enumerate(begun)]
+    said = verdict(trace_of(step, *(each for pair in work for each in pair)))
     assert (" in at least 1.0 ms a token, at most 4,000 tokens/s" in said[0]) == bounded
     assert ("begins 985 µs after its launch; with one step, whether every step begins so" in said[1]) == bounded
 

@@ -70,16 +70,10 @@ def test_a_figure_that_appears_twice_is_one_figure(name: str) -> None:
     assert json.dumps(sidecar["verdict"]["text"]) in json.dumps(document(sidecar).verdict)
 
 
-def test_the_waits_of_the_only_stream_and_those_around_them_are_the_steps() -> None:
-    path = TRACES / "ascend_trace_view" / "trace_view.json.gz"
-    if not path.exists():
-        pytest.skip("without ../shared")
-    sidecar = as_read(augment.augment(str(path)))
-    tables = {
-        name: sidecar["analyses"][name]["rows"] for name in ("idle_time_breakdown", "steps", "temporal_breakdown")
-    }
-    ((step,), (whole,)) = (tables[name] for name in ("steps", "temporal_breakdown"))
-    within = sum(row["device_host_wait_ns"] for row in tables["idle_time_breakdown"])
+def test_the_waits_of_the_only_stream_and_those_around_them_are_the_steps(shared_traces: Path) -> None:
+    sidecar = as_read(augment.augment(str(shared_traces / "ascend_trace_view" / "trace_view.json.gz")))
+    names = ("steps", "temporal_breakdown", "idle_time_breakdown")
+    (step,), (whole,), gaps = (sidecar["analyses"][name]["rows"] for name in names)
+    within = sum(row["device_host_wait_ns"] for row in gaps)
     assert within + step["wall_ns"] - whole["span_ns"] == step["host_wait_ns"]
-    said = f"From its first to its last work, NPU stream 3 waited {time(within)} for the host"
-    assert idle(sidecar).lead.startswith(said)
+    assert idle(sidecar).lead.startswith(f"From its first to its last work, NPU stream 3 waited {time(within)} for")
