@@ -136,11 +136,12 @@ def _of_step(row: FigureRow, unit: str) -> str:
         return f"{faster}."
     if row.verdict == "within_noise" and row.low is not None and row.high is not None and row.low * row.high > 0:
         noise = rough_interval(row.low, row.high)
-        return f"{faster}, {noise}: likely, but not certain among all figures compared."
+        return f"{faster}, {noise}: more than its own noise, but one of all figures compared may differ so by chance."
     if row.verdict == "within_noise" and row.low is not None and row.high is not None:
         noise = rough_interval(row.low, row.high)
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
-        return f"No difference beyond noise: {rough_time(row.delta)}{change}; 95 % interval {noise}."
+        differs = f"{unit.lower()} differs by {rough_time(row.delta)}{change}"
+        return f"No difference beyond noise: {differs}; 95 % interval {noise}."
     return f"{faster}; whether beyond noise cannot be told from one step on each side."
 
 

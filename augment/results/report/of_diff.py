@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.compare.diff_verdict import parts
-from augment.core.text import percent, rough_time
+from augment.core.text import percent, ranges_text, rough_time
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table
 
@@ -22,11 +22,18 @@ def document(sidecar: Sidecar) -> Document:
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
         devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
         facts.append((side, f"{source['name']} ({devices}), SHA-256 {source['sha256']}"))
+    pairs = sidecar.get("compared", ())
+    several = f"{len(pairs)} ranks, such as " if len(pairs) > 1 else ""
+    if pairs:
+        numbers = [ranges_text(pairs[0][side]["steps"]) for side in ("control", "test")]
+        which = numbers[0] if numbers[0] == numbers[1] else " with ".join(numbers)
+        whole = f"{len(pairs)} ranks, " if several else ""
+        facts.insert(0, ("compared", f"{whole}steps {which}" if which else f"{whole}whole recordings"))
     facts.append(("made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"))
     sections = (figures(sidecar), waterfall(sidecar), kinds(sidecar), efficiency(sidecar), names(sidecar))
     shown = {each.name for section in sections for each in section.tables}
     return Document(
-        title=f"{test} against {control}",
+        title=f"{several}{test} against {control}",
         subject="comparison",
         verdict=sidecar.get("verdict", {}).get("text") or ["The two runs have no common figure."],
         facts=facts,

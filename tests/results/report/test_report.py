@@ -237,6 +237,8 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     (sidecar,) = tmp_path.glob("*.diff.metrics.json")
     document = document_of(str(sidecar), no_trace)
     assert document.subject == "comparison"
+    assert document.facts[0][0] == "compared"
+    assert re.fullmatch(r"steps \d.*", document.facts[0][1])
     changes = next(chart for section in document.sections for chart in section.charts if chart.name == "waterfall")
     bars = changes.spec["data"]["values"]
     assert sum(bar["end"] - bar["start"] for bar in bars[:-1]) == pytest.approx(bars[-1]["end"])
