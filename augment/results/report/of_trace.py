@@ -346,7 +346,7 @@ def critical_path(sidecar: Sidecar) -> Section:
     title = f"How much shorter the recording would be if a name took no time{of_step}"
     times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
     saved = {ns for _, ns in times}
-    if max(times.values(), default=0) > 1 and saved - {0}:
+    if any(count > 1 and ns for (_, ns), count in times.items()):
         lead += " Names that would save equally much are bounded by the same other work, which then decides."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
