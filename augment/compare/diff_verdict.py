@@ -66,9 +66,9 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     if late and not _is_none(step):
         text.append(late)
     rows = sorted(rows, key=lambda row: -abs(row.delta_per_step_ns))
-    told = [(each.kind, name) for each in large for name in each.names]
-    of = [(row.kind, _name(row.kind, row.operator, row.control_names or row.test_names)) for row in rows]
-    return Verdict(text, [row for one in told for row, name in zip(rows, of, strict=True) if name == one])
+    largest = [(each.kind, name) for each in large for name in each.names]
+    parted = [((row.kind, _name(row.kind, row.operator, row.control_names or row.test_names)), row) for row in rows]
+    return Verdict(text, [row for part in largest for named, row in parted if named == part])
 
 
 class KindPart(Struct, frozen=True):
@@ -91,7 +91,7 @@ def parts(rows: Iterable[tuple[str, str | None, Sequence[str], float]]) -> list[
     for kind, operator, names, ns in rows:
         sums, name = kinds.setdefault(kind, {}), _name(kind, operator, names)
         sums[name] = sums.get(name, 0.0) + ns
-    found = []
+    of_kinds = []
     for kind, sums in kinds.items():
         whole, label = sum(sums.values()), _KINDS.get(kind, kind)
         along = sorted((name for name in sums if sums[name] * whole > 0), key=lambda name: -abs(sums[name]))
@@ -103,8 +103,8 @@ def parts(rows: Iterable[tuple[str, str | None, Sequence[str], float]]) -> list[
         names = [] if cancel else [name for name in along[:few] if name]
         if names:
             label += f" ({'mostly ' if abs(explained[few - 1] - 1) > NEARLY else ''}{', '.join(names)})"
-        found.append(KindPart(kind, whole, label, names, cancel))
-    return sorted(found, key=lambda each: -abs(each.ns))
+        of_kinds.append(KindPart(kind, whole, label, names, cancel))
+    return sorted(of_kinds, key=lambda each: -abs(each.ns))
 
 
 def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:

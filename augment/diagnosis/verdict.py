@@ -147,15 +147,15 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
     what decides most of a step, if that is news and much of it remains."""
     say, saved = words(trace), saved_a_step(trace, cut)
     done = {each.rule for each in fixed}
-    most, found = 0, None
+    most, largest = 0, None
     for each in result.findings[:COMPARED]:
         if each.rule not in done and each.found.confidence != "low" and each.found.cut is not None:
             gain = saved_a_step(trace, joined([cut, each.found.cut])) - saved
-            most, found = max((most, found), (gain, each.found), key=itemgetter(0))
-    if found is not None and measure(trace).ratio(most) >= WARNING_RATIO:
-        saving = f"; {found.seen.cure(say)} would then save up to {say.saving(most)}"
+            most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
+    if largest is not None and measure(trace).ratio(most) >= WARNING_RATIO:
+        saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
         # what saves next to nothing before says itself what it saves later
-        text = f"Next: {found.seen.title(say)}{saving if found.saved_ns else ''}."
+        text = f"Next: {largest.seen.title(say)}{saving if largest.saved_ns else ''}."
         return [Sentence(text, tuple(sorted(done)))]
     if has_pauses(trace) or measure(trace).ratio(saved) > 1 - HIGH_RATIO:
         return []

@@ -370,7 +370,7 @@ def test_an_excel_workbook(tmp_path: Path, augment: Augment) -> None:
 
 
 def test_ranks_are_told_in_the_steps_of_their_job(tmp_path: Path) -> None:
-    for judged, told in (([2], ["20.000 ms", "20.000 ms"]), ([], ["20.000 ms", "15.000 ms"])):
+    for judged, means in (([2], ["20.000 ms", "20.000 ms"]), ([], ["20.000 ms", "15.000 ms"])):
         results = []
         for rank in (0, 1):
             place = {"rank": rank, "device": 0, "compute_ns": 0, "exposed_communication_ns": 0, "exposed_memory_ns": 0}
@@ -390,5 +390,5 @@ def test_ranks_are_told_in_the_steps_of_their_job(tmp_path: Path) -> None:
             path.write_text(json.dumps(content | {"told_by_job": {"steps": judged if rank else []}}))
             results.append(Result(str(tmp_path / f"rank{rank}.json"), "augmented", (File(str(path), 0),)))
         _, heads, *lines, _ = summary(results)
-        assert [mean in line for mean, line in zip(told, lines, strict=True)] == [True, True]
+        assert [mean in line for mean, line in zip(means, lines, strict=True)] == [True, True]
         assert ("steps" in heads) == (not judged)

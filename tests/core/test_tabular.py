@@ -16,6 +16,7 @@ import augment
 from augment.analyses import ANALYSES
 from augment.core.findings import AugmentedTrace, Skipped
 from augment.core.tabular import ColumnKind, Table, concatenated
+from augment.core.text import percent
 from augment.errors import UsageError
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
@@ -157,8 +158,8 @@ def test_notebooks_display_a_bar_that_is_whole(augmented: AugmentedTrace) -> Non
     assert "device 0" in parser.text
     rows = [row for row in augmented.outcomes["steps"].rows if row.is_steady]
     wall, compute, idle = (sum(getattr(row, f"{name}_ns") for row in rows) for name in ("wall", "compute", "idle"))
-    assert f"compute {100 * compute / wall:.1f} %" in parser.text
-    assert f"idle {100 * idle / wall:.1f} %" in parser.text
+    assert f"compute {percent(compute / wall)}" in parser.text
+    assert f"idle {percent(idle / wall)}" in parser.text
     for text in (augmented["kernel_breakdown"], augment.diff(augmented.trace, augmented.trace)):
         parser = Balanced()
         parser.feed(text._repr_html_())

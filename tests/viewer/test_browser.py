@@ -45,13 +45,16 @@ STATE = """() => {
           window: [String(view.start), String(view.end)]};
 }"""
 
+#: until the UI has drawn; it may never be idle where the machine is busy
+IDLE = "() => Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))])"
+
 #: selects the verdict
 VERDICT = """async () => {
   const trace = self.app.trace;
   const rows = await trace.engine.query(`select slice.id as id from slice join track on track.id = track_id
     where track.name in ('Diagnosis', 'Job diagnosis') and depth = 0 order by dur desc limit 1`);
   trace.selection.selectSqlEvent('slice', rows.iter({id: 0}).id, {switchToCurrentSelectionTab: true});
-  await self.waitForPerfettoIdle();
+  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))]);
   return document.body.innerText;
 }"""
 
@@ -65,7 +68,7 @@ SELECT = """async () => {
   const start = BigInt(gap.ts) - 5n * BigInt(gap.dur), end = BigInt(gap.ts) + 6n * BigInt(gap.dur);
   trace.selection.selectSqlEvent('slice', gap.id, {switchToCurrentSelectionTab: true});
   trace.timeline.setViewportTime(start, end);
-  await self.waitForPerfettoIdle();
+  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))]);
   const last = [...document.querySelectorAll('*')].filter((one) => one.innerText?.startsWith('python_function_ns'));
   last.at(-1)?.scrollIntoView({block: 'end'});
   return document.body.innerText;
@@ -77,7 +80,7 @@ PIN = """async (patterns) => {
   const trace = self.app.trace;
   for (const one of [...trace.workspace.pinnedTracks]) one.unpin();
   for (const one of patterns) await self.app.commands.runCommand('dev.perfetto.PinTracksByRegex', one);
-  await self.waitForPerfettoIdle();
+  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))]);
   const box = document.querySelector('.pf-viewer-page__pinned-track-tree').getBoundingClientRect();
   return {names: trace.workspace.pinnedTracks.map((one) => one.name),
           box: {x: box.x, y: box.y, width: box.width, height: box.height}};
@@ -179,7 +182,7 @@ def look(context: Any, link: str, picture: Path, then: str) -> Seen:
     page.add_init_script("localStorage.setItem('dismissedPanningHint', 'true')")
     page.goto(link + "&hideSidebar=true")
     page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")
-    page.evaluate("() => self.waitForPerfettoIdle()")
+    page.evaluate(IDLE)
     state = page.evaluate(STATE)
     text = page.evaluate(then) if then else ""
     page.screenshot(path=picture)
@@ -225,7 +228,7 @@ def test_each_row_has_a_picture(context: Any, pictures: Path, tmp_path: Path) ->
         page.add_init_script("localStorage.setItem('dismissedPanningHint', 'true')")
         page.goto(process.stdout.readline().strip() + "&hideSidebar=true")
         page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")
-        page.evaluate("() => self.waitForPerfettoIdle()")
+        page.evaluate(IDLE)
         for analysis, rows in ROWS.items():
             pinned = page.evaluate(PIN, [f"^{exactly([row])}$" for row in rows])
             assert pinned["names"] == rows

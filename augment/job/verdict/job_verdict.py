@@ -498,8 +498,8 @@ class Judgement:
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
-        found = {"causes_ns": causes, "lasts": lasts, "in_one_step": once, "step_count": self.step_count}
-        return {**msgspec.to_builtins(reason), **found}
+        figures = {"causes_ns": causes, "lasts": lasts, "in_one_step": once, "step_count": self.step_count}
+        return {**msgspec.to_builtins(reason), **figures}
 
     def _groups_of(self, members: Sequence[int]) -> tuple[str, str]:
         """The dimension of a process group that consists of these members, and that in whose groups others wait for
@@ -532,9 +532,9 @@ class Judgement:
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
         where = f" (all on host {hosts.pop()})" if len(hosts) == 1 and hosts != {""} else ""
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
-        told = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)}
-        others = [rank for member in self._candidates.tolist() if (rank := self._summaries[member].rank) not in told]
-        then = f"{ranks_text(others).capitalize()} would be late then: w" if told and others else "W"
+        named = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)}
+        others = [rank for member in self._candidates.tolist() if (rank := self._summaries[member].rank) not in named]
+        then = f"{ranks_text(others).capitalize()} would be late then: w" if named and others else "W"
         return (f"{then}ith {ranks}{where} at the median's speed, the job would take {share} less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Annotated, Any
 
 import numpy as np
@@ -123,7 +122,7 @@ def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> s
 
 def uneven(cause: Cause, slower: Sequence[float]) -> str:
     """What shows uneven work: by how much the work of each step's slowest rank exceeds the mean."""
-    mean, each = percent(fmean(slower)), percents(min(slower), max(slower))
+    mean, each = percent(float(np.mean(slower))), percents(min(slower), max(slower))
     return (
         f"Work is uneven in every step, and another rank is slowest each time: it takes {mean} longer than the mean "
         f"({each}), most of it {UNEVEN[cause]}"
