@@ -343,9 +343,10 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 def _length(trace: Trace) -> str:
     """The time that is spoken of: ``a step of 15 ms``. Of a recording, pages and tables also say how long all is."""
     whole, events = measure(trace), trace.events
-    length, recorded = time(whole.length_ns), time(int(events.end.max()) - int(events.ts[0]))
+    length = time(whole.length_ns)
     if whole.unit == "step":
         return f"a step of {length}"
+    recorded = time(int(events.end.max()) - int(events.ts[0]))
     if length == recorded:
         return f"the whole recording ({length})"
     return f"the recording ({length} of {recorded}, from its first {words(trace).gpu} work to its last)"
