@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import TRACE, FromStdin, debug
-from augment.core.text import counted, exact_size, exact_time, share
+from augment.core.text import counted, exact_size, exact_time, printable, share
 
 if TYPE_CHECKING:
     from augment.cli.inspection import Report
@@ -96,7 +96,7 @@ def print_report(report: Report) -> None:
 
 def _overview(report: Report) -> Iterator[str]:
     file, recording, tracks, launches = (report[name] for name in ("file", "recording", "tracks", "launches"))
-    yield file["path"]
+    yield printable(file["path"])
     yield _line("file", " in ".join([_layout(file), *reversed(file["compression"])]) + f", {_sizes(file)}")
     yield _line("events", _events(file))
     if report["partial"]:

@@ -61,7 +61,7 @@ def command(
         emit("[" + ",\n ".join(lines) + "]")
     elif as_csv:
         lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
-        emit("\n".join(lines))
+        emit("\n".join(lines), exact=not sys.stdout.isatty())
     else:
         _print_table(answer, limit)
 

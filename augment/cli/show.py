@@ -241,6 +241,7 @@ def _print_csv(sidecar: dict[str, Any]) -> None:
     """
     import csv
     import io
+    import sys
 
     from augment.cli.terminal import emit
     from augment.errors import UsageError
@@ -248,17 +249,16 @@ def _print_csv(sidecar: dict[str, Any]) -> None:
     if len(sidecar["analyses"]) != 1:
         raise UsageError("--csv: name one analysis, such as augment show FILE temporal_breakdown --csv")
     ((_, analysis),) = sidecar["analyses"].items()
+    rows = analysis["rows"]
+    if not rows:
+        return
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    rows = analysis["rows"]
-    if rows:
-        table.writerow(rows[0])
-        table.writerows(
-            [(" → ".join(map(str, value)) if isinstance(value, list) else value) for value in row.values()]
-            for row in rows
-        )
-    for line in text.getvalue().splitlines():
-        emit(line)
+    table.writerow(rows[0])
+    table.writerows(
+        [(" → ".join(map(str, value)) if isinstance(value, list) else value) for value in row.values()] for row in rows
+    )
+    emit(text.getvalue().removesuffix("\n"), exact=not sys.stdout.isatty())
 
 
 def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from augment.core.text import (
     exact_size,
     exact_time,
     first_of,
+    printable,
     scale_of,
     signed_text,
     time_unit,
@@ -254,7 +255,7 @@ def _table(columns: Sequence[TableColumn]) -> Table:
         head = Text("\n".join(column.head) if units else column.head[0])
         table.add_column(head, justify="left" if column.text else "right", no_wrap=True, min_width=column.width)
     for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(Text, map(printable, cells)))
     return table
 
 
@@ -268,10 +269,11 @@ _PERIODS = {
 
 def source_line(source: dict[str, Any]) -> str:
     """One line that names the sidecar's source."""
+    name = printable(source["name"])
     if "traces" in source:
-        return f"{source['name']}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
+        return f"{name}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
     length = f", {exact_time(source['duration_ns'])}" if source["events"] else ""
-    line = f"{source['name']}: {counted(source['events'], 'event')}{length}"
+    line = f"{name}: {counted(source['events'], 'event')}{length}"
     if source["ranks"]:
         line += f", rank {', '.join(map(str, source['ranks']))}"
     if source["steps"]:
@@ -294,15 +296,15 @@ def _emit_title(console: Console, title: str) -> None:
     from rich.text import Text
 
     emit("")
-    _emit(console, Text(title, style="bold"))
+    _emit(console, Text(printable(title), style="bold"))
 
 
 def _emit(console: Console, shown: Any) -> None:
-    """Print through ``emit``, which tolerates a closed pipe; without trailing blanks."""
+    """Print through ``emit``, which tolerates a closed pipe; without trailing blanks, with the styles of ``shown``."""
     with console.capture() as capture:
         console.print(shown)
     for line in capture.get().splitlines():
-        emit(line.rstrip())
+        emit(line.rstrip(), exact=True)
 
 
 NAME_WIDTH = 64

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
+from augment.core.text import printable
 
 
 def prepare_output() -> None:
@@ -20,10 +20,11 @@ def prepare_output() -> None:
             reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
 
 
-def emit(line: str) -> None:
-    """Print one line of data. If the reader has closed the pipe, output is discarded and the work goes on."""
+def emit(text: str, *, exact: bool = False) -> None:
+    """Print data. Names of a stranger's file may hold what a terminal obeys: it is escaped, as JSON would, unless
+    ``exact``. If the reader has closed the pipe, output is discarded and the work goes on."""
     try:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write((text if exact else printable(text, several_lines=True)) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         _discard(sys.stdout)
@@ -32,7 +33,7 @@ def emit(line: str) -> None:
 def say(line: str) -> None:
     """Print one line for people."""
     try:
-        sys.stderr.write(line.translate(_CONTROL) + "\n")
+        sys.stderr.write(printable(line) + "\n")
         sys.stderr.flush()
     except BrokenPipeError:
         _discard(sys.stderr)
@@ -58,8 +59,11 @@ def _discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-class Bar(Protocol):
-    """Shows the progress of the work."""
+class Bar:
+    """Shows the progress of the work; this one only lines for people, unless it is quiet."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
 
     def stage(self, text: str) -> None:
         """Show the current activity."""
@@ -72,35 +76,18 @@ class Bar(Protocol):
 
     def say(self, line: str) -> None:
         """Print one line for people, above the bar."""
-
-
-class _NoBar:
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def stage(self, text: str) -> None:
-        """Do nothing."""
-
-    def expect(self, size: int) -> None:
-        """Do nothing."""
-
-    def done(self, size: int) -> None:
-        """Do nothing."""
-
-    def say(self, line: str) -> None:
-        """Print the line, unless quiet."""
         if not self._quiet:
             say(line)
 
 
-class _RichBar:
+class _RichBar(Bar):
     def __init__(self, progress: Any, total: int) -> None:
         self._progress, self._count, self._of = progress, 0, total
         self._task = progress.add_task("", total=None, count=f"0/{total}")
 
     def stage(self, text: str) -> None:
         """Set the text next to the bar."""
-        self._progress.update(self._task, description=text.translate(_CONTROL))
+        self._progress.update(self._task, description=printable(text))
 
     def expect(self, size: int) -> None:
         """Set the length of the bar."""
@@ -113,14 +100,14 @@ class _RichBar:
 
     def say(self, line: str) -> None:
         """Print above the bar."""
-        self._progress.console.print(line.translate(_CONTROL), markup=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def bar(total: int, *, quiet: bool) -> Iterator[Bar]:
     """A bar for ``total`` inputs on stderr if that is a terminal; rich is loaded only for this."""
     if quiet or not sys.stderr.isatty():
-        yield _NoBar(quiet)
+        yield Bar(quiet)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

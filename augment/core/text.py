@@ -176,6 +176,17 @@ def short(name: str, longest: int = LONGEST_NAME) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+#: what a terminal would obey: control codes, and those that turn the direction of text
+_CONTROL = {code: f"\\x{code:02x}" for code in range(32)}
+_CONTROL |= {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+_IN_LINES = {code: escape for code, escape in _CONTROL.items() if chr(code) not in "\n\t"}
+
+
+def printable(text: str, *, several_lines: bool = False) -> str:
+    """A text that no terminal obeys, in one line or as many as it has; JSON remains the same JSON."""
+    return text.translate(_IN_LINES if several_lines else _CONTROL)
+
+
 def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str:
     """``a, b and c``; of more than ``most``, the first and how many more."""
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]

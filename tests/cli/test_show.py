@@ -369,6 +369,20 @@ def test_an_excel_workbook(tmp_path: Path, augment: Augment) -> None:
     assert (tmp_path / "a.xlsx").read_bytes() == before
 
 
+def test_names_of_a_stranger_do_not_steer_the_terminal(tmp_path: Path, augment: Augment) -> None:
+    """Escapes, also of eight bits, texts that run backward, and a file's name of two lines."""
+    hostile = "\x1b]0;title\x07gemm\x9b31m\u202e\r"
+    trace = write_trace(tmp_path / "a\nb.json", launch(), kernel(hostile), op(hostile, 0, 9))
+    for command in (["diagnose"], ["show"], ["show", "--markdown"], ["show", "--json"], ["doctor"], []):
+        ended = augment(*command, trace)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e", "\r"} & {*ended.out, *ended.err}, command
+    (row,) = json.loads(augment("show", trace, "kernel_breakdown", "--json").out)["kernel_breakdown"]["rows"]
+    assert row["name"] == hostile
+    assert hostile in augment("show", trace, "kernel_breakdown", "--csv").out
+    assert augment("show", trace).lines[0].startswith("a\\x0ab.json: ")
+    assert augment("diagnose", trace).lines[0].endswith("a\\x0ab.json:")
+
+
 def test_ranks_are_told_in_the_steps_of_their_job(tmp_path: Path) -> None:
     for judged, means in (([2], ["20.000 ms", "20.000 ms"]), ([], ["20.000 ms", "15.000 ms"])):
         results = []

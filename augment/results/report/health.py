@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from augment.core.text import percent, period, time
+from augment.core.text import percent, period, printable, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
 from augment.writers.files import METRICS_SUFFIX, is_of_job
 
@@ -273,7 +273,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
 
 
 def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
-    name = "standard input" if report["input"] == "-" else report["input"]
+    name = "standard input" if report["input"] == "-" else printable(report["input"])
     title = name if report.get("rank") is None else f"rank {report['rank']}, {name}"
     yield plain(f"## {title}") if markdown else f"{title}:"
     yield ""
