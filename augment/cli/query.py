@@ -123,16 +123,18 @@ def _print_table(answer: QueryAnswer, limit: int) -> None:
         return
     rows = answer.rows[:limit] if limit else answer.rows
     numeric = [any(isinstance(row[place], int | float) for row in rows) for place in range(len(answer.columns))]
-    columns = [
-        TableColumn((name, ""), [_shown(row[place]) for row in rows], text=not numeric[place])
-        for place, name in enumerate(answer.columns)
+    shown = [
+        [
+            NULL if cell is None else f"{len(cell)} bytes" if isinstance(cell, bytes) else str(cell).replace("\n", "⏎")
+            for cell in row
+        ]
+        for row in rows
     ]
-    print_whole(columns)
+    print_whole(
+        [
+            TableColumn((name, ""), [row[place] for row in shown], text=not numeric[place])
+            for place, name in enumerate(answer.columns)
+        ]
+    )
     if limit and len(answer.rows) > limit:
         emit(f"… {counted(len(answer.rows) - limit, 'more row')} (--limit 0 shows all)")
-
-
-def _shown(cell: Cell) -> str:
-    if cell is None:
-        return NULL
-    return f"{len(cell)} bytes" if isinstance(cell, bytes) else str(cell).replace("\n", "⏎")
