@@ -70,11 +70,9 @@ def command(
             complain(str(no_trace(", ".join(inputs))))
         return failures[0].exit_code if failures else UnknownFormat.exit_code
     if form is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
-        from augment.job.rank_answers import OPEN_FOLDER
-
         named = f"augment open {shlex.quote(inputs[0])}"
         shown = [
-            {**report, "cures": [cure.replace(OPEN_FOLDER, named) for cure in report.get("cures", ())]}
+            {**report, "cures": [cure.replace("augment open FOLDER", named) for cure in report.get("cures", ())]}
             for report in shown
         ]
     lines: Iterable[str]
