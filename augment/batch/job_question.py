@@ -10,7 +10,6 @@ identifies the job results that its outputs show: if those are current, nothing 
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -338,9 +337,7 @@ def compare_ranks(
     digest = job_digest(result.hashes, request)
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
-    folders = {locations.parent(path) for _, path in ranks}
-    folder = folders.pop() if len(folders) == 1 else locations.common([*map(locations.absolute, folders)])
-    said = [*result.verdict.text, *(f"→ {cure}" for cure in cures(result, folder=shlex.quote(folder)))]
+    said = [*result.verdict.text, *(f"→ {cure}" for cure in cures(result))]
     return Conclusion(files, tracks, said, digest, result.verdict.joined, notes, result, result.telling())
 
 

@@ -70,11 +70,9 @@ def command(
             complain(str(no_trace(", ".join(inputs))))
         return failures[0].exit_code if failures else UnknownFormat.exit_code
     if form is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
-        named = f"augment open {shlex.quote(inputs[0])}"
-        shown = [
-            {**report, "cures": [cure.replace("augment open FOLDER", named) for cure in report.get("cures", ())]}
-            for report in shown
-        ]
+        from augment.job.rank_answers import in_folder
+
+        shown = [{**report, "cures": in_folder(report.get("cures", ()), inputs[0])} for report in shown]
     lines: Iterable[str]
     if form == "json":
         lines = map(json_of, shown)
@@ -87,13 +85,9 @@ def command(
         for line in _next("-" if spooled else inputs[0], has_page=has_page):
             say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
-    return 1 if failures or failed else DONE_IN_PART if any(map(_is_cut_off, shown)) else 0
-
-
-def _is_cut_off(report: Report) -> bool:
-    """Whether the file was read in part alone."""
-    rows = (row for row in report["rows"] if row["rule"] == "partial_recording")
-    return any(row["figures"].get("problem") == "truncated" for row in rows)
+    partial = (row for report in shown for row in report["rows"] if row["rule"] == "partial_recording")
+    cut_off = any(row["figures"].get("problem") == "truncated" for row in partial)
+    return 1 if failures or failed else DONE_IN_PART if cut_off else 0
 
 
 def _next(path: str, *, has_page: bool) -> Iterator[str]:

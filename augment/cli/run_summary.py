@@ -192,11 +192,16 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
 
 def verdicts(concluded: Sequence[Concluded]) -> Iterator[str]:
     """The sentences about each job."""
+    from augment.job.rank_answers import in_folder
+
     names = _names_of_jobs([each.job for each in concluded])
     for each, name in zip(concluded[:SHOWN], names, strict=False):
         if len(concluded) > 1:
             yield f"{name}:"
-        yield from (f"  {sentence}" if len(concluded) > 1 else sentence for sentence in each.verdict)
+        folders = {locations.parent(member.input.path) for member in each.job.members}
+        folder = folders.pop() if len(folders) == 1 else locations.common([*map(locations.absolute, folders)])
+        said = in_folder(each.verdict, folder)
+        yield from (f"  {sentence}" if len(concluded) > 1 else sentence for sentence in said)
 
 
 def _names_of_jobs(jobs: Sequence[Job]) -> list[str]:

@@ -9,8 +9,9 @@ traces.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -224,9 +225,8 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
 Problems = dict[str, dict[str, Any]]  #: what rules found on a rank, as rows of its diagnosis, by rule
 
 
-def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}), folder: str = "FOLDER") -> list[str]:
+def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({})) -> list[str]:
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
-    The ``folder`` of its traces, as a command takes it, is for their metrics a word, as they do not know where that is.
 
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
     would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait
@@ -254,7 +254,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             looked_at = "looked at " if len(asked) < count else ""
             named = rank_names([answer.summaries[most]])[0]
             some = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {named} most"
-            return [f"{some}: {problem['title']}{_place(answer.summaries[most], problem, folder)}", problem["advice"]]
+            return [f"{some}: {problem['title']}{_place(answer.summaries[most], problem)}", problem["advice"]]
         return []
     of_late = asked.pop(late[0])
     usual = {
@@ -277,17 +277,26 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             problem = of_late[rule]
             more = row.gain_ns is not None and (problem["saved_ns"] or 0) * steps > _MORE * row.gain_ns
             who = f"{name}, by its own trace" if more else name  # the job gains what the verdict says
-            place = _place(answer.summaries[late[0]], problem, folder)
+            place = _place(answer.summaries[late[0]], problem)
             return [*way, f"{who}: {problem['title']}{place}", problem["advice"]]
     return way
 
 
-def _place(summary: RankSummary, problem: dict[str, Any], folder: str) -> str:
+_OPEN_FOLDER = "augment open FOLDER"  #: of a job, whose metrics do not know where its traces are
+
+
+def in_folder(lines: Iterable[str], folder: str) -> list[str]:
+    """The lines with the folder of the job's traces in their commands."""
+    named = shlex.join(["augment", "open", folder])
+    return [line.replace(_OPEN_FOLDER, named) for line in lines]
+
+
+def _place(summary: RankSummary, problem: dict[str, Any]) -> str:
     """Where a rank's finding can be seen; empty if that is not known."""
     if summary.rank is None or problem.get("start_ns") is None:
         return ""
     at = period(problem["start_ns"], problem["dur_ns"])
-    return f"; see it: `augment open {folder} --rank {summary.rank} --at {at}`"
+    return f"; see it: `{_OPEN_FOLDER} --rank {summary.rank} --at {at}`"
 
 
 def problems_of(outcome: Outcome) -> Problems:

@@ -12,6 +12,7 @@ import pytest
 import augment
 from augment.core.annotations import SliceTrack
 from augment.core.findings import Findings, Skipped
+from augment.core.text import words_of
 from augment.core.trace import Trace
 from augment.diagnosis.rule import Fine, Found, NotApplicable
 from augment.diagnosis.rules import network_setup
@@ -206,7 +207,7 @@ def test_what_a_log_shows_of_the_network(tmp_path: Path) -> None:
     sockets = checked(tmp_path, nodes.format(2), "Using network Socket", "NCCL_IB_DISABLE set by environment to 1.")
     assert isinstance(sockets, Found)
     assert isinstance(sockets.seen, network_setup.NetworkSetup)
-    assert (sockets.seen.problems, sockets.seen.settings) == (["sockets"], ["NCCL_IB_DISABLE=1"])
+    assert (sockets.seen.problems, sockets.seen.settings) == (["sockets"], {"NCCL_IB_DISABLE": "1"})
     assert isinstance(checked(tmp_path, nodes.format(1), "Using network Socket"), Fine)  # nobody sends by it
     assert isinstance(checked(tmp_path, nodes.format(2), "Using network IB"), Fine)
     pattern = "Pattern 4, crossNic 0, nChannels 2, bw 12.0/12.0, type {}/PIX, sameChannels 1"
@@ -215,9 +216,14 @@ def test_what_a_log_shows_of_the_network(tmp_path: Path) -> None:
     assert isinstance(bridge, Found)
     assert bridge.seen.figures["problems"] == ["host_bridge"]
     channels = "1 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer"
-    few = checked(tmp_path, nodes.format(1), pattern.format("NVL"), channels)
-    assert isinstance(few, Found)
-    assert few.seen.figures["problems"] == ["few_channels"]
+    for setting, advice in (
+        ("NCCL_TOPO_FILE set by environment to /a/t.xml", "Unset or correct NCCL_TOPO_FILE (it is /a/t.xml)"),
+        ("NCCL_DEBUG set by environment to INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH shows what limits them"),
+    ):
+        few = checked(tmp_path, nodes.format(1), pattern.format("NVL"), channels, setting)
+        assert isinstance(few, Found)
+        assert few.seen.figures["problems"] == ["few_channels"]
+        assert few.seen.advice(words_of("nvidia")).startswith(advice)
 
 
 def test_a_log_alone_says_how_ranks_are_joined(tmp_path: Path) -> None:

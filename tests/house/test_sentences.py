@@ -172,7 +172,7 @@ SAMPLES: list[Seen] = [
             "PHB",
             1,
             ["socket.cc:12 Connection closed"],
-            ["NCCL_IB_DISABLE=1"],
+            {"NCCL_IB_DISABLE": "1"},
             ranks,
             len(ranks) == 1,
             [("AllReduce", 4000), ("AllGather", 10**6)],

@@ -445,7 +445,7 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         of_ranks = "\n".join(lines_of(reports, markdown=False, brief=True))
         assert f": augment open {reports[rank]['input']} --at {at}\n" in of_ranks
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
-        ran = CliRunner().invoke(group, ["run", str(folder), "-o", str(tmp_path / "out")])
+        ran = CliRunner().invoke(group(), ["run", str(folder), "-o", str(tmp_path / "out")])
         assert f"→ Rank {rank}: {grave[0]['title']}{place.replace('FOLDER', str(folder))}\n" in ran.output
 
 

@@ -229,6 +229,11 @@ def test_it_is_found_beside_its_trace(tmp_path: Path) -> None:
     write_snapshot(tmp_path / "snapshot.pickle", training(START_US).snapshot())
     assert Evidence().near(str(trace), None, None).paths == {"memory_snapshot": str(tmp_path / "snapshot.pickle")}
     assert Evidence().near(str(trace), None, 2).paths == {}
+    for other in (beside, tmp_path / "nccl-fault.log"):  # no traces themselves
+        other.write_bytes(
+            beside.read_bytes() if other == beside else b"step 1\nn0:7:9 [0] NCCL INFO Using network IB\n"
+        )
+        assert Evidence().near(str(other), None, None).paths == {}
 
 
 def test_pieces_of_a_file_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ That ranks differ is only said where lost lines are unlikely to be the reason: w
 and what follows is equal again; where no majority agrees, this holds for both sides. So a rank that leaves one of many
 equal collectives out is not seen here; dumps of the flight recorder tell that.
 
-**What to do**: the advice names the setting; ``NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET`` shows why NCCL chose so.
+**What to do**: the advice names the setting, if the log says that the environment has it;
+``NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,NET`` shows why NCCL chose so.
 """
 
 from __future__ import annotations
@@ -33,12 +34,21 @@ _ADVICE: dict[Problem, str] = {
     "depends on the data or the rank; TORCH_DISTRIBUTED_DEBUG=DETAIL names the call",
     "low_bandwidth": "Measure the links alone with nccl-tests; if they are as slow there, NCCL_DEBUG_SUBSYS=INIT,GRAPH "
     "shows the paths; if not, ranks that wait for each other, or kernels beside them, take the time",
-    "rings": "Unset NCCL_ALGO, or try NCCL_ALGO=Tree for little data; put small all-reduces together",
-    "sockets": "Let NCCL find the network: unset NCCL_IB_DISABLE and NCCL_NET, load the vendor's plugin, mount "
-    "/dev/infiniband into the container, name the interface by NCCL_IB_HCA",
+    "rings": "Try NCCL_ALGO=Tree for little data; put small all-reduces together",
+    "sockets": "Let NCCL find the network: load the vendor's plugin, mount /dev/infiniband into the container, name "
+    "the interface by NCCL_IB_HCA",
     "host_bridge": "Allow peer access: switch ACS off, set NCCL_P2P_LEVEL, place the ranks on devices that are joined",
-    "few_channels": "Unset NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS, which limit what the links carry",
+    "few_channels": "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH shows what limits them: a setting of the environment, or the "
+    "topology that NCCL found; nvidia-smi nvlink --status shows links that are down",
     "warnings": "Read the lines of NCCL's log; the first warning is often the cause of those after it",
+}
+#: the settings that force such a choice
+_SHAPE = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")
+_FORCING: dict[Problem, tuple[str, ...]] = {
+    "rings": ("NCCL_ALGO",),
+    "sockets": ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN"),
+    "host_bridge": _SHAPE,
+    "few_channels": ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", *_SHAPE),
 }
 
 
@@ -52,7 +62,7 @@ class NetworkSetup(rule.Seen, frozen=True):
     path: str
     channel_count: int
     warnings: list[str]
-    settings: list[str]
+    settings: dict[str, str]  #: of the environment
     differing_ranks: list[int]
     has_majority: bool  #: whether most ranks agree on another collective
     differing: list[tuple[str, int]]  #: kind and bytes, the commonest first
@@ -78,11 +88,15 @@ class NetworkSetup(rule.Seen, frozen=True):
         return f"{text.counted(self.communicator_count, 'NCCL communicator')} over {self.network or 'devices alone'}"
 
     def advice(self, words: text.Words) -> str:
-        return _ADVICE[self.problems[0]]
+        problem = self.problems[0]
+        forcing = [
+            f"{name} (it is {self.settings[name]})" for name in _FORCING.get(problem, ()) if name in self.settings
+        ]
+        return f"Unset or correct {text.listed(forcing)} in the environment" if forcing else _ADVICE[problem]
 
     def evidence(self, words: text.Words) -> list[str]:
         more = [self.title_of(problem) for problem in self.problems[1:]]
-        set_to = [f"set by the environment: {setting}" for setting in self.settings]
+        set_to = [f"set by the environment: {name}={value}" for name, value in self.settings.items()]
         return [*more, *set_to, *(text.short(warning, 200) for warning in self.warnings[:3])]
 
     def title_of(self, problem: Problem) -> str:
@@ -129,7 +143,7 @@ def check(trace: Trace) -> rule.Answer:
         setup.path,
         setup.channel_count,
         list(setup.warnings),
-        list(setup.settings),
+        setup.settings,
         list(differing.ranks) if differing else [],
         differing is not None and differing.has_majority,
         list(differing.collectives) if differing else [],

@@ -230,7 +230,7 @@ class NetworkOfLog(Struct, frozen=True):
     joins_directly: bool  #: whether NVLink joins some devices
     channel_count: int  #: the fewest of a communicator inside a node, 0 where not logged
     warnings: tuple[str, ...]  #: what NCCL warned of
-    settings: tuple[str, ...]  #: of the environment, of those that choose a path, algorithm or channels
+    settings: dict[str, str]  #: of the environment, of those that choose a path, algorithm or channels
     differing: DifferingRanks | None  #: ranks that do not enqueue what the others do
     rings: RingsOfLittle | None  #: rings for little data among many ranks
     reached: tuple[ReachedBandwidth, ...]  #: inside a node, by size of the group
@@ -257,7 +257,7 @@ def transport_of_two(trace: Trace, group: Group) -> str:
 
 _MOST_HOSTS = 2048  #: whose names are compared
 _SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC")
-_SETTINGS = ("IB_DISABLE", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "IB_HCA", "SOCKET_IFNAME")
+_SETTINGS = ("IB_", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "_IFNAME", "TOPO_FILE", "GRAPH_FILE")
 
 
 @derived(until="diagnosis")
@@ -301,12 +301,12 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
         any(kind in types for kind in ("NVL", "NVB")),
         min((each.channels or 0 for each in inside if each.channels), default=0),
         tuple(warning for log in logs for warning, _ in log.warnings.most_common()),
-        tuple(
-            f"{name}={value}"
+        {
+            name: value
             for log in logs
             for name, value in log.environment.items()
             if any(part in name for part in _SETTINGS)
-        ),
+        },
         _differing(attached.logs if attached else (), {each.identity for each in communicators}),
         rings,
         tuple(_reached(trace, communicators)),

@@ -67,7 +67,8 @@ class Evidence(Struct, frozen=True):
 
     def near(self, trace: str, rank: int | None, world_size: int | None) -> Evidence:
         """These files and, of kinds that none is given of, those that lie beside the file ``trace`` of this rank under
-        a usual name and begin as such a file does. Names without a placeholder are for a job of one rank."""
+        a usual name and begin as such a file does. Names without a placeholder are for a job of one rank. What is such
+        a file itself, and given as an input, has nothing beside it."""
         if trace in self.of_traces:
             return Evidence({**self.given, **self.of_traces[trace]})
         stem = os.path.basename(trace).split(".")[0]
@@ -82,7 +83,13 @@ class Evidence(Struct, frozen=True):
                 if os.path.isfile(path) and begins_as(path) == kind:
                     known[kind.name] = path
                     break
-        return Evidence({**self.given, **known}) if known else self
+        if not known:
+            return self
+        from augment.readers import READERS, recorded
+
+        head = _head(trace)
+        is_trace = any(reader.recognizes(head) for reader in READERS if reader is not recorded)
+        return Evidence({**self.given, **known}) if is_trace and not recorded.recognizes(head) else self
 
     def state(self, rank: int | None) -> str:
         """A text that changes when a file of ``rank`` changes; empty without files."""
@@ -156,13 +163,14 @@ def begins_as(path: str) -> Kind | None:
     Raises:
         InputError: the file cannot be read.
     """
+    return kind_of(_head(path))
+
+
+def _head(path: str) -> bytes:
     from augment.readers.containers import at_least, open_text
 
     with open_text(path) as text:
-        return kind_of(at_least(text, _HEAD))
-
-
-_HEAD = 4096
+        return at_least(text, 4096)
 
 
 def path_of(path: str, rank: int | None) -> str:

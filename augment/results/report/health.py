@@ -126,10 +126,10 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     Where the job is known, the reports on its ranks say what it tells.
     """
     from augment.batch.jobs import role_in
+    from augment.core.jsontext import storable
     from augment.job.answer import answer
-    from augment.job.rank_answers import rank_answer
+    from augment.job.rank_answers import cures, rank_answer
     from augment.job.roles import together
-    from augment.job.sidecar import document
     from augment.results.sidecars import in_job
     from augment.writers.files import TOLD
 
@@ -150,8 +150,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
             pipelines.setdefault(home, {}).setdefault(role, []).append(result)
         if len(ranks) < 2:
             continue
-        job = document(result, os.path.basename(os.path.abspath(folder)))
-        name = f"job {job['source']['name']}, {len(ranks)} traces"
+        name = f"job {storable(os.path.basename(os.path.abspath(folder)))}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
             answered = rank_answer(result, member)
             if answered.verdict:
@@ -163,9 +162,8 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 known = in_job(alone)
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
             rank["rank"] = result.summaries[member].rank
-        said, cures = job["verdict"]["text"], job["verdict"]["cures"]
-        joined = job["verdict"]["joined"]
-        yield {"input": name, "verdict": said, "rows": job_findings(result), "cures": cures, "joined": joined}
+        judged, rows, todo = result.verdict, job_findings(result), cures(result)
+        yield {"input": name, "verdict": list(judged.text), "rows": rows, "cures": todo, "joined": judged.joined}
     for home, of_role in pipelines.items():
         roles_of_home = together(of_role)
         for (_, role, at), ranks in folders.items():
