@@ -308,7 +308,7 @@ class _Command:
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
             blocks = summary(self._results), jobs(self._chosen.inputs, self._results, self._concluded)
-            for lines in (*blocks, next_steps(self._results, self._job_files), verdicts(self._concluded)):
+            for lines in (verdicts(self._concluded), *blocks, next_steps(self._results, self._job_files)):
                 for line in lines:
                     say(line)
         for result in failed:

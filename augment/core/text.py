@@ -193,6 +193,14 @@ def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str
     return f" {conjunction} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
 
 
+_PARALLEL = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "sp": "sequence", "ep": "expert"}
+
+
+def parallelism(dimension: str) -> str:
+    """``data parallelism`` of ``dp``; any other name as it is."""
+    return f"{_PARALLEL[dimension]} parallelism" if dimension in _PARALLEL else dimension
+
+
 def ranges_text(numbers: Sequence[int]) -> str:
     """Ascending numbers as ranges: ``0-3, 8``."""
     runs: list[list[int]] = []

@@ -241,7 +241,7 @@ def test_a_rank_is_told_by_its_job(tmp_path: Path, augment: Augment) -> None:
         page = ("--markdown",) if command == "report" else ()
         lines = [line.strip() for line in augment(command, tmp_path / "out" / "rank0.metrics.json", *page).lines]
         text = "\n".join(lines)
-        assert "Its job: Rank 1 delays the other two in dp by " in text
+        assert "Its job: Rank 1 delays the other two in data parallelism by " in text
         waits = re.search(
             r"does no work and only waits for other ranks for .* ms per step \((\d+) %\), 100 % of it for rank 1",
             text,

@@ -214,7 +214,7 @@ def test_ranks_of_several_nodes_that_are_equally_late(shared_traces: Path, tmp_p
         (tmp_path / f"rank{rank:02}.json").write_text(text)
     verdict = job(sorted(tmp_path.glob("*.json"))).verdict
     assert [row.ranks for row in verdict.rows] == [[1, 9]]
-    late = "Ranks 1 and 9 (local rank 1 of all 2 nodes) delay the others in dp by 10.6 ms per step (24 %) each"
+    late = "Ranks 1 and 9 (local rank 1 of all 2 nodes) delay the others in data parallelism by 10.6 ms"
     assert verdict.text[0].startswith(late)
     assert not re.search(r"take (\S+ ms) instead of \1", " ".join(verdict.text))
 

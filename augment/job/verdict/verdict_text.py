@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations
 from augment.core import column
 from augment.core.attachments import Cause, Reason, Where
-from augment.core.text import counted, percent, percents, spelled, three_digits
+from augment.core.text import counted, parallelism, percent, percents, spelled, three_digits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import nodes
@@ -66,7 +66,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     else:
         after = f"the job would take {three_digits(time_ns - gain)}{less} instead of {three_digits(time_ns)}"
     after += f" (\u2212{percent(gain / time_ns)})"
-    where = f" in {row.dimension}" if row.dimension else ""
+    where = f" in {parallelism(row.dimension)}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
         links = row.figures.get("links", [])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from augment.core.text import percent, short, size, time
+from augment.core.text import parallelism, percent, ranges_text, short, size, three_digits, time
 from augment.results.report import charts
 from augment.results.report.sections import (
-    Chart,
     Document,
     Row,
     Section,
@@ -22,17 +21,6 @@ from augment.results.report.sections import (
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 40
-_LEAST = 0.005  #: ranks that are charged less, of the most, are in the table alone
-_MEANWHILE = (
-    "What late ranks did while others waited. It is not yet the cause: after a stall of its host, a device does its "
-    "usual work, only later."
-)
-_CAUSES = {
-    "gpu": "; the cause is its work on the GPU",
-    "compute": "; the cause is its work on the GPU",
-    "host": "; the cause is its host",
-    "queued": "; the cause is launched work that did not start",
-}
 #: parts of what a rank is charged with in the verdict
 _CHARGED = {
     "compute": ("computing", charts.BLUE),
@@ -41,17 +29,9 @@ _CHARGED = {
     "before_recording": ("before the recording", charts.SKY),
     "unknown": ("unknown", charts.GREY),
 }
+_CURED = ("saved", charts.GREEN)
 _LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
-LEADS = {
-    "compute_ns": ("computing", charts.BLUE),
-    "communication_ns": ("communicating", charts.VERMILION),
-    "memory_ns": ("copying", charts.PURPLE),
-    "host_ns": ("idle, nothing launched", charts.ORANGE),
-    "queued_ns": ("idle, work queued", charts.YELLOW),
-    "before_ns": ("before the recording", charts.SKY),
-    "unknown_ns": ("unknown", charts.GREY),
-}
 ON_PATH = {
     "compute_ns": ("computing", charts.BLUE),
     "communication_ns": ("communicating", charts.VERMILION),
@@ -59,7 +39,6 @@ ON_PATH = {
     "memory_ns": ("copying", charts.PURPLE),
     "idle_ns": ("idle", charts.ORANGE),
 }
-_DIMENSIONS = {"dp": "data parallel", "tp": "tensor parallel", "pp": "pipeline parallel", "cp": "context parallel"}
 BUBBLE = {
     "theory_ns": ("bubble of the schedule", charts.SKY),
     "imbalance_ns": ("stages differ", charts.BLUE),
@@ -97,51 +76,36 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
 
 
 def stragglers(sidecar: Sidecar) -> Section:
-    """Who comes late to collectives, and what it did meanwhile."""
-    rows = sorted(rows_of(sidecar, "stragglers"), key=lambda row: -(row["after_the_others_ns"] or 0))
-    charged = [row for row in rows if row["after_the_others_ns"]]
-    if not charged:
-        return Section("Who comes late")
-    worst = charged[0]
-    whole = sum(row["after_the_others_ns"] for row in charged)
-    causes = {row["rank"]: row["cause"] for row in sidecar.get("verdict", {}).get("rows", ())}
-    because = _CAUSES.get(causes.get(worst["rank"], worst["cause"]), "")
-    alike = causes.get(None) == "shared" and worst["rank"] not in causes
-    most = sum(row["after_the_others_ns"] for row in charged if row["rank"] == worst["rank"])
-    first = "The hosts of all ranks are slow alike, which matters more. " if alike else ""
-    lead = (
-        f"{first}{_rank(worst).capitalize()} accounts for {percent(most / whole)} of the time in which others wait for "
-        f"one rank alone{because}."
-    )
-    bars = [
-        charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
-        for row in charged[:_MOST_BARS]
-        if row["after_the_others_ns"] >= _LEAST * worst["after_the_others_ns"]
-        for name, (label, _) in LEADS.items()
-        if row.get(name)
-    ]
-    used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
-    x_title = "others waited, in all steps together (ms)"
-    chart = charts.stacked("stragglers", _MEANWHILE, bars, y="rank", x_title=x_title, parts=used)
-    tables = [made_table("stragglers", "Late ranks", rows, by="after_the_others_ns")]
-    return Section("Who comes late", lead, [*charges(sidecar), chart], tables)
-
-
-def charges(sidecar: Sidecar) -> Iterator[Chart]:
-    """What the verdict charges ranks with, by cause."""
+    """Who comes late, in the verdict's figures; how long others waited for each rank is in the table."""
+    rows = [row for row in rows_of(sidecar, "stragglers") if row["after_the_others_ns"]]
     named = [row for row in sidecar.get("verdict", {}).get("rows", ()) if row.get("figures", {}).get("causes_ns")]
-    bars = [
-        charts.part(_rank(row), _CHARGED[cause][0], ns / (row["figures"].get("step_count") or 1))
-        for row in named
-        for cause, ns in row["figures"]["causes_ns"].items()
-        if ns > 0
-    ]
-    if bars:
-        steps = named[0]["figures"].get("step_count")
-        text = "By how much longer a late rank's own work takes than its peers', by cause, as the verdict says."
-        used = {label: colour for label, colour in _CHARGED.values() if any(bar["part"] == label for bar in bars)}
-        x_title = f"more than its peers{' per step' if steps else ''} (ms)"
-        yield charts.stacked("causes_of_delay", text, bars, y="rank", x_title=x_title, parts=used)
+    waits = "How long others waited for each rank alone, in all steps together"
+    tables = [made_table("stragglers", waits, rows, by="after_the_others_ns", folded=bool(named))] if rows else []
+    if not named:
+        lead = "The verdict holds no rank responsible: what others waited for each is small, or no cure would save it."
+        return Section("Who comes late", lead if rows else "", (), tables)
+    bars: list[Row] = []
+    said = []
+    for row in named:
+        steps = row["figures"].get("step_count") or 1
+        who = f"ranks {ranges_text(row['ranks'])}" if row.get("ranks") else _rank(row)
+        bars += [
+            charts.part(who, _CHARGED[cause][0], ns / steps) for cause, ns in row["figures"]["causes_ns"].items() if ns
+        ]
+        gain = (row["gain_ns"] or 0) / steps
+        bars += [charts.part(f"curing {who}", _CURED[0], gain)] if gain > 0 else []
+        saved = f"; at the median's speed that would save {three_digits(gain)}" if gain > 0 else ""
+        said.append(f"{who} by {three_digits(row['charged_ns'] / steps)}{saved}")
+    per_step = " per step" if named[0]["figures"].get("step_count") else ""
+    lead = f"Late{per_step}: {', '.join(said)}."
+    text = "By how much longer a late rank's own work takes than its peers', by cause, and how much a cure would save: "
+    used = {
+        label: colour for label, colour in (*_CHARGED.values(), _CURED) if any(bar["part"] == label for bar in bars)
+    }
+    chart = charts.stacked(
+        "causes_of_delay", f"{text}the verdict's figures.", bars, y="rank", x_title=f"time{per_step} (ms)", parts=used
+    )
+    return Section("Who comes late", lead, [chart], tables)
 
 
 def heat(sidecar: Sidecar) -> Section:
@@ -263,9 +227,8 @@ def dimensions(sidecar: Sidecar) -> Section:
     largest = max(rows, key=lambda row: row["exposed_ns"] or 0)
     exposed = time(largest["exposed_ns"] or 0)
     unknown = largest["dimension"] == "unknown"
-    name = largest["dimension"]
-    named = f"{name} ({_DIMENSIONS[name]})" if name in _DIMENSIONS else name
-    which = "Collectives of unknown dimension have" if unknown else f"{named} has"
+    name = parallelism(largest["dimension"])
+    which = "Collectives of unknown dimension have" if unknown else f"{name[0].upper()}{name[1:]} has"
     lead = f"{which} the most exposed communication: {exposed}, all ranks together."
     titles = {
         "parallel_dimensions": "Dimensions, and how they are known",

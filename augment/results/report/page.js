@@ -26,7 +26,9 @@ function shown(name, value) {
   return `${grouped(Number((value / scale).toPrecision(4)))} ${word}`;
 }
 
+const WORDS = { robust_z: "deviation (robust z)", meanwhile: "did meanwhile", meanwhile_ratio: "share of that", after_the_others_ns: "others waited", p: "p-value" };
 function heading(name) {
+  if (name in WORDS) return WORDS[name];
   const unit = unitOf(name);
   if (/_ratio$/.test(name)) return name.replace(/_ratio$/, name === "time_ratio" || name === "gpu_ratio" ? " share" : "").replaceAll("_", " ") + (name.endsWith("time_ratio") || name.endsWith("gpu_ratio") ? "" : " (%)");
   return (unit && unit[1] !== "bytes" ? name.replace(unit[0], (text) => (text.startsWith("_") ? "" : text)) : name).replaceAll("_", " ");
@@ -49,14 +51,47 @@ function element(tag, text, attributes = {}) {
   return made;
 }
 
+const narrow = window.matchMedia("(max-width: 45rem)");
+// The column that tells rows apart, the first of those that do it about best, comes first and stays in sight; what all
+// rows have in common is said once
+function arranged(table, numeric) {
+  const all = table.columns.map((_, at) => at);
+  const different = all.map((at) => new Set(table.rows.map((row) => row[at])).size);
+  const shared = table.rows.length > 1 ? all.filter((at) => different[at] === 1) : [];
+  const rest = all.filter((at) => !shared.includes(at));
+  const names = rest.filter((at) => !numeric[at] && !/shapes$|path$|evidence|reason/.test(table.columns[at]));
+  const key = names.find((at) => 2 * different[at] >= Math.max(...names.map((each) => different[each])));
+  const others = rest.filter((at) => at !== key);
+  const late = (at) => !numeric[at] && !IDENTITIES.has(table.columns[at]);
+  if (narrow.matches) others.sort((a, b) => late(a) - late(b));  // on a phone figures come before texts
+  return [key === undefined ? rest : [key, ...others], shared];
+}
+
 function fill(details, name, table) {
   const numeric = table.columns.map((column, at) => !IDENTITIES.has(column) && table.rows.some((row) => typeof row[at] === "number"));
   const at_unit = table.columns.indexOf("unit");
+  const cell_of = (row, at) => shown(IN_ROWS_UNIT.has(table.columns[at]) && at_unit >= 0 ? table.columns[at] + (SUFFIXES[row[at_unit]] ?? "") : table.columns[at], row[at]);
   const title = details.querySelector("summary").firstChild.textContent;
   const search = element("input", null, { type: "search", placeholder: "filter rows", "aria-label": `filter rows of ${title}` });
   const csv = element("button", "download CSV", { type: "button" });
   const tools = element("div", null, { class: "tools" });
-  tools.append(search, csv);
+  csv.onclick = () => download(name, table);
+  if (table.rows.length === 1) {
+    const list = element("dl", null, { class: "one" });
+    table.columns.forEach((column, at) => {
+      const pair = element("div", null, { title: table.about[at] ?? "" });
+      pair.append(element("dt", heading(column)), element("dd", cell_of(table.rows[0], at)));
+      list.append(pair);
+    });
+    tools.append(csv);
+    details.append(list, tools);
+    return;
+  }
+  const [columns, shared] = arranged(table, numeric);
+  const hint = element("span", null, { class: "small", "aria-live": "polite" });
+  tools.append(search, csv, hint);
+  const same = shared.map((at) => `${heading(table.columns[at])} ${cell_of(table.rows[0], at)}`).join(" · ");
+  const about = element("p", same && `In all rows: ${same}`, { class: "small" });
   const head = element("tr", null);
   const body = element("tbody", null);
   let order = null;
@@ -70,38 +105,47 @@ function fill(details, name, table) {
     }
     body.replaceChildren(...rows.map((row) => {
       const line = element("tr", null);
-      row.forEach((cell, at) => {
+      columns.forEach((at) => {
+        const cell = row[at];
         const long = typeof cell === "string" && cell.length > 40;
-        const column = IN_ROWS_UNIT.has(table.columns[at]) && at_unit >= 0 ? table.columns[at] + (SUFFIXES[row[at_unit]] ?? "") : table.columns[at];
-        const made = element("td", shown(column, cell), { class: numeric[at] ? "number" : long ? "text" : "" });
-        if (numeric[at] && cell !== null) made.title = `${cell.toLocaleString("en-US", { maximumFractionDigits: 9 })} ${unitOf(column)?.[1] ?? ""}`;
+        const made = element("td", null, { class: numeric[at] ? "number" : long ? "text" : "" });
+        made.append(element("span", cell_of(row, at)));
+        if (numeric[at] && cell !== null) made.title = `${cell.toLocaleString("en-US", { maximumFractionDigits: 9 })} ${unitOf(table.columns[at])?.[1] ?? ""}`;
         line.append(made);
       });
       return line;
     }));
   };
-  table.columns.forEach((column, at) => {
+  columns.forEach((at) => {
+    const column = table.columns[at];
     const cell = element("th", null, { scope: "col", class: numeric[at] ? "number" : "", "aria-sort": "none" });
-    const button = element("button", heading(column), { type: "button", title: `sort by ${column}` });
+    const button = element("button", heading(column), { type: "button", title: table.about[at] ?? `sort by ${column}` });
     button.onclick = () => {
       order = [at, order && order[0] === at ? -order[1] : numeric[at] ? -1 : 1];
       head.querySelectorAll("th").forEach((other) => other.setAttribute("aria-sort", "none"));
       cell.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
+      if (table.about[at]) about.textContent = `${heading(column)}: ${table.about[at]}`;
       draw();
     };
     cell.append(button);
     head.append(cell);
   });
   search.oninput = draw;
-  csv.onclick = () => download(name, table);
   const made = element("table", null);
   const caption = element("thead", null);
   caption.append(head);
   made.append(caption, body);
   const scroll = element("div", null, { class: "scroll", tabindex: "0", role: "region", "aria-label": `table: ${title}` });
   scroll.append(made);
-  details.append(tools, scroll);
+  details.append(tools, about, scroll);
   draw();
+  const counted = () => {
+    const end = scroll.getBoundingClientRect().right + 8;
+    const hidden = [...head.children].filter((cell) => cell.getBoundingClientRect().right > end).length;
+    hint.textContent = hidden ? `${hidden} of ${columns.length} columns to the right →` : "";
+  };
+  scroll.addEventListener("scroll", counted, { passive: true });
+  new ResizeObserver(counted).observe(scroll);
 }
 
 for (const [name, table] of Object.entries(data.tables)) {

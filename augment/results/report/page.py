@@ -232,7 +232,8 @@ def _where(row: Any, opened: str) -> Iterator[str]:
 
 def _columns(table: ReportTable) -> dict[str, Any]:
     names = list(table.rows[0]) if table.rows else []
-    return {"columns": names, "rows": [[row.get(name) for name in names] for row in table.rows]}
+    rows = [[row.get(name) for name in names] for row in table.rows]
+    return {"columns": names, "about": [table.about.get(name) for name in names], "rows": rows}
 
 
 def _charts_script() -> str:

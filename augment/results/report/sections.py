@@ -9,8 +9,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from augment.core.findings import columns_of
 from augment.core.text import counted, exact_time, listed, percent, unmangled
 from augment.diagnosis.wording import heading as in_words
+from augment.results.sidecars import row_types
 
 Row = Mapping[str, Any]
 
@@ -32,6 +34,12 @@ class ReportTable(Struct, frozen=True):
     rows: Sequence[Row]
     total: int
     folded: bool = False
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """What its columns mean; nothing of a table that the report makes itself."""
+        row = row_types().get(self.name)
+        return {} if row is None else {each.name: each.doc for each in columns_of(row)}
 
 
 class Section(Struct, frozen=True):

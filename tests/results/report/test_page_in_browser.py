@@ -98,7 +98,7 @@ def _document(kind: str, outputs: Path, scratch: Path) -> Document:  # noqa: F81
 def _sorts_and_filters(seen: Any) -> None:
     table = seen.locator("#table-kernel_breakdown")
     table.locator("th button", has_text="name").first.click()
-    names = table.locator("tbody tr td:nth-child(6)").all_inner_texts()
+    names = table.locator("tbody tr td:first-child").all_inner_texts()
     assert names == sorted(names)
     table.locator("input").fill("nccl")
     assert 0 < table.locator("tbody tr").count() < len(names)
@@ -116,6 +116,7 @@ def _fits_a_phone(seen: Any) -> None:
     )
     assert [width for width in widest if 0 <= width < 100] == []
     assert max(widest) > 200
+    assert "columns to the right" in seen.locator(".tools .small").first.inner_text()
 
 
 def _serious(seen: Any) -> list[str]:

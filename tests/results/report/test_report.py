@@ -25,7 +25,7 @@ from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_diff import waterfall
-from augment.results.report.of_job import ON_PATH, charges, heat
+from augment.results.report.of_job import ON_PATH, heat, stragglers
 from augment.results.report.of_job import document as of_job
 from augment.results.report.of_job import path as path_of_job
 from augment.results.report.of_trace import (
@@ -208,16 +208,15 @@ def test_nothing_is_fetched(outputs: Path) -> None:
 
 def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     document = document_of(str(outputs / "job.metrics.json"), no_trace)
-    assert document.subject == "job"
     assert {"Who comes late", "Ranks and steps", "Communication"} & {section.title for section in document.sections}
     ways = [{"step": step, "rank": 1, "path_ns": 5, **dict.fromkeys(ON_PATH, 0)} for step in (10, None)]
     (table,) = path_of_job({"analyses": {"cross_rank_critical_path": {"rows": ways}}}).tables
     assert [each["step"] for each in table.rows] == [10]  # one step is the whole
-    row = {"rank": 1, "figures": {"causes_ns": {"host": 30_000_000, "compute": -1}, "step_count": 3}}
-    (chart,) = charges({"verdict": {"rows": [row, {"rank": None, "figures": {}}]}})
-    assert [(bar["label"], bar["part"], bar["value"]) for bar in chart.spec["data"]["values"]] == [
-        ("rank 1", "its host", 10.0)
-    ]
+    row = {"rank": 1, "figures": {"causes_ns": {"host": 33_000_000, "compute": -3_000_000}, "step_count": 3}}
+    late = {"rows": [{**row, "charged_ns": 30_000_000, "gain_ns": 24_000_000}, {"rank": None, "figures": {}}]}
+    section = stragglers({"verdict": late, "analyses": {}})
+    assert section.lead == "Late per step: rank 1 by 10.0 ms; at the median's speed that would save 8.00 ms."
+    assert [bar["value"] for bar in section.charts[0].spec["data"]["values"]] == [11.0, -1.0, 8.0]
 
 
 def test_commands_name_a_trace(outputs: Path, tmp_path: Path) -> None:
@@ -358,17 +357,15 @@ def test_the_roof_of_memory_comes_from_operators_without_operations_too() -> Non
 
 def test_parts_of_the_recording_are_whole_steps_where_steps_are_short() -> None:
     """A step of 3.4 parts would be a comb: its teeth are of where parts begin in steps."""
-    common = {"rank": 0, "device": 0, "dur_ns": 100, "launch_count": 1, "queued_count": None}
-    memory = {"allocated_bytes": 7, "reserved_bytes": None}
-    rows = [common | memory | {"part": at, "start_ns": 100 * at, "busy_ns": 20 * (at % 5)} for at in range(120)]
+    common = {"rank": 0, "device": 0, "dur_ns": 100, "launch_count": 1, "queued_count": None,
+              "allocated_bytes": 7, "reserved_bytes": None}  # fmt: skip
+    rows = [common | {"part": at, "start_ns": 100 * at, "busy_ns": 20 * (at % 5)} for at in range(120)]
     steps = [{"device": 0, "start_ns": 340 * at} for at in range(35)]
     section = over_time({"analyses": {"activity_over_time": {"rows": rows}, "steps": {"rows": steps}}})
     assert section.lead.startswith("The recording in 17 equal parts, each about as long as 2 steps;")
     busy, held = (chart.spec["data"]["values"] for chart in section.charts)
     assert {round(row["y"], 9) for row in busy[::5]} == {round(100 * 20 * sum(at % 5 for at in range(7)) / 700, 9)}
     assert {row["y"] for row in held} == {7e-9}
-    whole = over_time({"analyses": {"activity_over_time": {"rows": rows}, "steps": {"rows": steps[:2]}}})
-    assert len(whole.charts[0].spec["data"]["values"]) == 17
     alone = over_time({"analyses": {"activity_over_time": {"rows": rows}}})
     assert len(alone.charts[0].spec["data"]["values"]) == 120
 
