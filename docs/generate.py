@@ -128,31 +128,36 @@ def catalogue() -> str:
     parts = []
     for name in facts.__all__:
         namespace = getattr(facts, name)
-        members = [each for each in vars(namespace).values() if getattr(each, "__module__", "") == namespace.__name__]
-        hints = {each.__name__: each.__annotations__["return"] for each in members}
         parts += [f"## {name}", question(namespace)]
+        exported = {known: getattr(namespace, known) for known in namespace.__all__}
+        members = {known: each for known, each in exported.items() if is_fact(each)}
         rows = (
-            (f"`{name}.{each.__name__}`", question(each), f"`{hints[each.__name__]}`".replace("|", r"\|"))
-            for each in members
+            (f"`{name}.{known}`", question(each), f"`{each.__annotations__['return']}`".replace("|", r"\|"))
+            for known, each in members.items()
         )
         parts += [table(("fact", "what", "gives"), rows)] if members else []
-        exported = {known: getattr(namespace, known) for known in namespace.__all__}
         beside = [
             (f"`{name}.{known}({', '.join(inspect.signature(each).parameters)})`", question(each))
             for known, each in exported.items()
-            if inspect.isfunction(inspect.unwrap(each)) and each not in members
+            if inspect.isfunction(inspect.unwrap(each)) and known not in members
         ]
         parts += [table(("function", "what"), beside)] if beside else []
-        for each in members:
-            parts += fact_columns(each, hints[each.__name__])
+        for each in members.values():
+            parts += [part for part in fact_columns(each) if part not in parts]
     return "\n\n".join(parts)
 
 
-def fact_columns(fact: Callable[..., Any], hint: str) -> Iterator[str]:
+def is_fact(function: Any) -> bool:
+    """Whether ``@derived`` made it, so that it is computed once for a trace."""
+    return inspect.unwrap(function) is not function and [*inspect.signature(function).parameters] == ["trace"]
+
+
+def fact_columns(fact: Callable[..., Any]) -> Iterator[str]:
     """The record that a fact gives: its columns, with what its source says beside each."""
-    kinds = [fact.__globals__.get(name) for name in re.findall(r"\w+", hint)]
+    compute: Any = inspect.unwrap(fact)
+    kinds = [compute.__globals__.get(name) for name in re.findall(r"\w+", compute.__annotations__["return"])]
     for kind in kinds:
-        if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):
+        if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) and kind.__module__.startswith(facts.__name__):
             yield f"### {kind.__name__}"
             yield _documented(kind)
             text = inspect.getsource(kind).replace(kind.__doc__ or "", "")

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 # fmt: off
-from augment.core import Trace
+# ruff: noqa: I001
 from augment.facts.collectives.collective_kernels import (
-    SMALL_BYTES,
-    UNKNOWN,
-    Collectives,
-    Group,
-    carries_activations,
-    collectives,
-    exposed_ns,
-    gathers_of_parameters,
-    trains,
+    SMALL_BYTES, UNKNOWN, Collectives, Group, carries_activations, collectives as kernels, exposed_ns,
+    gathers_of_parameters, trains,
 )
 from augment.facts.collectives.rank_progress import HostCollectives, host_collectives
-from augment.facts.collectives.recorded_by_library import DifferingRanks, NetworkOfLog, joined_records, network_of_log
+from augment.facts.collectives.recorded_by_library import (
+    DifferingRanks, NetworkOfLog, joined_records, network_of_log as network,
+)
 
 __all__ = [
     "SMALL_BYTES",
@@ -36,13 +31,3 @@ __all__ = [
     "trains",
 ]
 # fmt: on
-
-
-def kernels(trace: Trace) -> Collectives:
-    """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
-    return collectives(trace)
-
-
-def network(trace: Trace) -> NetworkOfLog | None:
-    """How NCCL joins the ranks, as its log beside the trace says; None without one."""
-    return network_of_log(trace)

@@ -141,7 +141,7 @@ class Collectives(Struct, frozen=True):
 
 @derived(until="summary")
 def collectives(trace: Trace) -> Collectives:
-    """The trace's communication kernels."""
+    """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
     work = gpu_work(trace)
     place = work.where(work.type == KernelType.COMMUNICATION)
     place = place[np.argsort(work.ts[place], kind="stable")]
@@ -327,8 +327,11 @@ def gathers_of_parameters(trace: Trace) -> Bools:
 
 @derived
 def carries_activations(trace: Trace) -> Bools:
-    """Whether each of ``collectives`` carries what the next computation needs, or may: one of a run without training,
-    or of a kind and group that also communicate in the forward pass, other than to gather parameters."""
+    """Whether each of ``collectives`` carries, or may carry, what the next computation needs.
+
+    That is one of a run without training, or of a kind and group that also communicate in the forward pass, other than
+    to gather parameters.
+    """
     every = collectives(trace)
     if not trains(trace):
         return np.ones(len(every), np.bool_)

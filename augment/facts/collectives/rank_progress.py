@@ -160,21 +160,16 @@ _NO_WORK = (*_BACKENDS, "c10d::", "enumerate(DataLoader)", "ProfilerStep")
 
 
 class HostCollectives(Struct, frozen=True):
-    """Equal-length columns, ascending ``ts``; empty for a rank with GPU work.
+    """Equal-length columns, ascending ``ts``; empty for a rank with GPU work. :data:`UNKNOWN`: not recorded."""
 
-    ``row``: int64, of the annotation. ``ts``, ``end``: int64 ns. ``kind``: into its values. ``bytes`` (as nccl-tests
-    counts them) and ``step`` (a number): int64, :data:`UNKNOWN` where not recorded. ``exposed_ns``: int64, the part of
-    the duration in which the host runs no other operator. ``group`` is that of all.
-    """
-
-    row: EventRows
-    ts: Int64s
-    end: Int64s
-    kind: Texts
-    bytes: Int64s
-    step: Int64s
-    exposed_ns: Int64s
-    group: Group
+    row: EventRows  #: the annotation
+    ts: Int64s  #: ns
+    end: Int64s  #: ns
+    kind: Texts  #: such as AllReduce
+    bytes: Int64s  #: as nccl-tests counts them
+    step: Int64s  #: its number
+    exposed_ns: Int64s  #: the part of the duration in which the host runs no other operator
+    group: Group  #: that of all
 
     def __len__(self) -> int:
         return len(self.row)

@@ -262,7 +262,7 @@ _SETTINGS = ("IB_", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "_
 
 @derived(until="diagnosis")
 def network_of_log(trace: Trace) -> NetworkOfLog | None:
-    """How NCCL joins the ranks, as it logged; None without a log of the trace's process."""
+    """How NCCL joins the ranks, as its log beside the trace says; None without one."""
     attached = trace.context.attached(NcclLogs)
     pids = {track.pid for track in trace.tracks} if len(trace.events) else None
     logs = [

@@ -122,7 +122,10 @@ class _Lanes(Struct, frozen=True):
 
 @derived(until="diagnosis")
 def critical_graph(trace: Trace) -> CriticalGraph:
-    """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
+    """What waits for what: calls, work and events as a graph of dependencies.
+
+    The cost is linear in events, plus merging runs that are sorted.
+    """
     # in ascending order of Kind
     asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers, task_queues)
     waits = trace.context.threads.all([partial(ask, trace) for ask in asked])

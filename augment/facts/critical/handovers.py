@@ -32,9 +32,11 @@ class _Bursts(Struct, frozen=True):
 
 @derived
 def main_track(trace: Trace) -> int:
-    """The track of the main thread: that of the steps, else of the most launches, else of the most operators. Threads
-    that work for another are chosen last; one with steps, or that another works for, is none of these, although it may
-    execute a few of autograd's functions itself. -1 without threads."""
+    """The track of the main thread: that of the steps, else of the most launches, else of the most operators.
+
+    Threads that work for another are chosen last; one with steps, or that another works for, is none of these, although
+    it may execute a few of autograd's functions itself. -1 without threads.
+    """
     events = trace.events
     driving = (steps(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
     on_thread = [np.bincount(events.track[rows], minlength=len(trace.tracks)) for rows in driving]

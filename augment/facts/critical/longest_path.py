@@ -135,7 +135,10 @@ def windows(trace: Trace) -> tuple[Int64s, Int64s]:
 
 @derived(until="critical path")
 def critical_path(trace: Trace) -> CriticalPath:
-    """The critical path of the whole recording, cut where steps begin and end."""
+    """The chain of calls and work that decides how long the recording takes.
+
+    It is cut where steps begin and end.
+    """
     graph, segments, stacks = critical_graph(trace), host_segments(trace), call_stacks(trace)
     work, events = gpu_work(trace), trace.events
     start, end = windows(trace)

@@ -56,7 +56,10 @@ class TypeCoverage(Struct, frozen=True):
 
 @derived(until="summary")
 def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
-    """The coverage of each device, in the order of ``gpu_work(trace).devices``."""
+    """Which types of work run on each device at each moment.
+
+    In the order of ``gpu_work(trace).devices``.
+    """
     work = gpu_work(trace)
     coverages = []
     for device in work.devices:
@@ -110,7 +113,7 @@ class CopyRate(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
-    """The rates for each device and each kind of copy that occurs on it."""
+    """The bytes per second of copies, by kind."""
     work = gpu_work(trace)
     rates = []
     for device in work.devices:
@@ -145,7 +148,7 @@ class QueueLength(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
-    """The queue of every stream with work whose launch is known.
+    """How much launched work waits on each stream.
 
     The length grows by one at the start of a launching call and shrinks by one at the start of its work. Work that
     began before its launch, by the clocks, counts as launched when it began.
@@ -201,7 +204,7 @@ class Occupancy(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def occupancy(trace: Trace) -> Occupancy:
-    """The figures of each piece of GPU work."""
+    """How much of the device each piece of work fills, by its launch; NaN where the trace does not say it."""
     work, args = gpu_work(trace), arg_columns(trace)
     achieved = args.ints(OCCUPANCY).at(work.row, -1) / 100.0
     achieved[(achieved <= 0) | (achieved > 1)] = np.nan
@@ -233,7 +236,9 @@ def _number(text: str) -> float:
 
 @derived(until="breakdowns")
 def small_grids(trace: Trace) -> Bools:
-    """Which pieces of GPU work are kernels whose grid fills less than half of the SMs; collectives are none, as they
-    use few SMs on purpose."""
+    """Which pieces of work are kernels, but no collectives, whose grid fills less than half of the SMs.
+
+    Collectives use few SMs on purpose.
+    """
     small: Bools = (occupancy(trace).filled < SMALL) & (gpu_work(trace).type == KernelType.COMPUTATION)
     return small

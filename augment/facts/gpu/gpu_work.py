@@ -90,7 +90,7 @@ class GpuWork(Struct, frozen=True):
 
 @derived
 def gpu_work(trace: Trace) -> GpuWork:
-    """The trace's GPU work."""
+    """Kernels, copies and memsets, each with the call that launched it."""
     events = trace.events
     rows = events.slices_of(*GPU_WORK)
     # the streams as (rank, device, stream, first track), ascending, and a table from track to stream
@@ -204,10 +204,10 @@ class Launches(Struct, frozen=True):
 
 @derived
 def launches(trace: Trace) -> Launches:
-    """The launching call of each correlation. Of several, runtime calls come before driver calls, then earlier, then
-    longer.
+    """The launching call of each correlation.
 
-    A runtime call such as ``cudaLaunchKernel`` makes a driver call with the same correlation, and lasts longer.
+    Of several, runtime calls come before driver calls, then earlier, then longer. A runtime call such as
+    ``cudaLaunchKernel`` makes a driver call with the same correlation, and lasts longer.
     """
     events = trace.events
     rows = np.concatenate([events.slices_of(Category.CUDA_RUNTIME), events.slices_of(Category.CUDA_DRIVER)])

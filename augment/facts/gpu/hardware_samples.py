@@ -180,7 +180,7 @@ class WatchedGpus(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def watched_gpus(trace: Trace) -> WatchedGpus | str | None:
-    """The telemetry of each device; why it cannot be joined; None without any."""
+    """What was recorded of each device beside the trace: power, clocks and others; why it cannot be joined; or None."""
     telemetry = trace.context.attached(Telemetry)
     if telemetry is None:
         return None

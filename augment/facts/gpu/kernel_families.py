@@ -121,7 +121,10 @@ def shipped_rules() -> Rules:
 
 @derived(until="operations")
 def kernel_families(trace: Trace) -> KernelFamilies:
-    """The family of each piece of GPU work. Each pair of operator and kernel is matched once."""
+    """What each kernel is: attention, gemm, norm and others, and whether it used matrix units.
+
+    Each pair of operator and kernel is matched once.
+    """
     rows = work_operators(trace)
     operator = np.where(rows >= 0, trace.events.name[np.maximum(rows, 0)], -1)
     return families_of(trace, operator, trace.strings)

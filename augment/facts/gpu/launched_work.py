@@ -60,7 +60,7 @@ class LaunchedWork(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def launched_work(trace: Trace) -> LaunchedWork:
-    """The trace's launched work."""
+    """Joins operators to the work that they launch: ``gpu.launched(trace).under(…)``, of indexes of ``host.stacks``."""
     work, stacks = gpu_work(trace), call_stacks(trace)
     place = work.by_time[work.launch[work.by_time] != NO_INDEX]
     launch = stacks.place_of[work.launch[place]]
@@ -106,8 +106,10 @@ def launched_work(trace: Trace) -> LaunchedWork:
 
 @derived(until="diagnosis")
 def work_operators(trace: Trace) -> EventRows:
-    """The row of the innermost operator around the launch of each place of ``gpu_work``, or which put the launch on a
-    queue; ``NO_INDEX`` where unknown."""
+    """The innermost operator around the launch of each piece of work: ``aten::copy_`` in ``aten::contiguous``.
+
+    Of a launch that was put on a queue, the operator that put it there; ``NO_INDEX`` where unknown.
+    """
     return operators_around(trace, gpu_work(trace).launch)
 
 
@@ -196,7 +198,7 @@ class LaunchDelays(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def launch_delays(trace: Trace) -> LaunchDelays:
-    """The delays of all work whose launch is known."""
+    """How long launched work waited for its start."""
     work, events = gpu_work(trace), trace.events
     place = work.where(work.launch != NO_INDEX)
     row = work.launch[place]

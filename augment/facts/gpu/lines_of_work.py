@@ -43,9 +43,11 @@ class SourceLines(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def source_lines(trace: Trace) -> SourceLines:
-    """The lines of all GPU work: of compiled kernels those that the compiler wrote beside them, else the innermost
-    Python function of the user's own around the launch. What backward launches comes from where its forward operator
-    was called."""
+    """Which line of the user's program each piece of work comes from.
+
+    Of compiled kernels those that the compiler wrote beside them, else the innermost Python function of the user's own
+    around the launch. What backward launches comes from where its forward operator was called.
+    """
     site = np.full(len(gpu_work(trace)), -1, np.int32)
     numbers: dict[tuple[CodeLine, ...], int] = {}
     _by_stacks(trace, site, numbers)

@@ -69,7 +69,10 @@ class CallStacks(Struct, frozen=True):
 
 @derived(until="summary")
 def call_stacks(trace: Trace) -> CallStacks:
-    """The call stacks of every thread; linear in the number of slices."""
+    """The call trees of every thread: operators, annotations, Python functions and runtime calls.
+
+    Linear in the number of slices.
+    """
     events = trace.events
     rows = events.slices_of(*OUTER_FIRST)
     thread = events.track[rows]
@@ -321,7 +324,7 @@ class OperatorTimes(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def operator_times(trace: Trace) -> OperatorTimes:
-    """Every call of an operator on the call stacks."""
+    """Every call of an operator, and its time without the operators within it."""
     place = call_stacks(trace).where(is_of(trace, (Category.CPU_OP,)))
     row = call_stacks(trace).row[place]
     dur, outer = trace.events.dur[row], directly_around(trace, place)

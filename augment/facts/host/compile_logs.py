@@ -27,8 +27,10 @@ class LoggedCompilations(Struct, frozen=True):
 
 @derived
 def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
-    """The compilations; why there are none; None without a log. The log of a rank belongs to the trace of that rank,
-    and a single log without a rank to any."""
+    """What logs of the compiler say of the trace's process; why there is nothing; None without a log.
+
+    The log of a rank belongs to the trace of that rank, and a single log without a rank to any.
+    """
     attached = trace.context.attached(CompileLogs)
     if attached is None:
         return None
@@ -53,7 +55,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
 
 @derived(until="breakdowns")
 def regions(trace: Trace) -> dict[str, EventRows]:
-    """The calls of each compiled region, by its compile id."""
+    """The calls of each region that torch.compile made, by its compile id."""
     rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     rows = rows[starting(trace, REGION)[trace.events.name[rows]]]
     names = trace.events.name[rows]

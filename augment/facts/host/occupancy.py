@@ -30,16 +30,14 @@ from augment.kernels.native import native
 
 
 class HostSegments(Struct, frozen=True):
-    """Equal-length columns, ascending track, then ``ts``, strictly within a track.
+    """Columns in ascending order of track, then ``ts``, strictly within a track.
 
-    From ``ts`` (int64 ns) until the next ``ts`` of the track, its innermost slice is ``row`` (int32, into the event
-    table; -1: none). The last segment of a track marks its end and holds no time. ``bounds`` (``len(tracks) + 1``
-    places) gives where each track's segments begin.
+    The last segment of a track marks its end and holds no time.
     """
 
-    ts: Int64s
-    row: Int32s
-    bounds: Places
+    ts: Int64s  #: ns; the segment lasts until the next ``ts`` of the track
+    row: Int32s  #: the innermost slice, an event; -1: none
+    bounds: Places  #: where each track's segments begin, and the end of the last track's
 
     def of(self, track: int) -> slice:
         """The places of a track."""

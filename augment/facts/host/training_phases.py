@@ -54,7 +54,10 @@ class TrainingPhase(IntEnum):
 
 @derived(until="breakdowns")
 def training_phases(trace: Trace) -> Bytes | None:
-    """The :class:`TrainingPhase` (uint8) of each place of the call stacks; None if the trace shows no phase."""
+    """The phase of training of each call stack: forward, backward, optimizer; None where it cannot be known.
+
+    A :class:`TrainingPhase` (uint8) for each place of the call stacks.
+    """
     stacks, links = call_stacks(trace), forward_backward(trace)
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
@@ -136,7 +139,10 @@ class ForwardBackward(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def forward_backward(trace: Trace) -> ForwardBackward:
-    """The pairs linked by flows or, without flows, by sequence numbers."""
+    """Which operator of backward differentiates which of forward.
+
+    The pairs are linked by flows or, without flows, by sequence numbers.
+    """
     # the pairs linked by flows. Ends of flows outside operators, or without a beginning, are ignored.
     events = trace.events
     sparse = events.flow_id
@@ -204,7 +210,7 @@ class Modules(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def modules(trace: Trace) -> Modules:
-    """The trace's modules."""
+    """The calls of modules, and their paths among modules."""
     stacks = call_stacks(trace)
     frame = places_of(trace, *_CATEGORIES).where(lambda name: name.startswith(PREFIX))
     frame_of = enclosing(trace, frame)

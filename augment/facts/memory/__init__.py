@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 # fmt: off
-from augment.core import Trace
-from augment.facts.memory.memory_events import DeviceMemory, memory_events
+# ruff: noqa: I001
+from augment.facts.memory.memory_events import DeviceMemory, memory_events as devices
 
 __all__ = [
     "DeviceMemory", "devices",
 ]
 # fmt: on
-
-
-def devices(trace: Trace) -> tuple[DeviceMemory, ...]:
-    """The events of each device's allocator."""
-    return memory_events(trace)

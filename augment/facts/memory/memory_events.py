@@ -63,7 +63,10 @@ class DeviceMemory(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
-    """The devices with a ``[memory]`` instant that has ``Bytes``: accelerators, then CPU."""
+    """The events of each device's allocator.
+
+    The devices with a ``[memory]`` instant that has ``Bytes``: accelerators, then CPU.
+    """
     rows = memory_rows(trace)
     if not len(rows):  # avoids reading the source again
         return ()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.core import Identity, Trace
-from augment.facts.operators.captured_graphs import GraphWork, graph_work
+from augment.facts.operators.captured_graphs import graph_work as graphs
 from augment.facts.operators.matrix_products import (
     MULTIPLE, UNKNOWN_DEVICE, TileFit, fit_of, in_narrow_groups, is_unfit, sizes_text,
 )
 from augment.facts.operators.operator_calls import Call, Shape
-from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families
-from augment.facts.operators.peaks import Peak, capability_of, capacity_bytes, device_peaks
-from augment.facts.operators.roofline_bounds import Bound, Roofs, roofs
+from augment.facts.operators.operator_work import OperatorWork, operator_work as work, work_families
+from augment.facts.operators.peaks import Peak, capability_of, capacity_bytes, device_peaks as limits
+from augment.facts.operators.roofline_bounds import Bound, roofs as bounds
 from augment.facts.operators.served_steps import ServedSteps, served_steps
 
 __all__ = [
@@ -21,23 +20,3 @@ __all__ = [
     "sizes_text", "work", "work_families",
 ]
 # fmt: on
-
-
-def work(trace: Trace) -> OperatorWork:
-    """The operators that count, with their operations and bytes."""
-    return operator_work(trace)
-
-
-def bounds(trace: Trace) -> Roofs:
-    """What the device's peaks allow each of them, and what it took."""
-    return roofs(trace)
-
-
-def limits(trace: Trace) -> dict[Identity, Peak | None]:
-    """The peak of each device that has work; None where unknown."""
-    return device_peaks(trace)
-
-
-def graphs(trace: Trace) -> GraphWork:
-    """The captured operators of the kernels of CUDA graphs."""
-    return graph_work(trace)

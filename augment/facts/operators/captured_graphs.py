@@ -83,7 +83,10 @@ class _Section(Struct, frozen=True):
 
 @derived(until="operations")
 def graph_work(trace: Trace) -> GraphWork:
-    """The operators of all launches of graphs; empty without a capture."""
+    """The captured operators of the kernels of CUDA graphs.
+
+    Empty without a capture.
+    """
     work = gpu_work(trace)
     owner = np.full(len(work), -1, np.int32)
     rows: list[int] = []

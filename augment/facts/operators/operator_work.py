@@ -51,7 +51,10 @@ class OperatorWork(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def operator_work(trace: Trace) -> OperatorWork:
-    """The work of each operator. The formula is evaluated once for each distinct call."""
+    """The operators that count, with their operations and bytes.
+
+    The formula is evaluated once for each distinct call.
+    """
     work, stacks = gpu_work(trace), call_stacks(trace)
     of_graphs, compiled = graph_work(trace), compiled_work(trace)
     place, kind, calls, works = counted(trace)
@@ -109,8 +112,7 @@ def _with_batches(
 
 @derived(until="breakdowns")
 def work_families(trace: Trace) -> KernelFamilies:
-    """As :func:`kernel_families`, but operators of captures decide, too, and products that compiled kernels are made
-    of."""
+    """As :func:`kernel_families`, but operators of captures decide, too, and products in compiled kernels."""
     graphs, compiled = graph_work(trace), compiled_work(trace)
     if not len(graphs.row) and not len(compiled.row):
         return kernel_families(trace)

@@ -50,7 +50,7 @@ class Roofs(Struct, frozen=True):
 
 @derived(until="operations")
 def roofs(trace: Trace) -> Roofs:
-    """The roof of each operator."""
+    """What the device's peaks allow each of them, and what it took."""
     operators, work = operator_work(trace), gpu_work(trace)
     owned = np.flatnonzero(operators.owner >= 0)
     ns = union_ns(operators.owner[owned], work.ts[owned], work.end[owned], len(operators))

@@ -29,10 +29,10 @@ class ServedSteps(Struct, frozen=True):
     """The steps of an engine on one device: equal-length columns."""
 
     device: int  #: an index of ``gpu_work(trace).devices``
-    windows: StepWindows
-    batches: tuple[Batch, ...]
+    windows: StepWindows  #: when each runs
+    batches: tuple[Batch, ...]  #: of each, what its name says
     wall_ns: Int64s  #: of the window: to the next step, but for pauses
-    busy_ns: Int64s
+    busy_ns: Int64s  #: of the window, with work
     first: Int64s  #: the index in ``gpu_work`` of the step's first work, -1 where it has none
     accepted: Int64s  #: tokens that running sequences keep of the step, -1 where unknown
     gap_ns: Int64s  #: from the last work of the step to the first of the next, -1 where no step follows at once

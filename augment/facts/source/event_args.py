@@ -75,10 +75,10 @@ class ArgColumns(Struct, frozen=True):
 
 @derived(until="summary")
 def arg_columns(trace: Trace) -> ArgColumns:
-    """The columns of :data:`augment.core.args.WANTED`. It costs a pass over the source's text if the reader did not
-    collect them.
+    """The args of operators, as columns.
 
-    Of kernels that do not communicate, only the args of :data:`augment.core.args.KERNELS` are taken.
+    The columns of :data:`augment.core.args.WANTED`. It costs a pass over the source's text if the reader did not
+    collect them. Of kernels that do not communicate, only the args of :data:`augment.core.args.KERNELS` are taken.
     """
     taken = trace.events.args
     if taken is None:

@@ -45,7 +45,10 @@ def may_be_merged(trace: Trace) -> bool:
 
 @derived
 def rank_of_track(trace: Trace) -> Int64s:
-    """The rank of each of ``trace.tracks``, -1 unknown, int64; all -1 unless the file tells of at least two ranks."""
+    """The rank of each track; -1 where unknown.
+
+    All -1 unless the file tells of at least two ranks.
+    """
     pids: dict[Identity, int] = {}
     process = np.array([pids.setdefault(track.pid, len(pids)) for track in trace.tracks], np.int64)
     ranks = np.full(len(pids), NO_VALUE, np.int64)

@@ -29,18 +29,18 @@ REGION = "region"  #: of such a row: a name, or a pattern with ``*`` and ``?``
 class Batch(Struct, frozen=True):
     """What the name of a step says: counts, or :data:`UNKNOWN`. Contexts include the new tokens."""
 
-    phase: Phase
-    engine: str = ""
+    phase: Phase  #: what the batch does
+    engine: str = ""  #: which wrote the name
     requests: int = UNKNOWN  #: sequences in the batch
-    prefill_requests: int = UNKNOWN
+    prefill_requests: int = UNKNOWN  #: sequences with new tokens of prompts
     prefill_tokens: int = UNKNOWN  #: new tokens of prompts
     prefill_context: int = UNKNOWN  #: sum of the lengths of their sequences
     prefill_squares: int = UNKNOWN  #: sum over sequences of new tokens squared
     prefill_pairs: int = UNKNOWN  #: sum over sequences of new tokens times length
-    decode_requests: int = UNKNOWN
+    decode_requests: int = UNKNOWN  #: running sequences
     decode_tokens: int = UNKNOWN  #: new tokens of running sequences; more than the requests where drafts are verified
-    decode_context: int = UNKNOWN
-    decode_pairs: int = UNKNOWN
+    decode_context: int = UNKNOWN  #: as of ``prefill``
+    decode_pairs: int = UNKNOWN  #: as of ``prefill``
     graph_requests: int = UNKNOWN  #: batch size of the graph that runs it; padding is what it has more
 
     @property

@@ -81,7 +81,9 @@ class StepWindows(Struct, frozen=True):
 
 @derived(until="summary")
 def step_windows(trace: Trace) -> StepWindows:
-    """The windows of all steps. Without steps there is one window, the whole recording; without any work, none.
+    """The steps, and the windows in which their work runs on the devices.
+
+    Without steps there is one window, the whole recording; without any work, none.
 
     Of a recording from which a period was cut out (:mod:`~augment.facts.source.cut_mark`), steps at its ends are kept
     whole, but not what they did beyond it: only steps within the period have a window, and the whole is the period.
@@ -121,9 +123,11 @@ def last_work_ns(trace: Trace) -> int:
 
 @derived
 def recorded_windows(trace: Trace) -> StepWindows:
-    """The steps and their windows, only those that were recorded whole; and a recording without steps, or of an
-    engine, starts with the first work of a device, if there is any. Before that the device may have done what no file
-    has, as where a server is recorded: nobody is known to have waited."""
+    """The steps and their windows, only those that were recorded whole.
+
+    A recording without steps, or of an engine, starts with the first work of a device, if there is any. Before that the
+    device may have done what no file has, as where a server is recorded: nobody is known to have waited.
+    """
     windows, work = whole_steps(trace), gpu_work(trace)
     if not len(work) or not (is_served(trace) or (windows.number == -1).all()):
         return windows
@@ -286,7 +290,9 @@ class Steps(Struct, frozen=True):
 
 @derived(until="summary")
 def steps(trace: Trace) -> Steps:
-    """The steps of the trace. Of two that overlap (two threads annotate one step), the first counts.
+    """The host's annotations of steps.
+
+    Of two that overlap (two threads annotate one step), the first counts.
 
     A trace without ``ProfilerStep#n`` may have the steps of an inference engine. Their annotations end before the
     engine samples, answers and schedules the next batch. So such a step lasts until the next begins, unless there is a
@@ -372,7 +378,7 @@ def _profiler_steps(trace: Trace) -> tuple[EventRows, dict[int, int]]:
 
 @derived(until="summary")
 def steps_of_gpu_work(trace: Trace) -> Int64s:
-    """The place in :func:`steps` of each piece of ``gpu_work(trace)``, int64; -1 for none.
+    """The number of the step of each piece of GPU work, by its launch; -1 where there is none.
 
     The work belongs to the step in which it was launched, however much later it runs; to none if it was launched before
     the recording; and if its launch is unknown, to the step in which it begins.

@@ -47,7 +47,10 @@ class IdleGaps(Struct, frozen=True):
 
 @derived(until="idle time")
 def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
-    """The gaps on each stream, in the order of ``gpu_work(trace).streams``."""
+    """The idle gaps of each stream.
+
+    In the order of ``gpu_work(trace).streams``.
+    """
     work = gpu_work(trace)
     return tuple(
         _gaps(work.ts[stream.places], work.end[stream.places], np.arange(stream.start, stream.stop, dtype=WorkIndex))
@@ -57,7 +60,10 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
 
 @derived(until="summary")
 def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
-    """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
+    """The idle gaps of each device.
+
+    In none of them works a stream of the device. They are disjoint, in the order of ``gpu_work(trace).devices``.
+    """
     work = gpu_work(trace)
     orders = [work.by_time[device.places] for device in work.devices]
     return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
@@ -151,7 +157,10 @@ def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns:
 
 @derived(until="summary")
 def causes_of_gaps(trace: Trace) -> tuple[Bytes, ...]:
-    """The :func:`device_categories` of the gaps of each device, in the order of ``device_gaps``."""
+    """The cause of each of the gaps of ``waits.gaps``, a ``GapCategory``.
+
+    In the order of ``device_gaps``.
+    """
     return tuple(device_categories(trace, gaps) for gaps in device_gaps(trace))
 
 
@@ -241,7 +250,10 @@ class DeviceStates(Struct, frozen=True):
 
 @derived(until="breakdowns")
 def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
-    """The states of each device, in the order of ``gpu_work(trace).devices``."""
+    """Whether each device computes, communicates, copies, or why it is idle, at each moment.
+
+    In the order of ``gpu_work(trace).devices``.
+    """
     states = []
     for coverage, gaps, causes in zip(type_coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True):
         busy = np.flatnonzero(coverage.mask)

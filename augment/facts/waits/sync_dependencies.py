@@ -40,7 +40,10 @@ class SyncCalls(Struct, frozen=True):
 
 @derived
 def sync_calls(trace: Trace) -> SyncCalls:
-    """Every call that waits for a device, and every ``cuda_sync`` slice."""
+    """The calls of the host that wait for a device.
+
+    And every ``cuda_sync`` slice.
+    """
     events = trace.events
     waits = matching(trace, _WAITS)
     calls = events.slices_of(*LAUNCHES)
