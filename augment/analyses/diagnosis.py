@@ -37,7 +37,7 @@ from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen, Spans
+from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
 from augment.diagnosis.rules.clock_drop import sentences_watched
 from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
@@ -113,6 +113,12 @@ def _found(trace: Trace, finding: Finding) -> Row:
     spans, problem = finding.found.spans, finding.found
     worst = problem.worst
     row = -1 if worst is None else int(spans.row[worst])
+    # Which lines of the program the GPU work comes from that a finding speaks of
+    source = source_lines(trace)
+    site = lines_of_rows(trace, spans.row) if source else np.full(len(spans), -1)
+    ns = np.bincount(site[site >= 0], (spans.end - spans.start)[site >= 0], len(source.labels))
+    longest = [place for place in np.argsort(-ns, kind="stable")[:_MOST_LINES].tolist() if ns[place] > 0]
+    lines = [f"From {listed([source.labels[place] for place in longest])}"] if longest else []
     return Row(
         rank=trace.rank,
         rule=finding.rule,
@@ -132,19 +138,10 @@ def _found(trace: Trace, finding: Finding) -> Row:
         track=track_of(trace, row) or None,
         slice=short(trace.strings[int(trace.events.name[row])]) if row >= 0 else None,
         figures=problem.seen.figures,
-        evidence=[*evidence(words(trace), finding), *_lines(trace, spans)],
+        evidence=[*evidence(words(trace), finding), *lines],
         advice=advice(words(trace), finding),
         docs=f"{DOCS}#{finding.rule}",
     )
-
-
-def _lines(trace: Trace, spans: Spans) -> list[str]:
-    """Which lines of the program the GPU work comes from that a finding speaks of."""
-    source = source_lines(trace)
-    site = lines_of_rows(trace, spans.row) if source else np.full(len(spans), -1)
-    ns = np.bincount(site[site >= 0], (spans.end - spans.start)[site >= 0], len(source.labels))
-    longest = [place for place in np.argsort(-ns, kind="stable")[:_MOST_LINES].tolist() if ns[place] > 0]
-    return [f"From {listed([source.labels[place] for place in longest])}"] if longest else []
 
 
 def _other(trace: Trace, rule: str, answer: Answer) -> Row:

@@ -70,7 +70,12 @@ def analyze(trace: Trace) -> Findings | Skipped:
             f"no [memory] instant with Bytes; record with {text.recording_words(trace.source.metadata).memory}"
         )
     rows = [_row(device, int(trace.events.ts[0])) for device in devices]
-    tracks = [track for device in devices for track in _tracks(device)]
+    tracks = []
+    for memory in devices:
+        series = {"allocated": memory.allocated, "reserved": memory.reserved}
+        recorded = {what: values for what, values in series.items() if values is not None}
+        unit = byte_unit(max(int(values.max(initial=0)) for values in recorded.values()))
+        tracks += [_track(memory, what, values, unit) for what, values in recorded.items()]
     partial = RELATIVE if any(device.is_relative for device in devices) else None
     return Findings(rows, tracks, diagnostics(trace), partial)
 
@@ -98,13 +103,6 @@ def _row(memory: DeviceMemory, start_ns: int) -> Row:
         fragmentation_bytes=fallow,
         fragmentation_ratio=None if reserved is None or not reserved[peak] else (fallow or 0) / int(reserved[peak]),
     )
-
-
-def _tracks(memory: DeviceMemory) -> list[CounterTrack]:
-    series = {"allocated": memory.allocated, "reserved": memory.reserved}
-    recorded = {what: values for what, values in series.items() if values is not None}
-    unit = byte_unit(max(int(values.max(initial=0)) for values in recorded.values()))
-    return [_track(memory, what, values, unit) for what, values in recorded.items()]
 
 
 def _track(memory: DeviceMemory, what: str, values: Int64s, unit: tuple[int, str]) -> CounterTrack:

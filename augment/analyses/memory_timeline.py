@@ -28,7 +28,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, changing
+from augment.arrays import changing
 from augment.core import Category, CounterTrack, Diagnostic, Findings, Skipped, Trace, column
 from augment.core.annotations import byte_unit, in_unit
 from augment.core.attachments import MemoryChanges
@@ -91,7 +91,21 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 scale="memory timeline",
             )
         )
-    return Findings(_rows(trace.rank, ts, series), tracks, differing)
+    peak = int(series["total"].argmax())
+    rows = [
+        Row(
+            rank=trace.rank,
+            category=name,
+            start_bytes=int(values[0]),
+            end_bytes=int(values[-1]),
+            peak_bytes=int(values.max()),
+            peak_at_ns=int(ts[values.argmax()] - ts[0]),
+            at_total_peak_bytes=int(values[peak]),
+            at_total_peak_ratio=int(values[peak]) / most if (most := int(series["total"][peak])) else None,
+        )
+        for name, values in series.items()
+    ]
+    return Findings(rows, tracks, differing)
 
 
 def _apart(trace: Trace, changes: MemoryChanges) -> str:
@@ -116,20 +130,3 @@ def _seconds(ns: int) -> str:
 
 def _end(trace: Trace) -> int:
     return int(trace.events.end.max())
-
-
-def _rows(rank: int | None, ts: Int64s, series: dict[str, Int64s]) -> list[Row]:
-    peak = int(series["total"].argmax())
-    return [
-        Row(
-            rank=rank,
-            category=name,
-            start_bytes=int(values[0]),
-            end_bytes=int(values[-1]),
-            peak_bytes=int(values.max()),
-            peak_at_ns=int(ts[values.argmax()] - ts[0]),
-            at_total_peak_bytes=int(values[peak]),
-            at_total_peak_ratio=int(values[peak]) / most if (most := int(series["total"][peak])) else None,
-        )
-        for name, values in series.items()
-    ]

@@ -112,14 +112,12 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
         name = stem(item.basename)
         if timed := _TIMED.fullmatch(name):
             entry = _Entry(member, identity.world_size, folder, "*", window, timed[1], timed[2])
+        elif sglang := _SGLANG.fullmatch(name):
+            entry = _Entry(member, identity.world_size, folder, f"*{sglang[3]}", window or sglang[1])
+        elif daemon := _DAEMON.fullmatch(name):
+            entry = _Entry(member, identity.world_size, folder, daemon[1], window)
         else:
-            if sglang := _SGLANG.fullmatch(name):
-                entry = _Entry(member, identity.world_size, folder, f"*{sglang[3]}", window or sglang[1])
-            else:
-                if daemon := _DAEMON.fullmatch(name):
-                    entry = _Entry(member, identity.world_size, folder, daemon[1], window)
-                else:
-                    entry = _Entry(member, identity.world_size, folder, RANK_IN_NAME.sub("*", name), window)
+            entry = _Entry(member, identity.world_size, folder, RANK_IN_NAME.sub("*", name), window)
         role, home = role_in(item.path, roles)
         sets[entry.top, entry.kind, entry.window, role, home].append(replace(entry, role=role, home=home))
     parts = [part for entries in sets.values() for part in _windows(entries)]

@@ -289,13 +289,11 @@ def errors_as(make: Callable[[str], AugmentError]) -> Iterator[None]:
     except AugmentError:
         raise
     except Exception as error:  # each store has exceptions of its own
-        raise make(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    """The text of a foreign exception on one line."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file or folder"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return " ".join(str(error).split()) or type(error).__name__
+        # The text of a foreign exception on one line
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file or folder"
+        elif isinstance(error, OSError) and error.strerror:
+            reason = error.strerror.lower()
+        else:
+            reason = " ".join(str(error).split()) or type(error).__name__
+        raise make(reason) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -101,6 +101,7 @@ def command(
     from augment.cli.terminal import bar, complain, emit
     from augment.compare import gate
     from augment.core.text import counted
+    from augment.core.toml import read_toml
     from augment.history import Store
     from augment.results.recordings import judged, judged_by_runs, run_of
 
@@ -110,7 +111,8 @@ def command(
         raise UsageError("--label and --branch choose runs of --against-history, or jobs of --server")
     if server and store is not None:
         raise UsageError("--against-history: not supported with --server, whose jobs --label chooses")
-    limits = gate.limits_of(_config(config), max_regress, dict(_pair(text) for text in metrics), parts=parts)
+    of_file = read_toml(config) if config else {}
+    limits = gate.limits_of(of_file, max_regress, dict(_pair(text) for text in metrics), parts=parts)
     with client_of(server) as client, bar(1, quiet=quiet) as shown:
         if client:
             lines, names, notes = _there(client, baseline, test, labels, region, limits, shown)
@@ -153,14 +155,6 @@ def _there(
     sides = [recorded_at(test), [] if baseline is None else recorded_at(baseline)]
     done = client.check(*sides, labels=labels, limits=limits, region=region or "", progress=progress_of(shown.stage))
     return done.lines, (done.baseline if baseline is None else label_of(baseline), label_of(test)), done.notes
-
-
-def _config(path: str | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    from augment.core.toml import read_toml
-
-    return read_toml(path)
 
 
 def _pair(text: str) -> tuple[str, str]:

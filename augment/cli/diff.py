@@ -119,7 +119,8 @@ def command(
     from augment.batch.peek import identify
     from augment.cli.runs import files_of, label_of
     from augment.cli.terminal import bar, emit, say
-    from augment.compare.outputs import Drawing
+    from augment.compare import diff
+    from augment.compare.outputs import Drawing, write_all
     from augment.readers.attachments import Evidence
     from augment.writers import writer_named
 
@@ -130,9 +131,14 @@ def command(
     expect_possible(memory)
     for name in formats:
         writer_named(name)
-    options = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
+    options: dict[str, Any] = {
+        "step": _step(step),
+        "region": region,
+        "short_names": short_names,
+        "functions": functions,
+    }
     captures = {"control-graph-capture": control_graph_capture, "test-graph-capture": test_graph_capture}
-    ranks = {"control_rank": control_rank, "test_rank": test_rank}
+    ranks: dict[str, Any] = {"control_rank": control_rank, "test_rank": test_rank}
     least_us = 1 if everything and min_delta_us is None else min_delta_us
     drawing = Drawing(formats, label, None if least_us is None else 1000 * least_us, overlay, arrows)
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
@@ -153,16 +159,21 @@ def command(
         else:
             with bounded(_bound((control, test), memory), folder) as expect_room:
                 sides = _sides((control, test), captures.values(), tables, peaks, shown)
-                paths = _here(sides, label_of(test), options | ranks, drawing, folder, _checked(expect_room, shown))
-                del sides  # within the bound
+                stage = _checked(expect_room, shown)
+                stage("comparing")
+                made = diff(*sides, **(options | ranks))
+                paths = write_all(made, folder, label_of(test), drawing, stage)
+                del sides, made  # within the bound
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
         emit("\n".join(map(str, paths)))
     else:
+        from msgspec import json
+
         from augment.cli.table_output import print_diff
 
-        print_diff(_decoded(paths[-1]), label_of(control), label_of(test), limit)
+        print_diff(json.decode(paths[-1].read_bytes()), label_of(control), label_of(test), limit)
         for path in paths:
             say(f"written: {path}")
         if len(paths) > 1:
@@ -244,22 +255,6 @@ def _checked(expect_room: Callable[[], None], shown: Bar) -> Callable[[str], Non
     return stage
 
 
-def _here(
-    sides: Sequence[list[Trace]],
-    label: str,
-    options: dict[str, Any],
-    drawing: Drawing,
-    folder: Path,
-    stage: Callable[[str], None],
-) -> Sequence[Path]:
-    """Compare in this process; returns the files written, the sidecar last."""
-    from augment.compare import diff
-    from augment.compare.outputs import write_all
-
-    stage("comparing")
-    return write_all(diff(*sides, **options), folder, label, drawing, stage)
-
-
 def _there(
     client: Client, control: str, test: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
 ) -> Sequence[Path]:
@@ -295,10 +290,3 @@ def _step(text: str | None) -> int | tuple[int, int] | None:
     if len(numbers) == 2:
         return numbers[0], numbers[1]
     raise UsageError(f"--step {text}: must be the number of a step, or of one step per side, such as 3:5")
-
-
-def _decoded(sidecar: Path) -> dict[str, Any]:
-    import msgspec
-
-    decoded: dict[str, Any] = msgspec.json.decode(sidecar.read_bytes())
-    return decoded

@@ -97,7 +97,9 @@ def print_report(report: Report) -> None:
 def _overview(report: Report) -> Iterator[str]:
     file, recording, tracks, launches = (report[name] for name in ("file", "recording", "tracks", "launches"))
     yield printable(file["path"])
-    yield _line("file", " in ".join([_layout(file), *reversed(file["compression"])]) + f", {_sizes(file)}")
+    version = f", schema {file['schema_version']}" if file["schema_version"] is not None else ""
+    layers = [f"{file['format']} ({file['layout']}{version})", *reversed(file["compression"])]
+    yield _line("file", f"{' in '.join(layers)}, {_sizes(file)}")
     yield _line("events", _events(file))
     if report["partial"]:
         yield _line("incomplete", report["partial"])
@@ -124,11 +126,6 @@ def _overview(report: Report) -> Iterator[str]:
 
 def _line(name: str, value: str) -> str:
     return f"  {name:<10} {value}"
-
-
-def _layout(file: dict[str, Any]) -> str:
-    version = f", schema {file['schema_version']}" if file["schema_version"] is not None else ""
-    return f"{file['format']} ({file['layout']}{version})"
 
 
 def _sizes(file: dict[str, Any]) -> str:

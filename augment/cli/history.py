@@ -68,8 +68,12 @@ def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bo
 
     runs = _runs(store, labels, server)
     if as_json:
+        from msgspec import to_builtins
+
+        from augment.core.jsontext import json_line
+
         for run in runs[-limit:]:
-            emit(_as_json(run))
+            emit(json_line(to_builtins(run)))
     elif runs:
         print_rows(counted(len(runs), "run"), [_row(run) for run in runs[-limit:]])
     else:
@@ -99,10 +103,10 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
         of = ", ".join(filter(None, (device, f"{ranks} ranks" if ranks > 1 else "")))
         rows, remarks = _trend(members, changed, figure)
         if as_json:
-            import json
+            from augment.core.jsontext import json_line
 
             for row in rows[-limit:]:
-                emit(json.dumps({**row, "device": device, "rank_count": ranks}, ensure_ascii=False))
+                emit(json_line({**row, "device": device, "rank_count": ranks}))
             continue
         from augment.cli.table_output import print_rows
 
@@ -156,14 +160,6 @@ def _row(run: Run) -> dict[str, Any]:
     step = run.figures["wall_ns"]
     row = {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count}
     return {**row, "steps": step.step_count, "wall_ns": step.median}
-
-
-def _as_json(run: Run) -> str:
-    import json
-
-    import msgspec
-
-    return json.dumps(msgspec.to_builtins(run), ensure_ascii=False)
 
 
 def _time_ns(text: str) -> int:

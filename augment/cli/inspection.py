@@ -41,7 +41,11 @@ _FOREIGN = {
 def inspect(augmented: AugmentedTrace) -> Report:
     """All facts about a trace: its content, its anomalies, and what will be lost."""
     trace = augmented.trace
-    source = document(augmented)["source"]
+    source, known = document(augmented)["source"], augmented.diagnostics
+    # What was recorded beside the trace and lies there under a usual name, so that it is used without an option
+    world_size = distributed(trace.source.metadata, "world_size")
+    near = Evidence().near(trace.source.path, trace.rank, world_size).of(trace.rank)
+    beside = [{"kind": kind, "what": kind_named(kind).what, "path": path} for kind, path in near.items()]
     return {
         "file": _file(trace),
         "recording": {
@@ -52,21 +56,14 @@ def inspect(augmented: AugmentedTrace) -> Report:
         "tracks": _tracks(trace),
         "has": _has(trace),
         "launches": _launches(trace),
-        "odd": [*_diagnostics(augmented), *_odd(trace)],
+        "odd": [*({"code": each.code, "count": each.count, "message": each.message} for each in known), *_odd(trace)],
         "perfetto": perfetto_findings(trace),
         "skipped": {
             name: outcome.reason for name, outcome in augmented.outcomes.items() if isinstance(outcome, Skipped)
         },
         "partial": trace.partial,
-        "beside": _beside(trace),
+        "beside": beside,
     }
-
-
-def _beside(trace: Trace) -> list[Report]:
-    """What was recorded beside the trace and lies there under a usual name, so that it is used without an option."""
-    world_size = distributed(trace.source.metadata, "world_size")
-    near = Evidence().near(trace.source.path, trace.rank, world_size).of(trace.rank)
-    return [{"kind": kind, "what": kind_named(kind).what, "path": path} for kind, path in near.items()]
 
 
 def _file(trace: Trace) -> Report:
@@ -182,11 +179,6 @@ def _launches(trace: Trace) -> Report:
         "launch_count": len(rows),
         "unmatched_launch_count": int((~arrived).sum()),
     }
-
-
-def _diagnostics(augmented: AugmentedTrace) -> Iterator[Report]:
-    for diagnostic in augmented.diagnostics:
-        yield {"code": diagnostic.code, "count": diagnostic.count, "message": diagnostic.message}
 
 
 def _odd(trace: Trace) -> Iterator[Report]:

@@ -21,19 +21,16 @@ def command(schema: bool, as_json: bool) -> None:
     from augment.pipeline.registries import everything
 
     if schema:
-        emit(json.dumps(_schema(), indent=2, ensure_ascii=False))
+        from augment.analyses import ANALYSES
+        from augment.writers import metrics
+
+        of_rows = metrics.schema({analysis.NAME: analysis.Row for analysis in ANALYSES})
+        emit(json.dumps(of_rows, indent=2, ensure_ascii=False))
     elif as_json:
         emit(json.dumps(everything(), indent=2, ensure_ascii=False))
     else:
         for line in _lines(everything()):
             emit(line)
-
-
-def _schema() -> dict[str, Any]:
-    from augment.analyses import ANALYSES
-    from augment.writers.metrics import schema
-
-    return schema({analysis.NAME: analysis.Row for analysis in ANALYSES})
 
 
 def _lines(contents: dict[str, list[dict[str, Any]]]) -> Iterator[str]:

@@ -330,17 +330,13 @@ class _Command:
         if in_part or any(job.notes for job in self._concluded):
             return DONE_IN_PART
         if not any(result.status in ("augmented", "done_before") for result in self._results):
-            complain(_nothing(self._results))
+            from augment.batch.inputs import no_trace
+
+            first = self._results[0]
+            folder = os.path.dirname(first.path) or "."
+            complain(first.message if len(self._results) == 1 else str(no_trace(folder)))
             return 3
         return 0
-
-
-def _nothing(results: Sequence[Result]) -> str:
-    if len(results) == 1:
-        return results[0].message
-    from augment.batch.inputs import no_trace
-
-    return str(no_trace(os.path.dirname(results[0].path) or "."))
 
 
 def say_lines(text: str) -> None:

@@ -238,11 +238,12 @@ def _fitted(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
         if needed > most:
             break
         room, most = room - needed, needed
-    return [_cut_to(column, max(most, *map(len, column.head))) if column.text else column for column in columns]
-
-
-def _cut_to(column: TableColumn, width: int) -> TableColumn:
-    return replace(column, cells=[(cell if len(cell) <= width else cell[: width - 1] + "…") for cell in column.cells])
+    fitted = []
+    for column in columns:
+        width = max(most, *map(len, column.head))
+        cells = [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell in column.cells]
+        fitted.append(replace(column, cells=cells) if column.text else column)
+    return fitted
 
 
 def _table(columns: Sequence[TableColumn]) -> Table:
@@ -406,7 +407,7 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
     columns = [
         TableColumn(
             (of, ""),
-            [_words(row["figure"], row["unit"]) for row in rows],
+            [row["figure"].removesuffix(f"_{row['unit']}").replace("_", " ") for row in rows],
             True,
             True,
         ),
@@ -478,6 +479,9 @@ def _kinds(
     shown = [row for row in rows if max(row["control_ns"], row["test_ns"]) >= LEAST_NS * scale][: limit or None]
     if not shown:
         return
+    kinds = [row[key] or NOTHING for row in shown]
+    if key == "kind_of_work":
+        kinds = [kind.replace("_", " ") for kind in kinds]
     print_columns(
         title,
         [
@@ -489,23 +493,14 @@ def _kinds(
                 ("count", ""), [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown]
             ),
             TableColumn(("", ""), [_MARKS[row["verdict"]] for row in shown], text=True),
-            TableColumn((key.replace("_", " "), ""), [_kind_text(row[key], key) for row in shown], text=True),
+            TableColumn((key.replace("_", " "), ""), kinds, text=True),
         ],
     )
-
-
-def _kind_text(kind: str | None, key: str) -> str:
-    return NOTHING if kind is None else kind.replace("_", " ") if key == "kind_of_work" else kind
 
 
 def _scale(rows: Sequence[dict[str, Any]]) -> float:
     """The number of steps, times ranks and devices, in the sums."""
     return next((row["delta_ns"] / row["delta_per_step_ns"] for row in rows if row["delta_ns"]), 1.0)
-
-
-def _words(figure: str, unit: str) -> str:
-    """``exposed_communication_ns`` for people."""
-    return figure.removesuffix(f"_{unit}").replace("_", " ")
 
 
 def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:

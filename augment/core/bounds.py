@@ -135,14 +135,11 @@ def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
     if len(names) <= _MOST_KINDS:
         times = runs.times(track.dur, kind.astype(np.int32), len(names))
         for code, ns in zip(names.tolist(), times, strict=True):
-            args[f"{_word(track.names, code)}_ns"] = np.where(several & (ns > 0), ns, -1)
+            word = re.sub(r"\W+", "_", track.names.values[code]) if code >= 0 else "unnamed"
+            args[f"{word}_ns"] = np.where(several & (ns > 0), ns, -1)
     last = runs.first + runs.count - 1
     dur = track.ts[last] + track.dur[last] - track.ts[runs.first]
     return replace(whole, ts=track.ts[runs.first], dur=dur, args=args)
-
-
-def _word(names: Texts, code: int) -> str:
-    return re.sub(r"\W+", "_", names.values[code]) if code >= 0 else "unnamed"
 
 
 def _without_short_inner(track: SliceTrack, most: int) -> SliceTrack:

@@ -324,13 +324,6 @@ def split(ranks: Sequence[T]) -> list[tuple[int, Sequence[T]]]:
     return [(first, ranks[first : first + RANKS]) for first in range(0, len(ranks), RANKS)]
 
 
-def _share_keys(summary: RankSummary, before: RankSummary) -> None:
-    """Keep equal keys of figures once for all ranks."""
-    for name, figures in summary.figures.items():
-        if name in before.figures and figures.keys == before.figures[name].keys:
-            figures.keys = before.figures[name].keys
-
-
 def portion(contents: Iterable[bytes], names: Sequence[str], first: int, count: int) -> Portion:
     """Reduce the summaries of some ranks, one after the other.
 
@@ -351,7 +344,9 @@ def portion(contents: Iterable[bytes], names: Sequence[str], first: int, count: 
         # most of a summary's memory are figures that only the aggregates need
         summary.figures = {kept: figure for kept, figure in summary.figures.items() if kept in _KEPT}
         summary.states = summary.states.thinned(_STATES // count, summary.moments()).narrowed()
-        if made.summaries:
-            _share_keys(summary, made.summaries[-1])
+        before = made.summaries[-1].figures if made.summaries else {}
+        for name, figures in summary.figures.items():  # equal keys are kept once for all ranks
+            if name in before and figures.keys == before[name].keys:
+                figures.keys = before[name].keys
         made.summaries.append(summary)
     return made

@@ -99,13 +99,10 @@ def augment(
     outcomes = _each(analyses, run, shared)
     rows = {analysis.NAME: analysis.Row for analysis in analyses}
     if "step_figures" in request.only:  # for scripts of before 0.3: what is asked for by this name is there by it
-        outcomes["step_figures"] = _without_tracks(outcomes["steps"])
+        made = outcomes["steps"]
+        outcomes["step_figures"] = made if isinstance(made, Skipped) else replace(made, annotations=(), diagnostics=())
         rows["step_figures"] = rows["steps"]
     return AugmentedTrace(trace, outcomes, window, rows)
-
-
-def _without_tracks(outcome: Outcome) -> Outcome:
-    return outcome if isinstance(outcome, Skipped) else replace(outcome, annotations=(), diagnostics=())
 
 
 def _stage(analysis: Analysis) -> Stage:

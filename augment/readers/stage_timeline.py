@@ -58,7 +58,27 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     text.limits.expect_events(path, len(slices))
     outline = Outline(text_bytes=len(data), partial=text.damage)
     again = TextAgain(path, len(data))
-    return assemble(path, NAME, text.stored.sha256(), again, _raw_events(slices), outline, _decode)
+    # A row for each slice. No byte range of the text belongs to a slice alone.
+    strings = {text: code for code, text in enumerate(dict.fromkeys(chain([""], *[each[:2] for each in slices])))}
+    places: list[Place] = [(0, 0, ABSENT, ABSENT), (0, _STREAM, ABSENT, ABSENT)]
+    nothing = (NO_CORRELATION, 0, 0)
+    rows = [
+        (start, dur, COMPLETE, strings[category], strings[name], int(category != "user_annotation"), *nothing)
+        for category, name, start, dur in slices
+    ]
+    table = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
+    columns: dict[str, Any] = {name: table[:, at].astype(kind) for at, (name, kind) in enumerate(COLUMNS.items())}
+    raw_events = RawEvents(
+        **columns,
+        sizes=NOTHING,
+        flows=NOTHING,
+        strings=list(strings),
+        places=places,
+        names=TrackNames(),
+        tally=Tally(),
+        event_count=len(rows),
+    )
+    return assemble(path, NAME, text.stored.sha256(), again, raw_events, outline, _decode)
 
 
 def _primus(content: Any) -> Iterator[Slice]:
@@ -105,29 +125,6 @@ def _megatron_app(content: Any) -> Iterator[Slice]:
 
 def _ns(milliseconds: float) -> int:
     return round(milliseconds * 1_000_000)
-
-
-def _raw_events(slices: list[Slice]) -> RawEvents:
-    """A row for each slice. No byte range of the text belongs to a slice alone."""
-    strings = {text: code for code, text in enumerate(dict.fromkeys(chain([""], *[each[:2] for each in slices])))}
-    places: list[Place] = [(0, 0, ABSENT, ABSENT), (0, _STREAM, ABSENT, ABSENT)]
-    nothing = (NO_CORRELATION, 0, 0)
-    rows = [
-        (start, dur, COMPLETE, strings[category], strings[name], int(category != "user_annotation"), *nothing)
-        for category, name, start, dur in slices
-    ]
-    table = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
-    columns: dict[str, Any] = {name: table[:, at].astype(kind) for at, (name, kind) in enumerate(COLUMNS.items())}
-    return RawEvents(
-        **columns,
-        sizes=NOTHING,
-        flows=NOTHING,
-        strings=list(strings),
-        places=places,
-        names=TrackNames(),
-        tally=Tally(),
-        event_count=len(rows),
-    )
 
 
 def _decode(_piece: bytes, _offset: int) -> dict[str, Any]:

@@ -214,20 +214,15 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
     """
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[_named(trace, name)[events.name[rows]]]
+    named = strings_where(trace, lambda text: text == name)
+    if not named.any() and set(name) & {"*", "?"}:
+        wanted = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+        named = strings_where(trace, wanted.fullmatch)
+    rows = rows[named[events.name[rows]]]
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     first = np.ones(len(rows), np.bool_)
     first[1:] = ts[1:] >= np.maximum.accumulate(end)[:-1]
     return windows_of(trace, np.arange(int(first.sum()), dtype=np.int64), ts[first], end[first])
-
-
-def _named(trace: Trace, name: str) -> Bools:
-    """Which of the trace's strings equal ``name`` or, if none does, match it."""
-    same = strings_where(trace, lambda text: text == name)
-    if same.any() or not set(name) & {"*", "?"}:
-        return same
-    wanted = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
-    return strings_where(trace, wanted.fullmatch)
 
 
 def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:

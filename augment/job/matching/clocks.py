@@ -114,7 +114,11 @@ def align(
                 units.append(members)
                 continue
             level = int(np.median([median(lead) for lead in ahead.values()]))
-            apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
+            apart = []
+            for member, lead in ahead.items():
+                noise = spread_of((lead - level).astype(np.float64))
+                if abs(median(lead - level)) > max(_CLEARLY * noise, _ONE_CLOCK_NS):
+                    apart.append(member)
             odd += len(apart)
             units += [[member] for member in apart] + [[member for member in members if member not in apart]]
         units = [unit for unit in units if unit]
@@ -167,10 +171,6 @@ def _settled(ends: Matched, fits: dict[int, ClockFit], units: Sequence[Sequence[
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
     return {member: better[member].relative_to(better[start]) for member in fits}
-
-
-def _is_apart(ahead: Int64s) -> bool:
-    return bool(abs(median(ahead)) > max(_CLEARLY * spread_of(ahead.astype(np.float64)), _ONE_CLOCK_NS))
 
 
 def _middle(ends: Matched, fits: Mapping[int, ClockFit]) -> Int64s:
@@ -247,7 +247,9 @@ def _clock(
     ts, end = (ends.ts[rows], ends.end[rows]) if len(rows) else (summary.column("ts"), summary.column("end"))
     if not len(ts):
         ts, end = summary.step_column("start"), summary.step_column("end")
-    uncertainty = math.ceil(doubt) + _grain(ts, end)
+    # The resolution of the recorded times, ns, for a start and an end
+    grain = next((2 * ns for ns in (1_000_000, 1000) if not (ts % ns).any() and not (end % ns).any()), 2)
+    uncertainty = math.ceil(doubt) + grain
     fit = _simple(fit, end, uncertainty) if len(end) else fit
     moved = int(np.abs(end - fit.corrected(end)).max(initial=0))
     clock = replace(
@@ -304,11 +306,6 @@ def _simple(fit: ClockFit, end: Int64s, uncertainty: int) -> ClockFit:
         return fit
     middle = np.array([(first + last) // 2])
     return ClockFit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
-
-
-def _grain(*times: Int64s) -> int:
-    """The resolution of the recorded times, ns, for a start and an end."""
-    return next((2 * grain for grain in (1_000_000, 1000) if all((ts % grain == 0).all() for ts in times)), 2)
 
 
 def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:

@@ -367,6 +367,9 @@ def _rows(of: Buckets, model: Fit) -> Iterator[CapsRow]:
         change = tails - recorded
         spread = 2 * float(change.std(ddof=1)) / len(change) ** 0.5 if len(change) > 1 else 0.0
         step = float(of.step_ns.mean())
+        # What the fit of any size of all-reduce is wrong by, as a share of its time: for buckets of other sizes
+        predicted = model.alpha_ns + of.sizes / model.beta_gbps
+        relative_misfit = float(np.abs(np.median(of.end - of.arrival, axis=0) / predicted - 1).max())
         yield CapsRow(
             group=of.name,
             cap_bytes=cap,
@@ -375,7 +378,7 @@ def _rows(of: Buckets, model: Fit) -> Iterator[CapsRow]:
             largest_bytes=int(joined.max()),
             tail_ns=float(tails.mean()),
             change_ns=float(change.mean()),
-            uncertainty_ns=error + spread + _relative_misfit(of, model) * int(joined[-1]) / model.beta_gbps,
+            uncertainty_ns=error + spread + relative_misfit * int(joined[-1]) / model.beta_gbps,
             change_ratio=float(change.mean()) / step if step else 0.0,
         )
 
@@ -406,12 +409,6 @@ def _copying(of: Buckets) -> int:
     """The time from a bucket's last gradient to the bucket, the median: gradients are copied into it."""
     bounds = np.searchsorted(np.cumsum(of.grads), np.cumsum(of.sizes))
     return int(np.median(of.ready - of.grads_ready[:, bounds]))
-
-
-def _relative_misfit(of: Buckets, model: Fit) -> float:
-    """What the fit of any size of all-reduce is wrong by, as a share of its time: for buckets of other sizes."""
-    predicted = model.alpha_ns + of.sizes / model.beta_gbps
-    return float(np.abs(np.median(of.end - of.arrival, axis=0) / predicted - 1).max())
 
 
 def _misfit(of: Buckets, model: Fit) -> float:

@@ -215,6 +215,7 @@ def _rows(
     if shortest * len(steps) > (1 + MOST_MISSED) * window:  # the passes must be others than they seem
         name, each, sooner = schedules.UNKNOWN, None, 0.0
     theory = None if each is None else round(each * len(steps))
+    working = sum(times[slowest].values()) * many
     for at, stage in enumerate(stages):
         ops = [of[at] for of in places]
         sent, host = _lost(summaries[stage.member], stage, ops, late[stage.member])
@@ -242,7 +243,7 @@ def _rows(
             host_ns=host,
             rest_ns=whole - (theory or 0) - imbalance - sent - host,
             bubble_ratio=whole / window if window else None,
-            theory_ratio=_ratio(each, sum(times[slowest].values()) * many),
+            theory_ratio=each / (each + working) if each is not None and working else None,
             forward_ns=forward,
             backward_ns=backward,
         )
@@ -274,10 +275,6 @@ def _both_ways(times: Mapping[ActionKind, float], passes: Passes) -> tuple[float
     whole = passes.microbatches * passes.chunks
     forwards, backwards = passes.count(ActionKind.FORWARD), passes.count(ActionKind.BACKWARD, ActionKind.INPUT)
     return forward * whole / max(forwards, 1), backward * whole / max(backwards, 1)
-
-
-def _ratio(bubble: float | None, ideal: float) -> float | None:
-    return None if bubble is None or not ideal else bubble / (bubble + ideal)
 
 
 def _window(stages: Sequence[_Stage], of: Sequence[Places], *, by_clocks: bool) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, Places, combinations, intervals, run_starts
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, combinations, intervals, run_starts
 from augment.facts.collectives.rank_progress import SOON_NS
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -265,7 +265,14 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
             continue
         rows_ = rows[together[rows]]
         rows_ = rows_[np.argsort(progress.came[rows_], kind="stable")]
-        rows_ = rows_[_as_launched(matched, summary, rows_)]
+        # The order in which the host launched rows, which are in the order of time: equal on ranks that run one
+        # program, whichever stream is first. The order of time where a launch is unknown.
+        launched = summary.table_column("collectives", "launched")
+        if launched is None or (launched[matched.place[rows_]] == NO_INDEX).any():
+            as_launched = np.arange(len(rows_))
+        else:
+            as_launched = np.argsort(launched[matched.place[rows_]], kind="stable")
+        rows_ = rows_[as_launched]
         ts = np.maximum.accumulate(progress.came[rows_])
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
         is_after = progress.came[rows_] >= begin
@@ -290,15 +297,6 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         used = place.stop
     row, begins, untils, ends, own_ns = (each[:used] for each in (row, begins, untils, ends, own_ns))
     return Stretches(member_of[:used], row, begins, untils, ends, own_ns, Parts(*parts[:, :used]))
-
-
-def _as_launched(matched: Matched, summary: RankSummary, rows: Int64s) -> Places:
-    """The order in which the host launched ``rows``, which are in the order of time: equal on ranks that run one
-    program, whichever stream is first. The order of time where a launch is unknown."""
-    launched = summary.table_column("collectives", "launched")
-    if launched is None or (launched[matched.place[rows]] == NO_INDEX).any():
-        return np.arange(len(rows))
-    return np.argsort(launched[matched.place[rows]], kind="stable")
 
 
 def _numbered(sort: Int64s) -> Int64s:

@@ -7,7 +7,6 @@ have a sequence of their own, by which the reader knows that they repeat what tr
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from augment.core.trace import GPU_WORK, Trace, args_of_event
 from augment.facts.source.event_args import blocks, decoded
@@ -38,26 +37,22 @@ def write_stages(trace: Trace, file: wire.Writable, shift_ns: int) -> None:
         for ts, dur, correlation, track, name, event in zip(*columns, strict=True):
             place = trace.tracks[track]
             queue = f"GPU {place.device} stream {place.stream}"
-            new = b"".join(_specification(text, known) for text in (queue, name) if text not in known)
+            new = b""
+            for text in (queue, name):
+                if text not in known:
+                    known[text] = len(known) + 1
+                    entry = wire.number(1, known[text]) + wire.text(2, text) + wire.number(4, _COMPUTE)
+                    new += wire.message(wire.INTERNED_STAGES, entry)
             stage = wire.number(wire.STAGE_ID, max(correlation, 0)) + wire.number(wire.STAGE_DURATION, max(dur, 0))
             if isinstance(place.device, int):
                 stage += wire.number(wire.STAGE_GPU, place.device)
             stage += wire.number(wire.STAGE_QUEUE_IID, known[queue]) + wire.number(wire.STAGE_KIND_IID, known[name])
             for key, value in args_of_event(event).items():
-                extra = wire.text(1, key) + wire.text(2, _text(value))
-                stage += wire.message(wire.STAGE_EXTRA, extra)
+                if not isinstance(value, str):
+                    value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+                stage += wire.message(wire.STAGE_EXTRA, wire.text(1, key) + wire.text(2, value))
             packet = wire.number(wire.PACKET_TIMESTAMP, ts + shift_ns) + wire.number(wire.PACKET_FLAGS, flags)
             packet += wire.message(wire.PACKET_INTERNED, new) if new else b""
             packet += wire.message(wire.PACKET_STAGE, stage)
             file.write(wire.packet(packet, wire.STAGES_SEQUENCE))
             flags = wire.NEEDED
-
-
-def _specification(text: str, known: dict[str, int]) -> bytes:
-    known[text] = len(known) + 1
-    entry = wire.number(1, known[text]) + wire.text(2, text) + wire.number(4, _COMPUTE)
-    return wire.message(wire.INTERNED_STAGES, entry)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
