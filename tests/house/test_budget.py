@@ -14,12 +14,12 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 83_090
+LINES = 83_092
 FILES = 417
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
 IMPORTS, MANY_IMPORTS = 4, 12
-PRIVATE_FUNCTIONS = 0.3304
+PRIVATE_FUNCTIONS = 0.3305
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
 OPTIONS = 200
