@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,16 @@ def perfetto() -> Iterator[PerfettoEngine]:
         pytest.skip(str(missing))
     with contextlib.closing(engine):
         yield engine
+
+
+@pytest.fixture
+def running_engine(perfetto: PerfettoEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``augment query`` asks the session's engine: starting another takes a second."""
+    ask = perfetto._engine.ask
+    from_here = {"load": os.path.abspath, "query": str}  # it was started in another folder
+    monkeypatch.setattr(perfetto._engine, "ask", lambda what, text: ask(what, from_here[what](text)))
+    monkeypatch.setattr(perfetto._engine, "close", lambda: None)
+    monkeypatch.setattr("augment.viewer.engine.CarriedEngine", lambda: perfetto._engine)
 
 
 @pytest.fixture(scope="session")

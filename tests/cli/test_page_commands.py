@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import takewhile
@@ -95,6 +95,19 @@ def folder(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, running_engine: None) -> None:
+    """Without processes of its own, which change nothing: tests/cli/test_odd_inputs.py, tests/batch."""
+    monkeypatch.setattr("augment.batch.execution._workers", lambda *_: None)
+
+
+def script(path: str, *words: str) -> None:
+    """``python PATH WORDS…``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [path, *words])
+        assert not runpy.run_path(str(ROOT / path))["main"]()
+
+
 def prepare(page: str, folder: Path, augment: Augment) -> None:
     """What a page takes for granted: its tables, a query, a store that is not there yet, a merged job, samples."""
     match page:
@@ -166,7 +179,7 @@ def test_the_simulations_of_the_examples_run(tmp_path: Path) -> None:
     for words in called:
         if "--size" not in words and "8" not in words:
             words[3] = str(tmp_path / words[3].rpartition("/")[2])
-            subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=True, capture_output=True)
+            script(*words[1:])
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -182,8 +195,7 @@ def test_the_pages_on_slow_runs_are_true(
             if kind == "text":
                 assert line in printed
             elif words[0] == "python":
-                done = [sys.executable, str(ROOT / words[1]), *words[2:]]
-                subprocess.run(done, check=True, capture_output=True)
+                script(*words[1:])
             elif words[1] != "open":
                 ended = augment(*words[1:])
                 assert ended.code == 0, ended.err

@@ -96,7 +96,7 @@ def test_cells_are_exact(trace: Path, augment: Augment, monkeypatch: pytest.Monk
     assert values.split() == [str(BIG), "-5", "2.0", "NULL", 'q"u,o', "1", "2", "bytes", "inf", "1e+300"]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("running_engine")
 def test_many_rows_come_in_batches(trace: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = "with recursive n(x) as (select 1 union all select x + 1 from n where x < 20000)"
     answer = query(str(trace), f"{numbers} select x, 'row ' || x as t from n")
@@ -106,7 +106,7 @@ def test_many_rows_come_in_batches(trace: Path, augment: Augment, monkeypatch: p
     assert lines[1:] == ["1  row 1", "2  row 2", "… 19,998 more rows (--limit 0 shows all)"]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("running_engine")
 def test_sql_from_a_file_and_from_stdin(
     trace: Path, tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,14 +117,14 @@ def test_sql_from_a_file_and_from_stdin(
     assert augment("query", trace, "-", "--csv").lines == ["sql", "select 1"]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("running_engine")
 def test_zstd_is_unpacked(trace: Path, tmp_path: Path, augment: Augment) -> None:
     packed = tmp_path / "a.json.zst"
     packed.write_bytes(zstandard.compress(trace.read_bytes()))
     assert augment("query", packed, "select count(*) as n from slice").lines == ["n", "2"]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("running_engine")
 def test_what_perfetto_loses_is_told(tmp_path: Path, augment: Augment) -> None:
     path = write_trace(tmp_path / "a.json", kernel(ts=0, dur=10), kernel(ts=5, dur=10))
     ended = augment("query", path, "select count(*) as n from slice")
@@ -132,7 +132,7 @@ def test_what_perfetto_loses_is_told(tmp_path: Path, augment: Augment) -> None:
     assert re.search(r"Perfetto could not use all of this trace: \w+ 1 ", ended.err)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("running_engine")
 def test_what_the_engine_refuses(trace: Path, tmp_path: Path, augment: Augment) -> None:
     (tmp_path / "b.json").write_bytes(b"no trace")
     for path, sql, code, because in (
@@ -167,7 +167,7 @@ def test_what_is_missing_is_named(trace: Path, augment: Augment, monkeypatch: py
         assert "pip install 'kineto-augment[query]'" in ended.err
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("running_engine")
 def test_a_native_engine_answers_alike(trace: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in for the native program, which speaks its protocol."""
     monkeypatch.setenv("TPQ_PYTHON", sys.executable)  # where the stand-in looks for the engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # which loads scipy.stats where it is used
 
 from augment.compare.noise import (
     Noise,
@@ -22,16 +22,16 @@ from augment.compare.noise import (
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 200, 10_000])
 def test_student_as_scipy_has_it(freedom: float) -> None:
     for t in (0, 1e-3, 0.1, 1, 2.5, 7, 40, 1e4):
-        assert tail_of_student(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-10, abs=1e-300)
+        assert tail_of_student(t, freedom) == pytest.approx(scipy.stats.t.sf(t, freedom), rel=1e-10, abs=1e-300)
     for probability in (0.6, 0.9, 0.975, 0.999):
-        expected = stats.t.ppf(probability, freedom)
+        expected = scipy.stats.t.ppf(probability, freedom)
         assert quantile_of_student(probability, freedom) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 9, 200])
 def test_fisher_as_scipy_has_it(freedom: int) -> None:
     for f in (0.1, 1, 2.5, 19, 161.4, 1e4):
-        assert tail_of_fisher(f, freedom) == pytest.approx(stats.f.sf(f, freedom, freedom), rel=1e-9, abs=1e-300)
+        assert tail_of_fisher(f, freedom) == pytest.approx(scipy.stats.f.sf(f, freedom, freedom), rel=1e-9, abs=1e-300)
 
 
 def in_unit(control: np.ndarray, ends: tuple[float, float]) -> tuple[float, float]:
@@ -52,7 +52,7 @@ def test_independent_samples_as_scipy_has_them() -> None:
         if noise.paired:
             continue
         independent += 1
-        expected = stats.ttest_ind(np.log(test), np.log(control), equal_var=False)
+        expected = scipy.stats.ttest_ind(np.log(test), np.log(control), equal_var=False)
         interval = expected.confidence_interval(0.95)
         assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
         assert (noise.low, noise.high) == pytest.approx(in_unit(control, interval), rel=1e-9)
@@ -65,7 +65,7 @@ def test_pairs_as_scipy_has_them() -> None:
         common = rng.lognormal(10, 0.5, count)
         control, test = (common * rng.lognormal(0, 0.01, count) for _ in range(2))
         noise = noise_of(control, test)
-        expected = stats.ttest_rel(np.log(test), np.log(control))
+        expected = scipy.stats.ttest_rel(np.log(test), np.log(control))
         assert noise.paired
         assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
         interval = expected.confidence_interval(0.95)
@@ -87,14 +87,14 @@ def test_trimmed_means_as_scipy_has_them() -> None:
             if noise.paired:
                 apart = np.log(test) - np.log(control)
                 kept = count - 2 * int(0.2 * count)
-                pulled_in = stats.mstats.winsorize(apart, (0.2, 0.2)).std(ddof=1)
+                pulled_in = scipy.stats.mstats.winsorize(apart, (0.2, 0.2)).std(ddof=1)
                 error = pulled_in * ((count - 1) / (kept * (kept - 1))) ** 0.5
-                low, high = stats.t.interval(0.95, kept - 1, stats.trim_mean(apart, 0.2), error)
+                low, high = scipy.stats.t.interval(0.95, kept - 1, scipy.stats.trim_mean(apart, 0.2), error)
             else:
-                expected = stats.ttest_ind(np.log(test), np.log(control), equal_var=False, trim=0.2)
+                expected = scipy.stats.ttest_ind(np.log(test), np.log(control), equal_var=False, trim=0.2)
                 assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
                 low, high = expected.confidence_interval(0.95)
-            unit = stats.trim_mean(control, 0.2)
+            unit = scipy.stats.trim_mean(control, 0.2)
             assert (noise.low, noise.high) == pytest.approx((unit * np.expm1(low), unit * np.expm1(high)), rel=1e-9)
     assert kinds == {True, False}
 
@@ -102,7 +102,7 @@ def test_trimmed_means_as_scipy_has_them() -> None:
 def test_what_is_not_positive_is_compared_as_it_is() -> None:
     control, test = np.array([0.0, 10, 30, 5]), np.array([1.0, 12, 31, 7])
     noise = noise_of(control, test)
-    expected = stats.ttest_rel(test, control)
+    expected = scipy.stats.ttest_rel(test, control)
     assert noise.paired
     assert noise.delta == pytest.approx(1.5)
     assert (noise.low, noise.high) == pytest.approx(tuple(expected.confidence_interval(0.95)), rel=1e-9)
@@ -122,7 +122,9 @@ def test_how_many_steps_are_lacking() -> None:
     assert lacking is not None
     spread = [np.log(side).std(ddof=1) for side in (control, test)]
     expected = next(
-        n for n in range(5, 500) if 2 * stats.t.ppf(0.975, 1.5 * (n - 1)) * np.hypot(*spread) / n**0.5 < np.log(1.05)
+        n
+        for n in range(5, 500)
+        if 2 * scipy.stats.t.ppf(0.975, 1.5 * (n - 1)) * np.hypot(*spread) / n**0.5 < np.log(1.05)
     )
     assert 4 + lacking == pytest.approx(expected, rel=0.2)
     assert steps_lacking(control[:1], test, 1.0, 0.95) is None

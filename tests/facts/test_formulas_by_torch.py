@@ -10,7 +10,15 @@ import pytest
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import Call
 
-torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install torch, its CPU build is enough")
+torch: Any
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _load_torch() -> None:
+    """Where these tests run: loading it takes seconds of each process that collects them."""
+    global torch
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch, its CPU build is enough")
+
 
 ALL = MATMUL | CONVOLUTION | ATTENTION
 #: composites, whose work PyTorch's counter sees in the operators that they call

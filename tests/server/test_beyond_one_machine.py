@@ -229,7 +229,7 @@ def test_fronts_are_restarted_one_by_one_and_no_call_fails(fleet: Fleet, tmp_pat
 
     def client(number: int) -> None:
         with Client(f"127.0.0.1:{port}") as calling:
-            while not ended.is_set():
+            while not ended.wait(0.1):
                 try:
                     calling.augment(path, only=["temporal_breakdown"], out=tmp_path / f"out{number}")
                 except BaseException as error:

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import gzip
 import io
-import random
 import sys
 
+import numpy as np
 import pytest
 
 from augment.writers.compression import GzipWriter
 
-TEXT = bytes(random.Random(0).choices(b"abcdef\n", k=3_000_000))
+TEXT = np.random.default_rng(0).choice(np.frombuffer(b"abcdef\n", np.uint8), 3_000_000).tobytes()
 
 
 def compressed(piece: int) -> bytes:
