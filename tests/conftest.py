@@ -18,7 +18,7 @@ from perfetto_engine import PerfettoEngine
 
 # the first call loads compiled code, and machines are busy; each run tries the same examples, `make fuzz` others
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("augment", settings.get_profile("explore"), derandomize=True, max_examples=50)
+settings.register_profile("augment", settings.get_profile("explore"), derandomize=True, max_examples=30)
 settings.load_profile("augment")
 gc.set_threshold(200_000, 20, 100)  # traces as plain Python are millions of objects, walked at each collection
 

@@ -104,7 +104,7 @@ def test_a_wait_of_negative_duration_takes_nothing_away() -> None:
 
 
 @given(recordings())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> None:
     graph, path = critical_graph(trace), critical_path(trace)
     assert (graph.ts[graph.source] <= graph.ts[graph.target]).all()
@@ -123,7 +123,7 @@ def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> N
 
 
 @given(recordings())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
     graph, path, result = critical_graph(trace), critical_path(trace), event_graph(trace)
     took = result.ts[result.target] - result.ts[result.source]
@@ -191,7 +191,7 @@ def cuts(trace: Trace, graph: CriticalGraph, name: str, start: int, stop: int) -
 
 
 @given(recordings())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
     graph = critical_graph(trace)
     result = longest_names(trace, 3)
@@ -205,7 +205,7 @@ def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
 
 
 @given(recordings())
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_compiled_and_interpreted_loops_agree(trace: Trace) -> None:
     answers = []
     for way in (nullcontext, plain_kernels):
@@ -280,7 +280,7 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
 
 
 @given(recordings())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
     path, known = critical_path(trace), moments(trace)
     time = np.zeros((len(windows(trace)[0]), len(BoundBy)), np.int64)

@@ -28,7 +28,7 @@ from augment_server.jobs import parts
 from augment_server.workers import worker
 from simulator import JobOptions, simulate
 
-RANKS = 40
+RANKS = 20
 OUTPUTS = RANKS * 320_000  #: bytes, about
 
 
@@ -44,7 +44,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A disk on which the job's traces fit, and part of what is made of them."""
     disk = tmp_path / "small"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
     if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount")
     try:
