@@ -117,7 +117,7 @@ def command(
     """
     from augment.batch.memory_limit import bounded, expect_possible
     from augment.batch.peek import identify
-    from augment.cli.runs import files_of, label_of
+    from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.terminal import bar, emit, say
     from augment.compare import diff
     from augment.compare.outputs import Drawing, write_all
@@ -140,7 +140,9 @@ def command(
     captures = {"control-graph-capture": control_graph_capture, "test-graph-capture": test_graph_capture}
     ranks: dict[str, Any] = {"control_rank": control_rank, "test_rank": test_rank}
     least_us = 1 if everything and min_delta_us is None else min_delta_us
-    drawing = Drawing(formats, label, None if least_us is None else 1000 * least_us, overlay, arrows)
+    runs = labels_of(control, test)
+    least_ns = None if least_us is None else 1000 * least_us
+    drawing = Drawing(formats, label or runs[0], least_ns, overlay, arrows, runs[1])
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
@@ -173,7 +175,7 @@ def command(
 
         from augment.cli.table_output import print_diff
 
-        print_diff(json.decode(paths[-1].read_bytes()), label_of(control), label_of(test), limit)
+        print_diff(json.decode(paths[-1].read_bytes()), runs[0], runs[1], limit)
         for path in paths:
             say(f"written: {path}")
         if len(paths) > 1:
@@ -188,7 +190,7 @@ def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool
     """
     from msgspec import to_builtins
 
-    from augment.cli.runs import label_of, traces_of
+    from augment.cli.runs import labels_of, traces_of
     from augment.cli.terminal import bar, emit
     from augment.compare.run_series import compare, figures_of
 
@@ -198,9 +200,7 @@ def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool
         is_given = given.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
         if is_given and name not in ("control", "tests", "region", "limit", "as_json", "quiet", "debug"):
             raise UsageError(f"{option.opts[0]}: of two runs only")
-    labels = [label_of(path) for path in paths]
-    if len({*labels}) < len(labels):
-        labels = [os.path.relpath(path) for path in paths]
+    labels = labels_of(*paths)
     with bar(1, quiet=quiet) as shown:
         runs = [figures_of(label, traces_of(path, shown), region) for label, path in zip(labels, paths, strict=True)]
     made = to_builtins(compare(runs))

@@ -109,23 +109,24 @@ def _document(
 ) -> Document:
     import subprocess
 
-    from augment.cli.runs import files_of, label_of
+    from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.show import analysed, analysed_folder, in_folder
     from augment.history.store import is_store
     from augment.pipeline.request import Request
     from augment.results.report.subject import document_of, document_of_metrics, trend_of
+    from augment.results.sidecars import read_sidecar
     from augment.writers.files import DIFF_METRICS_SUFFIX
 
     if test and client:
         # The metrics of a comparison, made by a server
-        made = client.diff(files_of(source), files_of(test), name=label_of(test), out=scratch)
-        compared_there = str(made.files[-1])
-        return document_of(compared_there, _no_trace)
+        label = labels_of(source, test)[0]
+        made = client.diff(files_of(source), files_of(test), name=label_of(test), label=label, out=scratch)
+        return document_of_metrics(read_sidecar(str(made.files[-1])))
     if test:
         command = [sys.executable, "-m", "augment", "diff", source, test, "-o", scratch, "--quiet"]
         if failed := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
             raise click.exceptions.Exit(failed)  # it has said why
-        return document_of(str(next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}"))), _no_trace)
+        return document_of_metrics(read_sidecar(str(next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}")))))
     if trend or labels:
         return trend_of(source, labels)
 
@@ -154,10 +155,6 @@ def _document(
     if os.path.isdir(source) and not is_store(source):
         return document_of_metrics(in_folder(source, analyse))
     return document_of(source, analyse)
-
-
-def _no_trace(path: str) -> Any:
-    raise AssertionError(path)
 
 
 def _stem(source: str) -> str:

@@ -47,6 +47,19 @@ def label_of(path: str) -> str:
     return os.path.basename(real) if os.path.isdir(real) else stem(real)
 
 
+def labels_of(*paths: str) -> list[str]:
+    """The names of runs; where two are equal, with the folders in which they differ."""
+    labels = [label_of(path) for path in paths]
+    if len({*labels}) == len(labels):
+        return labels
+    above = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    common = os.path.commonpath(above)
+    return [
+        os.path.normpath(os.path.join(os.path.relpath(folder, common), label))
+        for folder, label in zip(above, labels, strict=True)
+    ]
+
+
 def _files(path: str) -> Iterator[tuple[str, bool]]:
     """The files, and whether the user named them."""
     if not os.path.isdir(path):

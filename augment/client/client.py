@@ -171,7 +171,7 @@ class Client(Session):
             functions=functions,
             formats=formats,
             overlay=overlay,
-            label=label or (stem(controls[0]) if len(paths) == 2 else ""),
+            label=label or (stem(controls[0]) if len(controls) == 1 else ""),
             name=sent_name(name),
             control_rank=control_rank,
             test_rank=test_rank,

@@ -50,9 +50,9 @@ ARROW_COUNT = 100
 class Drawing(Struct, frozen=True):
     """What to draw, and how.
 
-    ``formats`` are names of writers; empty means Perfetto's own. ``label`` names the control; empty means its
-    STEM. Differences below ``min_delta_ns`` are not drawn; if it is None, only those that make up 1 % of a step are.
-    ``arrow_count`` limits the arrows between the traces of an ``overlay``.
+    ``formats`` are names of writers; empty means Perfetto's own. ``label`` names the control, ``test_label`` the test;
+    empty means its STEM, or the name of its folder. Differences below ``min_delta_ns`` are not drawn; if it is None,
+    only those that make up 1 % of a step are. ``arrow_count`` limits the arrows between the traces of an ``overlay``.
     """
 
     formats: Sequence[str] = ()
@@ -60,6 +60,7 @@ class Drawing(Struct, frozen=True):
     min_delta_ns: int | None = None
     overlay: bool = False
     arrow_count: int = ARROW_COUNT
+    test_label: str = ""
 
 
 def write_all(
@@ -97,7 +98,9 @@ def write_all(
             diagnostics += problems
     path = folder / (name + SUFFIX)
     diagnostics = list(dict.fromkeys(diagnostics))  # several files, one trace
-    write(diff, path, diagnostics)
+    control, test = _compared(diff)
+    runs = {"control": drawing.label or stem(control.source.label), "test": drawing.test_label or name}
+    write_sidecar({**document(diff, diagnostics), "runs": runs}, path, test.source.path)
     return [*written, path]
 
 
@@ -115,7 +118,7 @@ def _write_pair(
     written = []
     for name in drawing.formats or (DEFAULT,):
         path = output_path(source.name, folder, suffix_of(name))
-        written.append((path, writer_named(name).write(augmented, path)))
+        written.append((path, writer_named(name).write_seamed(augmented, path).diagnostics))
     if drawing.overlay:
         path = output_path(source.name, folder, OVERLAY_SUFFIX)
         labels = label, stem(source.label)
@@ -245,15 +248,6 @@ def _compared(diff: Diff) -> tuple[Trace, Trace]:
     return diff.snapshots or (diff.pairs[0].control.trace, diff.pairs[0].test.trace)
 
 
-def write(diff: Diff, path: Path, diagnostics: Sequence[Diagnostic] = ()) -> None:
-    """Write the sidecar to ``path``; ``diagnostics`` list what writers changed.
-
-    Raises:
-        OutputError: ``path`` cannot be written.
-    """
-    write_sidecar(document(diff, diagnostics), path, _compared(diff)[1].source.path)
-
-
 def diff_schema(*, closed: bool = False) -> Schema:
     """The JSON Schema of the sidecar of a comparison."""
     side = {
@@ -272,6 +266,13 @@ def diff_schema(*, closed: bool = False) -> Schema:
         "control": source_schema(closed),
         "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
         "compared": {"type": "array", "items": pair, "minItems": 1},
+        "runs": {
+            "type": "object",
+            "properties": {"control": {"type": "string"}, "test": {"type": "string"}},
+            "required": ["control", "test"],
+            "additionalProperties": not closed,
+            "description": "what the two sides are called: their folders, where a side has several traces",
+        },
     }
     return schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
 

@@ -131,7 +131,7 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
         tracks[index] = replace(track, device=next(known, None), tid=f"augment {track.tid}")
     writer = writer_named("perfetto")
     path = folder / f"{trace.source.name.split('.', 1)[0] or 'trace'}{writer.SUFFIX}"
-    writer.write(AugmentedTrace(trace.changed(tracks=tuple(tracks)), {}), path)
+    writer.write_seamed(AugmentedTrace(trace.changed(tracks=tuple(tracks)), {}), path)
     return only(trace, ~added), path
 
 

@@ -22,11 +22,9 @@ class Writer(Protocol):
     NAME: str
     SUFFIX: str  #: the ending after the STEM of the input's name
 
-    def write(self, augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
-        """Write the trace to ``path``. Returns diagnostics of what was changed or left out."""
-
     def write_seamed(self, augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
-        """As :meth:`write`, and returns the seam at which tracks can be added ``under`` these of the source."""
+        """Write the trace to ``path``. Returns what was changed or left out, and the seam at which tracks can be added
+        ``under`` these of the source."""
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle, gpu_slices, flamegraph)

@@ -55,18 +55,13 @@ class BundleSeam(Seam, frozen=True, tag=NAME):
         _close(new, self.source, self.added_at, text)
 
 
-def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
+def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
     """Write the bundle to ``path``; equal traces give equal files.
 
     Raises:
         InputError: the source cannot be read again.
         OutputError: ``path`` cannot be written, or the source is too large for a zip that Perfetto reads.
     """
-    return write_seamed(augmented, path).diagnostics
-
-
-def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
-    """As :func:`write`, and returns the seam for tracks ``under`` these."""
     source = augmented.trace.source
     if "recorder" in source.metadata:
         raise OutputError(f"{path}: Perfetto cannot read {source.name}, which a bundle would hold: --to perfetto")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from augment.core import AugmentedTrace, Diagnostic
+from augment.core import AugmentedTrace
 from augment.writers import perfetto
 from augment.writers.seams import Written
 
@@ -22,15 +22,10 @@ class FlamegraphSeam(perfetto.PerfettoSeam, frozen=True, tag=NAME):
     SUFFIX = SUFFIX
 
 
-def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
+def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
     """Write the source's events, the annotations and the stacks to ``path``; equal traces give equal files.
 
     Raises:
         OutputError: ``path`` cannot be written.
     """
-    return write_seamed(augmented, path).diagnostics
-
-
-def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
-    """As :func:`write`, and returns the seam for tracks ``under`` these."""
     return perfetto.write_as(FlamegraphSeam, augmented, path, under, with_flames=True)

@@ -346,7 +346,7 @@ def test_a_writer_is_documented_and_deterministic(writer: Any, trace: Trace, tmp
     assert inspect.getdoc(writer)
     assert writer.SUFFIX.startswith(".augmented.")
     for name in ("a", "b"):
-        writer.write(augment(trace.changed()), tmp_path / name)
+        writer.write_seamed(augment(trace.changed()), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
@@ -361,7 +361,7 @@ def test_perfetto_shows_all_that_was_added(
     writer: Any, augmented: AugmentedTrace, tmp_path: Path, perfetto: PerfettoEngine
 ) -> None:
     path = tmp_path / f"out{writer.SUFFIX}"
-    writer.write(augmented, path)
+    writer.write_seamed(augmented, path)
     perfetto.load_clean(path)
     drawn = [annotation for annotation in augmented.annotations if not isinstance(annotation, Flows)]
     slices = sum(row_count(each) for each in drawn if not isinstance(each, CounterTrack))
@@ -381,7 +381,7 @@ def test_what_is_written_can_be_read_and_keeps_the_sources_events(
     writer: Any, augmented: AugmentedTrace, trace: Trace, tmp_path: Path
 ) -> None:
     path = tmp_path / f"rank1{writer.SUFFIX}"
-    writer.write(augmented, path)
+    writer.write_seamed(augmented, path)
     try:
         again = read(str(path))
     except UnknownFormat:

@@ -17,23 +17,23 @@ _DELTA = "delta_per_step_ns"
 
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
-    control, test = sidecar["control"]["name"], sidecar["source"]["name"]
+    called = {"control": sidecar["control"]["name"], "test": sidecar["source"]["name"], **sidecar.get("runs", {})}
     facts = []
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
         devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
-        facts.append((side, f"{source['name']} ({devices}), SHA-256 {source['sha256']}"))
+        file = f"{source['name']} ({devices}), SHA-256 {source['sha256']}"
+        facts.append((side, file if called[side] == source["name"] else f"{called[side]}: {file}"))
     pairs = sidecar.get("compared", ())
-    several = f"{len(pairs)} ranks, such as " if len(pairs) > 1 else ""
     if pairs:
         numbers = [ranges_text(pairs[0][side]["steps"]) for side in ("control", "test")]
         which = numbers[0] if numbers[0] == numbers[1] else " with ".join(numbers)
-        whole = f"{len(pairs)} ranks, " if several else ""
+        whole = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
         facts.insert(0, ("compared", f"{whole}steps {which}" if which else f"{whole}whole recordings"))
     facts.append(("made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"))
     sections = (figures(sidecar), waterfall(sidecar), kinds(sidecar), efficiency(sidecar), names(sidecar))
     shown = {each.name for section in sections for each in section.tables}
     return Document(
-        title=f"{several}{test} against {control}",
+        title=f"{called['test']} against {called['control']}",
         subject="comparison",
         verdict=sidecar.get("verdict", {}).get("text") or ["The two runs have no common figure."],
         facts=facts,

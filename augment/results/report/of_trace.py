@@ -244,7 +244,11 @@ _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row
 def over_time(sidecar: Sidecar) -> Section:
     """Charts of one axis of time each, of the devices with most work."""
     rows = rows_of(sidecar, "activity_over_time")
-    label = partial(_device_label, sidecar)
+
+    def label(row: Row) -> str:
+        rank = "" if row["rank"] is None else f"rank {row['rank']} "
+        return f"{rank}{_device_name(sidecar, row)}"
+
     busy = totals(rows, label, "busy_ns")
     chosen = sorted(sorted(busy, key=lambda label: -busy[label][0])[:_MOST_DEVICES])
     colours = dict(zip(chosen, charts.COLOURS, strict=False))
@@ -289,11 +293,6 @@ def _whole_steps(rows: Sequence[Row], steps: Sequence[int]) -> tuple[Sequence[Ro
         most = {name: max((row[name] for row in each if row[name] is not None), default=None) for name in _GREATEST}
         made.append({**each[0], **sums, **most})
     return made, f", each about as long as {counted(round(joined / length) or 1, 'step')}"
-
-
-def _device_label(sidecar: Sidecar, row: Row) -> str:
-    rank = "" if row["rank"] is None else f"rank {row['rank']} "
-    return f"{rank}{_device_name(sidecar, row)}"
 
 
 def _device_name(sidecar: Sidecar, row: Row) -> str:

@@ -235,7 +235,7 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     run("diff", first, second, "-o", tmp_path, "--quiet")
     (sidecar,) = tmp_path.glob("*.diff.metrics.json")
     document = document_of(str(sidecar), no_trace)
-    assert document.subject == "comparison"
+    assert (document.subject, document.title) == ("comparison", "rank1 against rank0")
     assert document.facts[0][0] == "compared"
     assert re.fullmatch(r"steps \d.*", document.facts[0][1])
     changes = next(chart for section in document.sections for chart in section.charts if chart.name == "waterfall")
