@@ -93,13 +93,13 @@ class RankAnswer(Struct, frozen=True):
 
 
 def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
-    """Figures of a member in the job's steps; None without collectives, or where the job cannot tell who is late."""
+    """Figures of a member in the job's steps; None without collectives, or without these steps, as its recording is
+    cut short, and where the job cannot tell who is late."""
     matched, parted, summary = answer.matched, answer.parted, answer.summaries[member]
     rows = matched.rows_of(member)
     rows = rows[answer.tells_late[matched.instance[rows]]]
-    if not len(rows) or not answer.judgement.tells:
+    if not len(rows) or not answer.judgement.tells or not (judged := _judged_steps(answer, summary)).any():
         return None
-    judged = _judged_steps(answer, summary)
     start, end = summary.step_column("start")[judged], summary.step_column("end")[judged]
     waited, moved = exposed_parts(matched, parted, summary, rows, Intervals(start, end))
     place = np.searchsorted(start, matched.ts[rows], side="right") - 1
@@ -249,11 +249,13 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             saved.update({rule: each["saved_ns"] or 0 for rule, each in of_rank.items() if _is_grave(each)})
         for rule, _ in saved.most_common(1):
             having = [member for member, of_rank in asked.items() if rule in of_rank and _is_grave(of_rank[rule])]
-            most = max(having, key=lambda member: (asked[member][rule]["saved_ns"] or 0, -member))
+            gains = {member: asked[member][rule]["saved_ns"] or 0 for member in having}
+            most = max(having, key=lambda member: (gains[member], asked[member][rule].get("dur_ns") or 0, -member))
             problem = asked[most][rule]
             looked_at = "looked at " if len(asked) < count else ""
             named = rank_names([answer.summaries[most]])[0]
-            some = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {named} most"
+            which = f"{named} most" if [*gains.values()].count(gains[most]) == 1 else f"such as {named}"
+            some = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {which}"
             return [f"{some}: {problem['title']}{_place(answer.summaries[most], problem)}", problem["advice"]]
         return []
     of_late = asked.pop(late[0])

@@ -646,3 +646,31 @@ def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: 
     )
     assert set(below) <= {"for rank 0", "for rank 1", "for rank 2"}
     assert sum(below.values()) == (wait > 0).sum()
+
+
+def test_a_rank_that_is_cut_short_is_left_out(tmp_path: Path) -> None:
+    """Of four ranks one was killed while it wrote, before its first step was over: the others are judged."""
+    simulate(replace(JOB, **FAULTS["host"]), tmp_path)
+    cut = sorted(tmp_path.glob("*.json.gz"))[(LATE + 1) % JOB.ranks]
+    text = gzip.decompress(cut.read_bytes())
+    cut.write_bytes(gzip.compress(text[: len(text) // 6]))
+    for command in (["diagnose"], ["run", "-o", str(tmp_path / "out")], ["report", "-o", str(tmp_path / "a.html")]):
+        ended = CliRunner().invoke(group(), [command[0], str(tmp_path), *command[1:]])
+        assert ended.exception is None or isinstance(ended.exception, SystemExit), command
+        assert "internal error" not in ended.output
+    assert f"Rank {LATE} delays" in CliRunner().invoke(group(), ["diagnose", str(tmp_path)]).output
+
+
+def test_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
+    """As TensorBoard's handler names them: a rank has a trace for each run."""
+    for moment, faults in ((1_698_955_364, FAULTS["host"]), (1_698_955_629, {})):
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        simulate(replace(JOB, **faults), folder)
+        for rank, path in enumerate(sorted(folder.glob("*.json.gz"))):
+            path.rename(tmp_path / f"{moment % 1000}{rank}.{moment}00000000{rank}.pt.trace.json.gz")
+    first, second = of_jobs([report_on(str(path), lambda _: None) for path in sorted(tmp_path.glob("*.gz"))])
+    assert "window 1698955364" in first["input"]
+    assert first["verdict"][0].startswith(f"Rank {LATE} delays")
+    assert "window 1698955629" in second["input"]
+    assert second["verdict"][0].startswith("No rank stands out")

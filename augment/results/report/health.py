@@ -52,10 +52,12 @@ def report_on(
     from augment.results.sidecars import is_sidecar, read_sidecar, readable
 
     if not is_sidecar(path):
+        from augment.batch.peek import FileIdentity
         from augment.job.rank_answers import with_its_ranks
         from augment.job.ranks.summary import summarize
         from augment.pipeline import augment
         from augment.readers import read
+        from augment.readers.assembly import distributed
         from augment.readers.limits import UNLIMITED
         from augment.writers.metrics import as_read
 
@@ -63,7 +65,8 @@ def report_on(
         trace = with_its_ranks(beside(read(path, limits=limits or UNLIMITED)))
         stage(_ANALYSIS)
         augmented = augment(trace, only=[_ANALYSIS])
-        return _report(path, as_read(augmented), summarize(augmented))
+        identity = FileIdentity(trace.rank, distributed(trace.source.metadata, "world_size"))
+        return {**_report(path, as_read(augmented), summarize(augmented)), "identity": identity}
     with readable(path):
         report = _report(path, read_sidecar(path), None)
         json_of(report)  # what cannot be shown is refused here, and does not prevent the diagnosis of other inputs
@@ -120,12 +123,12 @@ def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report
 
 
 def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
-    """The report on each job: the ranks in one folder that communicate with each other; then on roles that work
-    together.
+    """The report on each job, as :mod:`augment.batch.jobs` tells them apart; then on roles that work together.
 
     Where the job is known, the reports on its ranks say what it tells.
     """
-    from augment.batch.jobs import role_in
+    from augment.batch.inputs import Input
+    from augment.batch.jobs import group
     from augment.core.jsontext import storable
     from augment.job.answer import answer
     from augment.job.rank_answers import cures, rank_answer
@@ -133,24 +136,31 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     from augment.results.sidecars import in_job
     from augment.writers.files import TOLD
 
-    folders: dict[tuple[str, str, str], list[Report]] = {}
-    pipelines: dict[str, dict[str, list[Answer]]] = {}
+    by_path: dict[str, Report] = {}  # by the path in its folder, with the name that it was given
     for report in reports:
         if report["summary"]:
-            role, home = role_in(report["input"])
-            folders.setdefault((os.path.dirname(report["input"]) or ".", role, home), []).append(report)
-    roles = {(role, home) for _, role, home in folders if role}
-    homes = [home for _, home in roles]
-    for (folder, role, home), ranks in folders.items():
-        of_pipeline = bool(role) and homes.count(home) > 1
+            folder, name = (
+                os.path.dirname(report["input"]) or ".",
+                os.path.basename(str(report.get("told") or report["input"])),
+            )
+            by_path[os.path.join(folder, name)] = report
+    identities = {path: report["identity"] for path, report in by_path.items()}
+    jobs = group((Input(path, os.path.dirname(path), named=True) for path in by_path), identities)
+    pipelines: dict[str, dict[str, list[Answer]]] = {}
+    homes = [home for home, _ in {(job.home, job.role) for job in jobs if job.role}]
+    for job in jobs:
+        ranks = [by_path[member.input.path] for member in job.members]
+        of_pipeline = bool(job.role) and homes.count(job.home) > 1
         if len(ranks) < 2 and not of_pipeline:
             continue
         result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
         if of_pipeline:
-            pipelines.setdefault(home, {}).setdefault(role, []).append(result)
+            pipelines.setdefault(job.home, {}).setdefault(job.role, []).append(result)
         if len(ranks) < 2:
             continue
-        name = f"job {storable(os.path.basename(os.path.abspath(folder)))}, {len(ranks)} traces"
+        several = len([each for each in jobs if each.folder == job.folder and len(each.members) > 1]) > 1
+        name = storable(os.path.basename(os.path.abspath(job.folder)))
+        name = f"job {name}{f', window {job.window}' if several and job.window else ''}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):
             answered = rank_answer(result, member)
             if answered.verdict:
@@ -166,9 +176,9 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         yield {"input": name, "verdict": list(judged.text), "rows": rows, "cures": todo, "joined": judged.joined}
     for home, of_role in pipelines.items():
         roles_of_home = together(of_role)
-        for (_, role, at), ranks in folders.items():
-            if at == home and (said := roles_of_home.idle_sentence(role)):
-                for rank in ranks:
+        for job in jobs:
+            if job.home == home and (said := roles_of_home.idle_sentence(job.role)):
+                for rank in (by_path[member.input.path] for member in job.members):
                     rank["verdict"] = [f"{said} A host that stalls may be one that waits for them.", *rank["verdict"]]
         names = ", ".join(role.name for role in roles_of_home.roles)
         name = f"roles of {os.path.basename(os.path.abspath(home))}: {names}"
