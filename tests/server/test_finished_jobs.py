@@ -105,11 +105,8 @@ def test_a_check_says_what_the_command_says(server: Server, traces: Callable[...
 
 def an_hour_later(path: Path, out: Path, hours: int) -> Path:
     text = gzip.decompress(path.read_bytes())
-    out.write_bytes(
-        gzip.compress(
-            re.sub(rb'("ts":\s*)(\d+)', lambda at: b"%s%d" % (at[1], int(at[2]) + hours * 3600 * 10**6), text)
-        )
-    )
+    later = re.sub(rb'("ts":\s*)(\d+)', lambda at: b"%s%d" % (at[1], int(at[2]) + hours * 3600 * 10**6), text)
+    out.write_bytes(gzip.compress(later))
     return out
 
 
@@ -122,9 +119,8 @@ def test_a_history(server: Server, traces: Callable[..., list[Path]], tmp_path: 
         path = an_hour_later(path, tmp_path / f"{number}.json.gz", number)
         names.append(done(server, path, labels={"suite": "nightly", "run": f"n{number}"}, display_name=f"d{number}"))
     done(server, traces("run0")[0], labels={"suite": "nightly2", "xsuite": "nightly"})
-    content = json.loads(
-        files(server, asked(server, v1.JobSpec(history=v1.HistorySpec(labels={"suite": "nightly"}))))["history.json"]
-    )
+    spec = v1.JobSpec(history=v1.HistorySpec(labels={"suite": "nightly"}))
+    content = json.loads(files(server, asked(server, spec))["history.json"])
     assert [run["job"] for run in content["runs"]] == names
     assert [run["name"] for run in content["runs"]] == [f"n{number}" for number in range(8)]
     assert [change["job"] for change in content["changes"] if change["figure"] == "wall_ns"] == [names[5]]
@@ -136,21 +132,22 @@ def test_a_history(server: Server, traces: Callable[..., list[Path]], tmp_path: 
         checked = client.check([names[4]], labels={"suite": "nightly"}, limits=limits_of({"max_regress": "20%"}))
         assert checked.baseline == "7 jobs of this server"
         assert checked.lines[0].reason == "3 runs since n5, where it changed; 5 make a baseline"
+        server.stub.UpdateJob(calls.UpdateJobRequest(name=names[7], labels={"suite": "weekly"}))
+        server.stub.DeleteJob(calls.DeleteJobRequest(name=names[6]))
+        for labels, which in (({}, names[:6]), ({"run": "n3"}, names[3:4])):
+            assert [run["job"] for run in client.history({"suite": "nightly", **labels})[0]] == which
 
 
 def test_a_label_that_nobody_has(server: Server, traces: Callable[..., list[Path]]) -> None:
     job = v1.Input(job=done(server, traces("run0")[0], labels={"a": "b"}))
+    check, history = v1.CheckSpec, v1.HistorySpec
     bad = {
-        "spec.history.labels": v1.JobSpec(history=v1.HistorySpec(labels={"a": 'b","c":"d'})),
-        "spec.history.limit": v1.JobSpec(history=v1.HistorySpec(labels={"a": "b"}, limit=2000)),
-        "spec.check.history.labels": v1.JobSpec(
-            check=v1.CheckSpec(tests=[job], history=v1.HistorySpec(labels={"b": "b"}))
-        ),
+        "spec.history.labels": v1.JobSpec(history=history(labels={"a": 'b","c":"d'})),
+        "spec.history.limit": v1.JobSpec(history=history(labels={"a": "b"}, limit=2000)),
+        "spec.check.history.labels": v1.JobSpec(check=check(tests=[job], history=history(labels={"b": "b"}))),
         "spec.check.baselines": v1.JobSpec(check=v1.CheckSpec(tests=[job])),
         "spec.check.tests": v1.JobSpec(check=v1.CheckSpec(baselines=[job])),
-        "spec.check.baselines[0].job": v1.JobSpec(
-            check=v1.CheckSpec(tests=[job], baselines=[v1.Input(job="jobs/nothing")])
-        ),
+        "spec.check.baselines[0].job": v1.JobSpec(check=check(tests=[job], baselines=[v1.Input(job="jobs/nothing")])),
         "spec.check.max_regress": v1.JobSpec(check=v1.CheckSpec(tests=[job], baselines=[job], max_regress="80ms")),
         "spec.check.metrics": v1.JobSpec(check=v1.CheckSpec(tests=[job], baselines=[job], metrics={"no": ""})),
         "spec.check.alpha": v1.JobSpec(check=v1.CheckSpec(tests=[job], baselines=[job], alpha=1.5)),

@@ -18,6 +18,7 @@ from serving_process import environment
 
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
 from augment_server.storage import catalog
 from augment_server.storage.storage import Storage
 
@@ -29,15 +30,16 @@ def made(state: Path, path: Path) -> v1.Job:
     """A directory with a job that has succeeded."""
     with serving(state) as server:
         job = server.wait(server.create(server.upload(trace(path)), only=["kernel_type_breakdown"]).name)
-    assert job.state == v1.Job.STATE_SUCCEEDED, job.error
-    return job
+        assert job.state == v1.Job.STATE_SUCCEEDED, job.error
+        return server.stub.UpdateJob(calls.UpdateJobRequest(name=job.name, labels={"suite": "nightly"})).job
 
 
 def earlier(state: Path) -> list[str]:
     """The database as a version before watches of lists left it; its content."""
     with contextlib.closing(sqlite3.connect(state / "state.db")) as database:
-        for trigger in ("job_first", "job_next"):
+        for trigger in ("job_first", "job_next", "labels_more", "labels_other", "labels_less"):
             database.execute(f"DROP TRIGGER {trigger}")
+        database.execute("DROP TABLE job_labels")
         database.execute("DROP INDEX jobs_by_version")
         database.execute("ALTER TABLE jobs DROP COLUMN version")
         database.execute("DROP TABLE versions")
@@ -60,6 +62,8 @@ def test_a_copy_is_left_beside_the_database(tmp_path: Path) -> None:
     before = earlier(state)
     with serving(state) as server:
         assert server.get(job.name) == job
+        (label,) = server.core._storage.rows("SELECT key, value FROM job_labels")
+        assert tuple(label) == ("suite", "nightly")
         assert any(BACKUP in line for line in server.observer.logged)
     assert content(state / BACKUP) == before
     assert content(state / "state.db") != before

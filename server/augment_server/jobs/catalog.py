@@ -6,16 +6,13 @@ import contextlib
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from augment import __version__
-from augment.compare.gate import limits_of
 from augment.core.attachment_kinds import KINDS, TABLES
 from augment.errors import UsageError, expect_known
-from augment.pipeline.request import request_of
-from augment.results.sidecars import in_job, verdict_in_job
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import TOLD
 from augment.writers.metrics import SCHEMA_VERSION
@@ -26,6 +23,9 @@ from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
 from augment_server.storage.inputs import MOST_RUNS, WITH_ATTACHMENTS
 from augment_server.storage.pages import MOST_PAGE
 from augment_server.storage.places import Places
+
+if TYPE_CHECKING:
+    from augment.pipeline.request import Request
 
 ROWS_BYTES = 1 << 20  #: approximate bytes of rows in one message
 #: most bytes of a sidecar that is read, of a line in it, and of all in it but the rows
@@ -107,6 +107,8 @@ class MetricsFile:
                 places.append((at, at))
         with damage_told():
             sidecar = msgspec.json.decode(bytes(head), type=_Sidecar)
+        from augment.results.sidecars import verdict_in_job
+
         self._analyses, self._of_job = sidecar.analyses, bytes(sidecar.told_by_job)
         of_job = _decoded(self._of_job, _Told | None)
         self.verdict = verdict_in_job(of_job and msgspec.structs.asdict(of_job), sidecar.verdict.text)
@@ -151,6 +153,8 @@ class MetricsFile:
             rows = itertools.chain((following,), rows)
 
     def _rows(self, name: str) -> Iterator[bytes]:
+        from augment.results.sidecars import in_job
+
         of_job = _decoded(self._of_job, dict[str, Any] | None) if name == "diagnosis" else None
         if of_job:
             begin, end = self._places.get(name, (0, 0))
@@ -319,6 +323,8 @@ def check_gate(spec: v1.CheckSpec) -> None:
     Raises:
         Refusal: a figure does not exist, a limit is invalid, or there is not one baseline.
     """
+    from augment.compare.gate import limits_of
+
     if not spec.tests:
         raise invalid("tests", "has no trace")
     if bool(spec.baselines) == spec.HasField("history"):
@@ -380,6 +386,17 @@ def ranks_of(ranks: Iterable[v1.RankRange]) -> list[tuple[int, int]]:
 def _check_ranks(ranks: Sequence[v1.RankRange]) -> None:
     if len(ranks) > MOST_RANGES or not all(0 <= first <= last for first, last in ranks_of(ranks)):
         raise invalid("ranks", f"at most {MOST_RANGES} ranges, each from a rank to a later one, or the same")
+
+
+def request_of(spec: v1.AugmentSpec) -> Request:
+    """The request in a message.
+
+    Raises:
+        UsageError: an option has another form or type, or the steps are in the wrong order.
+    """
+    from augment.pipeline import request
+
+    return request.request_of(spec)
 
 
 def _check_name(name: str) -> None:

@@ -39,6 +39,7 @@ _NEEDED = " UNION ALL ".join(
 #: earlier jobs whose artifacts are needed by waiting or running jobs
 _SOURCES = f"SELECT source FROM parts WHERE source != '' AND job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
+_LISTED = "SELECT value FROM json_each(?)"
 #: rows beyond a number: each name keeps as many of its newest ones as every other, if it has so many
 _BEYOND = (
     " ORDER BY ROW_NUMBER() OVER (PARTITION BY {0} ORDER BY {1} DESC), {1} DESC LIMIT 9223372036854775807 OFFSET ?"
@@ -71,14 +72,16 @@ class Retention:
         storage = self._storage
         with storage.lock:
             gone = "server NOT IN (SELECT id FROM servers)"
-            left = f" WHERE id IN (SELECT upload FROM senders WHERE {gone})" if storage.catalog.is_shared else ""  # noqa: S608
-            whole = set() if left or storage.store.is_far else set(storage.store.names("blobs"))
-            for row in storage.rows(f"SELECT id, sha256, size, received, complete FROM uploads{left}"):  # noqa: S608
-                if row["complete"] and row["received"] == row["size"] and row["sha256"] in whole:
-                    continue  # as nearly all are: a look at each would take seconds
+            doubtful, values = "", list[str]()
+            if storage.catalog.is_shared:
+                doubtful = f" WHERE id IN (SELECT upload FROM senders WHERE {gone})"  # noqa: S608
+            elif not storage.store.is_far:  # the others are whole, and nearly all: a look at each would take seconds
+                doubtful = f" WHERE NOT complete OR received != COALESCE(size, -1) OR sha256 NOT IN ({_LISTED})"
+                values = [json.dumps(storage.store.names("blobs"))]
+            for row in storage.rows(f"SELECT id, sha256, size, received, complete FROM uploads{doubtful}", *values):  # noqa: S608
                 try:
                     self._recover_upload(row)
-                except OSError as error:
+                except OSError as error:  # noqa: PERF203 - the others go on
                     self._update("UPDATE uploads SET complete = FALSE, received = 0 WHERE id = ?", row["id"])
                     tell(f"uploads/{row['id']}: is to be sent again, its bytes cannot be used: {error!r}")
             with storage.writing() as db:
@@ -106,27 +109,25 @@ class Retention:
     def _drop_strays(self, store: Store, tell: Callable[[str], None]) -> None:
         """Remove bytes without a row. They are looked for before the rows, which were there first."""
         storage = self._storage
-        stored = {"parts": store.begun(), **{folder: set(store.names(folder)) for folder in ("artifacts", "ranks")}}
-        begins = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
-        jobs = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
+        is_open, jobs = f"value IN (SELECT id {_OPEN})", [_there("artifacts", "job"), f"value IN ({_SOURCES})"]
         if storage.catalog.is_shared or store.is_far:  # jobs may run meanwhile
-            jobs |= begins | {row["job"] for row in storage.rows("SELECT job FROM leftovers")}
-        kept = {
-            "parts": {row["id"] for row in storage.rows("SELECT id FROM uploads")},
-            "artifacts": jobs,
-            "ranks": begins,
-        }
+            jobs += [is_open, _there("leftovers", "job")]
+        needed = {"parts": [_there("uploads", "id")], "artifacts": jobs, "ranks": [is_open]}
         if store is storage.local:
-            stored["work"] = set(store.names("work"))
-            kept["work"] = {row["id"] for row in storage.rows("SELECT id FROM servers")}
+            needed["work"] = [_there("servers", "id")]
+        stored = {folder: store.begun() if folder == "parts" else set(store.names(folder)) for folder in needed}
         for folder, names in stored.items():
-            for name in names:
-                if name.partition(".")[0] in kept[folder]:
-                    continue
+            strays = self._strays(needed[folder], {name.partition(".")[0] for name in names})
+            for name in (name for name in names if name.partition(".")[0] in strays):
                 try:
                     store.remove(f"{folder}/{name}")
-                except OSError as error:
+                except OSError as error:  # noqa: PERF203 - the others go on
                     tell(f"{folder}/{name}: belongs to nothing, and cannot be removed: {error!r}")
+
+    def _strays(self, needed: Sequence[str], names: Iterable[str]) -> set[str]:
+        """Those of ``names`` that are not ``needed``. They are compared in the database, as there may be many."""
+        query = f"SELECT value FROM json_each(?) AS stored WHERE NOT {' AND NOT '.join(needed)}"  # noqa: S608
+        return {row["value"] for row in self._storage.rows(query, json.dumps([*names]))}
 
     def drop_attempts(self, age_s: float) -> None:
         """Remove outputs of attempts that no row names: their server ended before it wrote that, or came too late.
@@ -138,7 +139,8 @@ class Retention:
         stored = storage.store.attempts(time.time() - age_s)  # before the rows, which name what is there
         if not stored:
             return
-        named = {folder_of(row) for row in storage.rows("SELECT id, folder FROM jobs")}
+        jobs = json.dumps([*{key.split("/")[1] for key in stored}])
+        named = {folder_of(row) for row in storage.rows(f"SELECT id, folder FROM jobs WHERE id IN ({_LISTED})", jobs)}  # noqa: S608
         made = storage.rows(f"SELECT made FROM parts WHERE made != '' AND job IN (SELECT id {_OPEN})")  # noqa: S608
         named |= {Outputs.of(row["made"]).folder for row in made}
         named |= {f"artifacts/{row['job']}" for row in storage.rows("SELECT job FROM leftovers")}
@@ -158,10 +160,10 @@ class Retention:
     def _sweep(self) -> None:
         limits, now, busy = self._limits, self.clock.now_ns(), self._uploads.busy()
         for why, jobs in self._old_jobs(now - int(limits.artifact_life_s * 1e9)).items():
-            for some in self._some(jobs):
+            for some in self._some(jobs[:_MOST_SWEPT]):
                 self._remove_jobs(some, why)
         for why, uploads in self._old_uploads(now - int(limits.upload_life_s * 1e9)).items():
-            for several in self._some([upload for upload in uploads if upload[0] not in busy]):
+            for several in self._some([upload for upload in uploads if upload[0] not in busy][:_MOST_SWEPT]):
                 self._remove_uploads(several, why)
         if not self.stopping:
             with contextlib.suppress(Refusal):
@@ -176,31 +178,37 @@ class Retention:
                 self.drop_attempts(max(_STRAYS_S, 2 * limits.job_deadline_s))
         self._update("DELETE FROM requests WHERE at_ns < ?", now - LIFE_NS)
         self._update("DELETE FROM served WHERE turn < ?", now_ns() - LIFE_NS)
-        key, beyond = "realm, method, request_id", _BEYOND.format("realm", "at_ns")
-        more = f"DELETE FROM requests WHERE ({key}) IN (SELECT {key} FROM requests{beyond})"  # noqa: S608
-        self._update(more, limits.max_kept)
+        answered = [tuple(row) for row in self._more("requests", "realm, method, request_id", "realm", "at_ns")]
+        with self._storage.writing() as db:
+            db.executemany("DELETE FROM requests WHERE realm = ? AND method = ? AND request_id = ?", answered)
         change = "INSERT INTO clock VALUES (0, ?) ON CONFLICT (id) DO UPDATE SET ns = excluded.ns"
         self._update(change, self.clock.now_ns())
 
     def _some(self, all_: list[T]) -> Iterator[list[T]]:
-        """The items in groups, each for one transaction; ends when the server stops."""
-        for at in range(0, min(len(all_), _MOST_SWEPT), _TOGETHER):
+        """The items in groups, for each of which others wait; ends when the server stops."""
+        for at in range(0, len(all_), _TOGETHER):
             if self.stopping:
                 return
             yield all_[at : at + _TOGETHER]
 
+    def _more(self, of: str, columns: str, owner: str, at: str) -> Sequence[Row]:
+        """The rows beyond the maximum number; as a rule there are none, and then all need not be put in order."""
+        most, count = self._limits.max_kept, self._storage.row(f"SELECT COUNT(*) AS count FROM {of}")  # noqa: S608
+        assert count
+        few = count["count"] <= most
+        return () if few else self._storage.rows(f"SELECT {columns} FROM {of}{_BEYOND.format(owner, at)}", most)  # noqa: S608
+
     def _old_jobs(self, old: int) -> dict[str, list[str]]:
         """Final jobs that ended before ``old``, and those beyond the maximum number."""
-        ended = f"SELECT id FROM jobs WHERE state IN ({_FINAL}) "  # noqa: S608
-        rows = self._storage.rows(ended + "AND ended_ns < ?", old)
-        more = self._storage.rows(ended + _BEYOND.format("client", "ended_ns"), self._limits.max_kept)
+        ended = f"jobs WHERE state IN ({_FINAL})"
+        rows = self._storage.rows(f"SELECT id FROM {ended} AND ended_ns < ?", old)  # noqa: S608
+        more = self._more(ended, "id", "client", "ended_ns")
         return {"age": [row["id"] for row in rows], "number": [row["id"] for row in more]}
 
     def _old_uploads(self, old: int) -> dict[str, list[tuple[str, int]]]:
         """The same for uploads, with the time when each was last used."""
-        kept = "SELECT id, touched_ns FROM uploads WHERE "
-        rows = self._storage.rows(kept + "touched_ns < ?", old)
-        more = self._storage.rows(f"{kept}complete{_BEYOND.format('client', 'touched_ns')}", self._limits.max_kept)
+        rows = self._storage.rows("SELECT id, touched_ns FROM uploads WHERE touched_ns < ?", old)
+        more = self._more("uploads WHERE complete", "id, touched_ns", "client", "touched_ns")
         rows_of = {"age": rows, "number": more}
         return {why: [(row["id"], row["touched_ns"]) for row in of] for why, of in rows_of.items()}
 
@@ -268,7 +276,7 @@ class Retention:
             f"SELECT 'job' AS kind, id, client, ended_ns AS at, TRUE AS done FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
             f" UNION ALL SELECT 'upload', id, client, touched_ns, complete FROM uploads WHERE sha256 NOT IN ({_NEEDED})"
         )
-        query = f"SELECT * FROM ({query}) AS data WHERE client IN (SELECT value FROM json_each(?)) ORDER BY done, at"  # noqa: S608
+        query = f"SELECT * FROM ({query}) AS data WHERE client IN ({_LISTED}) ORDER BY done, at"  # noqa: S608
         since, busy = now_ns() - int(FRESH_S * 1e9), self._uploads.busy()
         rows = self._storage.rows(query, json.dumps([*clients]))
         rows = [row for row in rows if (row["at"] >= since or row["id"] in busy) == fresh]
@@ -345,13 +353,11 @@ class Retention:
 
     def _drop_contents(self) -> None:
         """Remove contents that no upload, and no waiting or running job, needs."""
-        storage = self._storage
-        with storage.store.lock:
-            contents = set(storage.store.names("blobs"))  # before the rows, which name a content before it is there
-            kept = {row["sha256"] for row in storage.rows("SELECT sha256 FROM uploads")}
-            kept |= {row["content"] for row in storage.rows(_NEEDED)}
-            for name in contents - kept:
-                _removed(storage.store, f"blobs/{name}")
+        store, needed = self._storage.store, [_there("uploads", "sha256"), f"value IN ({_NEEDED})"]
+        for contents in self._some([*self._strays(needed, store.names("blobs"))]):
+            with store.lock:  # in which a content gets its row, and only then its place
+                for name in self._strays(needed, contents):
+                    _removed(store, f"blobs/{name}")
 
     def _drop_leftovers(self) -> None:
         """Remove artifacts of removed jobs that no waiting or running job needs."""
@@ -368,6 +374,11 @@ class Retention:
     def _update(self, change: str, *values: object) -> None:
         with self._storage.writing() as db:
             db.execute(change, values)
+
+
+def _there(table: str, column: str) -> str:
+    """The condition that a ``value`` is in a column, which has an index."""
+    return f"EXISTS (SELECT 1 FROM {table} WHERE {column} = value)"  # noqa: S608 - our own names
 
 
 def _removed(store: Store, key: str) -> None:

@@ -11,13 +11,12 @@ import msgspec
 from msgspec import structs
 
 from augment.core.attachment_kinds import TABLES
-from augment.pipeline.request import peaks_of, request_of
 from augment.v1 import resources_pb2 as v1
 from augment.writers.files import OF_DIFF, OF_TRACE, stem
 from augment_server.base.limits import Limits
 from augment_server.base.names import MOST_FOLDERS
 from augment_server.base.people import prefix_of
-from augment_server.jobs.catalog import cut_of, gate_of, ranks_of
+from augment_server.jobs.catalog import cut_of, gate_of, ranks_of, request_of
 from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Begun
 from augment_server.jobs.parts import Part
@@ -131,7 +130,7 @@ class Orders:
         asked = begun.spec.diagnose
         return {
             "inputs": [{**place, "at": f"{name}/{place['file_name']}"} for place in places],
-            "peaks": [*peaks_of(asked.peak_values), *asked.peaks],
+            "peaks": _peaks(asked),
             "region": asked.region,
         }
 
@@ -256,6 +255,10 @@ def _augment_order(spec: v1.AugmentSpec) -> Order:
     return {"request": _plain(request_of(spec)), "summaries": spec.summaries, "metrics_only": spec.metrics_only}
 
 
+def _peaks(spec: v1.DiffSpec | v1.DiagnoseSpec) -> list[str]:
+    return list(request_of(v1.AugmentSpec(peaks=spec.peaks, peak_values=spec.peak_values)).peaks)
+
+
 def _plain(what: Any) -> Any:
     return msgspec.to_builtins(what)
 
@@ -269,7 +272,7 @@ def _diff_order(spec: v1.DiffSpec) -> Order:
     """The order of a comparison; unset options are left out."""
     order: Order = {
         "name": spec.name or "job",
-        "peaks": [*peaks_of(spec.peak_values), *spec.peaks],
+        "peaks": _peaks(spec),
         "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
         "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
     }

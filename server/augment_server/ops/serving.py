@@ -10,6 +10,7 @@ import gc
 import logging
 import resource
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
 _LAST_CALLS_S = 5.0  #: how long calls may continue after the jobs have ended
 _FILES = 65_536  #: maximum of open files; each connection is one
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_TURN_S = 0.0005  #: for so long a thread keeps the interpreter while the event loop, which a call needs often, waits
 _PENDING = 20_000  #: maximum of calls that wait to begin
 _PING_S = 10  #: the shortest interval of a client's keepalive pings
 
@@ -85,6 +87,7 @@ def serve(settings: Settings) -> int:
             the state directory.
     """
     share_freed_memory()
+    sys.setswitchinterval(_TURN_S)
     try:
         return asyncio.run(_serve(settings))
     finally:

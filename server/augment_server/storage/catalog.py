@@ -109,6 +109,15 @@ CREATE TABLE IF NOT EXISTS artifacts (
     sha256 TEXT NOT NULL,
     PRIMARY KEY (job, position)
 );
+CREATE TABLE IF NOT EXISTS job_labels (  -- the labels of jobs, to be found by; triggers keep them
+    job TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    realm TEXT NOT NULL,
+    created_ns INTEGER NOT NULL,
+    PRIMARY KEY (job, key)
+);
+CREATE INDEX IF NOT EXISTS job_labels_by_value ON job_labels (realm, key, value, created_ns, job);
 CREATE TABLE IF NOT EXISTS lease (  -- of the server that uses the directory; boot: of the machine since its start
     id INTEGER PRIMARY KEY, holder TEXT NOT NULL, boot TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS servers (id TEXT PRIMARY KEY, renewed_ns INTEGER NOT NULL);  -- that run; by one clock
@@ -180,7 +189,10 @@ _OF_JOB = (
     "(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)"
     " + (SELECT COALESCE(SUM(bytes + COALESCE(LENGTH(error), 0)), 0) FROM parts WHERE job = OLD.id)"
 )
-#: what keeps the stored bytes of each client up to date: name, event, table and statement of a trigger of each row
+_LABELS = "INSERT INTO job_labels SELECT {0}.id, key, value, {0}.realm, {0}.created_ns FROM {1}json_each({0}.labels)"
+_LABELLED, _UNLABELLED = _LABELS.format("NEW", ""), "DELETE FROM job_labels WHERE job = {0}.id;"
+#: what keeps the stored bytes of each client, and the labels, up to date: name, event, table and statements of a
+#: trigger of each row
 TRIGGERS = (
     ("upload_more", "INSERT", "uploads", _MORE.format("NEW.client", _NEW)),
     (
@@ -206,6 +218,9 @@ TRIGGERS = (
         _MORE.format("NEW.client", f"({_JOB.format('NEW.')}) - ({_JOB.format('OLD.')})"),
     ),
     ("job_less", "DELETE", "jobs", _MORE.format("OLD.client", f"-({_JOB.format('OLD.')} + {_OF_JOB})")),
+    ("labels_more", "INSERT", "jobs", f"{_LABELLED};"),
+    ("labels_other", "UPDATE OF labels", "jobs", f"{_UNLABELLED.format('OLD')} {_LABELLED};"),
+    ("labels_less", "DELETE", "jobs", _UNLABELLED.format("OLD")),
 )
 #: makes the stored bytes of each client anew
 COUNT = f"""
@@ -295,9 +310,9 @@ def _sync(path: Path) -> None:
 
 
 def count_bytes(database: Database) -> None:
-    """Count the stored bytes anew."""
-    database.execute("DELETE FROM usage")
-    database.execute(COUNT)
+    """Count the stored bytes, and list the labels, anew."""
+    for statement in ("DELETE FROM usage", COUNT, "DELETE FROM job_labels", _LABELS.format("jobs", "jobs, ")):
+        database.execute(statement)
 
 
 def key_of_pages(database: Database) -> bytes:

@@ -269,16 +269,21 @@ class Inputs:
 
     def _runs(self, history: v1.HistorySpec, origin: int) -> Iterator[Given]:
         """The metrics of each rank of each job of a history, the oldest first; ``origin`` counts the jobs from here."""
-        labels = [msgspec.json.encode({key: value}).decode()[1:-1] for key, value in history.labels.items()]
-        has_labels = " AND instr(labels, ?) > 0" * len(labels)
+        labels = list(itertools.chain.from_iterable(history.labels.items()))
+        has = " AND EXISTS (SELECT 1 FROM job_labels WHERE job = jobs.id AND key = ? AND value = ?)"
         of_ranks = f"SELECT 1 FROM artifacts WHERE job = jobs.id AND {_OF_RANKS}"  # noqa: S608 - our own texts
-        newest = f"SELECT id FROM jobs WHERE realm = ? AND state = ?{has_labels} AND EXISTS ({of_ranks})"  # noqa: S608
+        newest = (
+            "SELECT jobs.id FROM job_labels AS first JOIN jobs ON jobs.id = first.job"  # noqa: S608
+            " WHERE first.realm = ? AND first.key = ? AND first.value = ?"
+            f"{has * (len(labels) // 2 - 1)} AND jobs.state = ? AND EXISTS ({of_ranks})"
+            " ORDER BY first.created_ns DESC, first.job DESC LIMIT ?"
+        )
         rows = self._db.execute(
             "SELECT jobs.id, jobs.folder, jobs.file_name AS called, artifacts.file_name, size, sha256"  # noqa: S608
             f" FROM jobs JOIN artifacts ON artifacts.job = jobs.id WHERE {_OF_RANKS}"
-            f" AND jobs.id IN ({newest} ORDER BY created_ns DESC, id DESC LIMIT ?)"
+            f" AND jobs.id IN ({newest})"
             " ORDER BY jobs.created_ns, jobs.id, position LIMIT ?",
-            (self._caller.realm, _SUCCEEDED, *labels, history.limit or RUNS, self._most + 1),
+            (self._caller.realm, *labels, _SUCCEEDED, history.limit or RUNS, self._most + 1),
         ).fetchall()
         if not rows:
             raise invalid("labels", "no job has these labels and metrics of its traces")
