@@ -426,7 +426,7 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
         ]
     print_columns(title, columns)
     if not known:
-        emit("one step per side: the noise is unknown")
+        emit("too few steps for an interval: the noise is unknown")
 
 
 def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
@@ -556,5 +556,5 @@ def _counts(row: dict[str, Any]) -> str:
 
 def _interval(row: dict[str, Any]) -> str:
     if row["low"] is None:
-        return NOTHING
+        return "too few steps"
     return f"{signed_text(row['low'], row['unit'])} … {signed_text(row['high'], row['unit'])}"

@@ -14,7 +14,7 @@ from augment.compare.diff_rows import FigureRow
 from augment.compare.totals import TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
-from augment.core.text import rough_interval, rough_time
+from augment.core.text import counted, rough_interval, rough_time
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
@@ -142,7 +142,8 @@ def _of_step(row: FigureRow, unit: str) -> str:
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
         differs = f"{unit.lower()} differs by {rough_time(row.delta)}{change}"
         return f"No difference beyond noise: {differs}; 95 % interval {noise}."
-    return f"{faster}; whether beyond noise cannot be told from one step on each side."
+    few = counted(row.step_count, "step")
+    return f"{faster}; whether beyond noise cannot be told from {few} on each side: too few for an interval."
 
 
 # Whether most ranks of a job only wait for a rank whose own work takes longer.

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
-from augment.compare.noise import TRIM, Noise, noise_of, steps_lacking, trimmed_mean
+from augment.compare.noise import TRIM, Noise, noise_of, reaches_anywhere, steps_lacking, trimmed_mean
 from augment.compare.totals import FIGURES, Figure, Samples
 from augment.core.old_names import FIGURES as OLD
 from augment.core.text import signed_text, value_text
@@ -232,6 +232,8 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
             before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
     if noise is None:
         return Line(figure, limit, status, reason, before, after, after - before)
+    if reaches_anywhere(noise, control[figure.name], test[figure.name]):
+        return Line(figure, limit, status, reason, before, after, noise.delta)
     interval = noise.delta, noise.low, noise.high, confidence, noise.paired
     return Line(figure, limit, status, reason, before, after, *interval)
 
@@ -263,6 +265,8 @@ def _judged(
     # The reason of an uncertain figure: ``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``
     percent = 50 * (noise.high - noise.low) / abs(before) if before else 0.0
     reach = f": noise ± {percent:,.{0 if percent >= 10 else 1}f} %" if before else ""
+    if reaches_anywhere(noise, control[figure.name], test[figure.name]):
+        reach = ": too few steps for an interval"
     if lacking is None:
         advice = "the steps vary too much for any number of steps"
     else:

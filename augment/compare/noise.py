@@ -30,6 +30,8 @@ ALPHA = 0.01  #: rate at which noise alone may be called a difference
 CONFIDENCE = 0.95  #: of intervals
 ALIKE = 0.95  #: quantile of Fisher's F: 1 - ALIKE is the rate at which independent steps are paired
 TRIM = 0.2  #: share of the shortest steps, and of the longest, that a robust estimate leaves out
+FEWEST = 3  #: steps a side for an interval; Student's t of one degree of freedom reaches anywhere
+WIDEST = 10  #: times the larger mean: an interval that reaches further says nothing
 ROUNDING = 1e-12  #: differences below this fraction of the means count as 0
 MOST_STEPS = 10_000  #: the largest advice
 RESAMPLES = 2000
@@ -107,6 +109,17 @@ def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim
     )
 
 
+def interval_of(control: Floats, test: Floats) -> Noise | None:
+    """:func:`noise_of`, for people to read; None if steps are too few for how much they vary."""
+    noise = noise_of(control, test) if min(len(control), len(test)) >= FEWEST else None
+    return None if noise is None or reaches_anywhere(noise, control, test) else noise
+
+
+def reaches_anywhere(noise: Noise, control: Floats, test: Floats) -> bool:
+    """Whether an interval reaches so far beyond both means that it says nothing."""
+    return max(abs(noise.low), abs(noise.high)) > WIDEST * max(abs(float(control.mean())), abs(float(test.mean())))
+
+
 def hidden_by_outliers(control: Floats, test: Floats) -> Noise | None:
     """The noise of the trimmed means, where these differ by more than chance and the means do not; else None."""
     plain, trimmed = noise_of(control, test), noise_of(control, test, trim=TRIM)
@@ -116,8 +129,8 @@ def hidden_by_outliers(control: Floats, test: Floats) -> Noise | None:
 
 
 def chance_of(control: Floats, test: Floats) -> float | None:
-    """Only the ``p`` of :func:`noise_of`."""
-    compared = _compared(control, test)
+    """Only the ``p`` of :func:`noise_of`; None with fewer than :data:`FEWEST` samples on a side."""
+    compared = _compared(control, test) if min(len(control), len(test)) >= FEWEST else None
     return None if compared is None else compared.p
 
 

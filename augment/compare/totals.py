@@ -14,7 +14,7 @@ from augment import facts
 from augment.analyses import steps
 from augment.arrays import Int64s, Places
 from augment.compare.diff_rows import FigureRow, Verdict
-from augment.compare.noise import ALPHA, corrected, noise_of
+from augment.compare.noise import ALPHA, corrected, interval_of
 from augment.core import Findings, Skipped, Trace
 from augment.errors import UnknownFormat
 from augment.facts.operators.step_time_parts import step_efficiency, why_beyond, why_no_mfu
@@ -86,7 +86,7 @@ def figure_rows(
 ) -> list[FigureRow]:
     """A row for each of ``figures`` that both sides have; noise is judged from the step ``judged_from`` on."""
     shared = [figure for figure in figures if figure.name in control and figure.name in test]
-    noises = [noise_of(control[figure.name][judged_from:], test[figure.name][judged_from:]) for figure in shared]
+    noises = [interval_of(control[figure.name][judged_from:], test[figure.name][judged_from:]) for figure in shared]
     adjusted = corrected([noise.p if noise else None for noise in noises])
     rows = []
     for figure, noise, p in zip(shared, noises, adjusted, strict=True):

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy  # which loads scipy.stats where it is used
 
+from augment.compare import diff
+from augment.compare.gate import check
 from augment.compare.noise import (
     Noise,
     chance_of,
     corrected,
     hidden_by_outliers,
+    interval_of,
     noise_of,
     quantile_of_student,
     steps_lacking,
     tail_of_fisher,
     tail_of_student,
 )
+from augment.compare.outputs import document
+from augment.readers import read
+from augment.results.report.of_diff import figures
+from augment.writers.metrics import encode
+from diffs import rows
+from simulator import JobOptions, simulate
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 200, 10_000])
@@ -156,3 +169,32 @@ def test_a_single_long_step_hides_no_difference() -> None:
     assert robust.low < robust.delta < robust.high < 0
     assert hidden_by_outliers(control, np.where(test > 160, 126.0, test)) is None  # the means say so
     assert hidden_by_outliers(control, control[::-1]) is None
+
+
+def test_two_steps_a_side_have_no_interval() -> None:
+    """Of a real job on V100: Student's t of one degree of freedom reaches from -0.2 to +88 s."""
+    control, test = np.array([156.0, 156.7]), np.array([408.0, 128.2])
+    assert noise_of(control, test).high > 100 * test.max()
+    assert interval_of(control, test) is None
+    assert chance_of(control, test) is None
+    waits = np.array([0.2, 16.4, 0.1]), np.array([30.0, 0.1, 280.0])
+    assert noise_of(*waits).high > 10 * waits[1].mean()
+    assert interval_of(*waits) is None, "three that vary thousandfold are too few, too"
+
+
+def test_too_few_steps_are_said(tmp_path: Path) -> None:
+    job = JobOptions(ranks=1, steps=2, collectives="none", jitter=0.05)
+    sides = simulate(job, tmp_path / "control"), simulate(replace(job, seed=1, work=1.5), tmp_path / "test")
+    result = diff(*(read(str(path)) for ((path, _),) in sides))
+    (first, *_) = result.verdict.text
+    assert first.endswith(
+        "slower; whether beyond noise cannot be told from 2 steps on each side: too few for an interval."
+    )
+    assert {(row.low, row.p, row.verdict) for row in rows(result, "diff_figures")} == {(None, None, "unknown")}
+    assert "too few steps for an interval" in str(figures(json.loads(encode(document(result)))).charts[0])
+
+
+def test_the_gate_has_no_interval_of_two_steps() -> None:
+    (wall, *_) = check({"wall_ns": np.array([156.0, 156.7])}, {"wall_ns": np.array([408.0, 128.2])})
+    assert (wall.status, wall.low) == ("uncertain", None)
+    assert wall.reason.startswith("cannot tell 5 %: too few steps for an interval; record ")

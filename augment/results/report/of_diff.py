@@ -61,7 +61,9 @@ def figures(sidecar: Sidecar) -> Section:
                 "high": high,
                 "colour": _colour(row["delta"], row["verdict"]),
                 "exact": f"{row['delta']:+,.0f} ns"
-                + ("" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"),
+                + (
+                    ", too few steps for an interval" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"
+                ),
                 "shown": rough_time(row["delta"]) + (f" ({_doubt(row)})" if row["verdict"] == "within_noise" else ""),
             }
         )
