@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,7 @@ from msgspec import Struct, field
 from augment.arrays import OUTLIER, Bools, Intervals, clip, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core import Category, Diagnostic, Trace
-from augment.core.text import value_text
+from augment.core.text import short, three_digits, value_text
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.first_calls import cold_operators
 from augment.diagnosis.rule import Spans
@@ -69,7 +70,7 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
             head, tail = windows.take(first), windows.take(last)
             wholes.append(StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end))
         offered = offer(regions_of(control), regions_of(test))
-        lacking = f"the {'test' if have[0] else 'control'} has no" if any(have) else "neither side has a"
+        lacking = f"the {'test' if have[0] else 'control'} has no" if any(have) else "neither side has an"
         message = f"{lacking} annotation of a step: whole recordings are compared"
         unlike = (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
         return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=unlike if any(have) or offered else ())
@@ -219,10 +220,10 @@ class Region(Struct):
 Regions = Mapping[str, Region]  #: by their pattern, numbers as ``*``
 
 
-def regions_of(trace: Trace) -> Regions:
-    """The annotations of the host, by pattern."""
+def regions_of(trace: Trace, category: Category = Category.USER_ANNOTATION) -> Regions:
+    """The annotations of the host, or other slices, by pattern."""
     events = trace.events
-    rows = events.slices_of(Category.USER_ANNOTATION)
+    rows = events.slices_of(category)
     names = events.name[rows].astype("int64")
     count, ns = sums(names, rows * 0 + 1, len(trace.strings)), sums(names, events.dur[rows], len(trace.strings))
     regions: dict[str, Region] = {}
@@ -248,6 +249,61 @@ def offer(control: Regions, test: Regions) -> str:
         name = names.pop() if len(names) == 1 else pattern
         offers.append(f"--region '{name}' ({' and '.join(map(str, counts))} times)")
     return f"annotations that recur on both sides can be the steps: {', '.join(offers)}" if offers else ""
+
+
+# Did whole recordings do equal work? Their lengths compare only then.
+
+
+UNEQUAL = 1.1  #: times as often
+_ALIKE = 1.05  #: times as far apart as most: names that recur with each unit of work grow together
+_MOST = 0.5  #: of the time of each side, in names that both have
+
+
+def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
+    """Sentences that whole recordings are not of equal work; none if they are, or it cannot be told.
+
+    What recurs with each unit of work (annotations; without such, operators, else kernels) tells how many units a side
+    did: names of most of its time occur so many times as often on one side, all by about one factor.
+    """
+    for category in (Category.USER_ANNOTATION, Category.CPU_OP, Category.KERNEL):
+        sides = [regions_of(trace, category) for trace in (control, test)]
+        # what is there once may enclose all units of work, and tells nothing
+        once = {
+            name for name in {**sides[0], **sides[1]} if max(side[name].count for side in sides if name in side) == 1
+        }
+        shared = [name for name in sides[0] if name in sides[1] and name not in once]
+        wholes = [sum(region.ns for name, region in side.items() if name not in once) for side in sides]
+        weights = np.array([[side[name].ns for name in shared] for side in sides], np.float64)
+        if not shared or not all(wholes) or (weights.sum(axis=1) < _MOST * np.array(wholes)).any():
+            continue
+        weight = (weights / np.array(wholes)[:, None]).sum(axis=0)
+        ratio = np.array([sides[1][name].count / sides[0][name].count for name in shared])
+        order = np.argsort(ratio)
+        usual = float(ratio[order][np.searchsorted(weight[order].cumsum(), weight.sum() / 2)])
+        alike = np.maximum(ratio / usual, usual / ratio) <= _ALIKE
+        if max(usual, 1 / usual) < UNEQUAL or weight[alike].sum() < _MOST * weight.sum():
+            return []
+        name = shared[int(np.argmax(np.where(alike, weight, -1)))]
+        before, after = (side[name] for side in sides)
+        names = before.names | after.names
+        called = short(names.pop() if len(names) == 1 else name)
+        walls = [int((windows.end - windows.start).sum()) for windows in (steps.control, steps.test)]
+        each = [
+            f"{three_digits(was)} and {three_digits(now)} ({100 * (now / max(was, 1) - 1):+.1f} %)"
+            for was, now in (
+                (walls[0] / before.count, walls[1] / after.count),
+                (before.ns / before.count, after.ns / after.count),
+            )
+        ]
+        many = f"{before.count:,} and {after.count:,} × {called}"
+        lengths = " and ".join(map(three_digits, walls))
+        how = f"--region {shlex.quote(called)}" if category != Category.KERNEL else "annotate equal parts, and --region"
+        return [
+            f"The recordings are not of equal work ({many}): their lengths, {lengths}, do not compare.",
+            f"{how} compares equal parts.",
+            f"By the number of {called}, a recording takes {each[0]} for each; one by itself takes {each[1]}.",
+        ]
+    return []
 
 
 # Is the first step an outlier, by the rule of the analysis ``steps``? Then it says nothing about the other steps.

@@ -18,6 +18,7 @@ from augment.compare.compared_steps import (
     StepChoice,
     choose,
     outlying_first_step,
+    unequal_work,
     without_one_offs,
 )
 from augment.compare.diff_rows import ROWS, HeldRow, StepRow
@@ -66,8 +67,8 @@ class Diff(Struct, frozen=True):
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
     compared, not steps. ``late`` is a sentence on a rank that others wait for, ``once`` on steps that are left out for
-    what happens once. ``snapshots``: of two memory snapshots
-    the control and the test; such a comparison has no pairs.
+    what happens once. ``unequal``: sentences that whole recordings are not of equal work, in place of a verdict.
+    ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
     """
 
     pairs: tuple[Pair, ...]
@@ -78,6 +79,7 @@ class Diff(Struct, frozen=True):
     whole: bool
     late: str = ""
     once: str = ""
+    unequal: Sequence[str] = ()
     snapshots: tuple[Trace, Trace] | None = None
 
     def __getitem__(self, name: str) -> Table:
@@ -101,7 +103,7 @@ class Diff(Struct, frozen=True):
         whether the types of devices differ."""
         if self.snapshots:
             return Verdict(held_sentences(self.outcomes[HELD]))
-        verdict = verdict_on(self.outcomes, self.whole, self.late)
+        verdict = Verdict(self.unequal) if self.unequal else verdict_on(self.outcomes, self.whole, self.late)
         if self.once:
             verdict = Verdict([*verdict.text, f"{self.once}."], verdict.rows)
         sides = [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
@@ -120,7 +122,7 @@ class Diff(Struct, frozen=True):
         figures = self.outcomes.get("diff_figures")
         rows = figures.rows if isinstance(figures, Findings) else ()
         step = next((row for row in rows if row.figure == "wall_ns"), None)
-        verdict = step and f": step {step.delta / 1e6:+,.3f} ms, {step.verdict.replace('_', ' ')}"
+        verdict = step and not self.unequal and f": step {step.delta / 1e6:+,.3f} ms, {step.verdict.replace('_', ' ')}"
         return (
             f"{first.test.trace.source.label} against {first.control.trace.source.label}, {steps}{ranks}{verdict or ''}"
         )
@@ -196,12 +198,13 @@ def diff(
             for trace, windows in ((before, steps.control), (after, steps.test))
         ]
         compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
+    unequal = unequal_work(*pairs[0], chosen[0]) if whole else []
     outcomes, late, more = _outcomes(compared, names, paths)
     counts = Counter[tuple[str, str]]()
     for each in (*diagnostics, *more):
         counts[each.code, each.message] += each.count
     summed = tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
-    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, once)
+    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, once, unequal)
 
 
 def _traces(sides: Sides) -> list[Trace]:

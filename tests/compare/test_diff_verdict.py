@@ -17,6 +17,7 @@ from augment.readers import read
 from augment.writers.metrics import encode
 from metamorphic import Document, Event, load, save
 from simulator import JobOptions, simulate
+from traces import event, op, write_trace
 
 JOB = JobOptions(ranks=1, steps=6, layers=2, collectives="none", jitter=0.01)
 
@@ -102,3 +103,38 @@ def test_what_happens_once_is_no_part_of_steps(tmp_path: Path) -> None:
         assert changes[1] == pytest.approx(changes[0], abs=0.02)
     again = save(with_compilation(load(compiles), 1, 60_000), tmp_path / "twice.json")
     assert not diff(read(str(control)), read(str(again))).once  # of six steps two: it comes again
+
+
+def units(path: Path, count: int, us: int, *, annotated: bool = True) -> Path:
+    """A recording without steps, of so many units of work within one enclosing range."""
+    many = [
+        row
+        for n in range(count)
+        for row in (
+            *([event("user_annotation", f"frame {n}", n * us, us - 2, 100, 100)] if annotated else []),
+            op("aten::conv2d", n * us + 1, us // 2),
+        )
+    ]
+    return write_trace(path, event("user_annotation", "all", 0, count * us, 100, 100), *many)
+
+
+@pytest.mark.parametrize(("annotated", "called"), [(True, "'frame *'"), (False, "aten::conv2d")])
+def test_recordings_of_unequal_work_do_not_compare(annotated: bool, called: str, tmp_path: Path) -> None:
+    paths = [
+        units(tmp_path / f"{n}.json", n, us, annotated=annotated) for n, us in ((30, 2000), (10, 1500), (29, 2100))
+    ]
+    more, fewer, alike = map(str, paths)
+    first, how, each = diff(more, fewer).verdict.text
+    plain, lengths = called.strip("'"), "60.0 ms and 15.0 ms"
+    assert first == (
+        f"The recordings are not of equal work (30 and 10 × {plain}): their lengths, {lengths}, do not compare."
+    )
+    assert how == f"--region {called} compares equal parts."
+    assert each.startswith(f"By the number of {plain}, a recording takes 2.00 ms and 1.50 ms (-25.0 %) for each; ")
+    compared = diff(more, fewer, region=plain)
+    assert (compared.unequal, len(compared.pairs[0].test.steps)) == ([], 10)
+    assert diff(more, alike).verdict.text[0].startswith("The recording is 900 µs (1.5 %) slower; ")
+    assert (
+        "neither side has an annotation" in str([each.message for each in diff(more, fewer).diagnostics])
+        or not annotated
+    )
