@@ -65,7 +65,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         if _name(each) in known:
             sides[_name(each)].append(each)
     if not sides:
-        return Skipped("the given log has no communicator of this process: its beginning was not logged")
+        why = "it is of other processes" if every else "its beginning was not logged"
+        return Skipped(f"the given log has no communicator of this process: {why}")
     network = facts.collectives.network(trace)
     reached = {each.ranks: each.best_gbps for each in network.reached} if network else {}
     rows = []

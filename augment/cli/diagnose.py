@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from augment.pipeline.request import Request
 
 Report = dict[str, Any]
+Unread = tuple["AugmentError", bool]
 _LEVELS = ("high", "warning")
+_SHOWN = 3  #: files that are passed over
 
 
 @click.command("diagnose", short_help="Say what is wrong with a run: verdict and findings.")
@@ -48,6 +50,7 @@ def command(
     """
     from augment.batch.inputs import no_trace
     from augment.cli.terminal import complain, emit, say
+    from augment.core.text import counted, first_of
     from augment.errors import UnknownFormat, UsageError
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
@@ -59,9 +62,12 @@ def command(
     request = Request(region=region, evidence=Evidence({"graph_capture": graph_capture}))
     with client_of(**server) as client:
         jobs, reports, unread = _there(client, names, request) if client else (None, *_reports(names, request))
-    failures += unread
+    failures += [error for error, is_named in unread if is_named or not isinstance(error, UnknownFormat)]
+    passed_over = [str(error) for error, is_named in unread if error not in failures]
     for error in failures:
         complain(str(error))
+    if passed_over and form is None:
+        complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
     shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
     spooled = {str(name) for name in inputs if isinstance(name, FromStdin)}
     shown = [{**report, "input": "-"} if report["input"] in spooled else report for report in shown]
@@ -104,9 +110,9 @@ def _next(path: str, *, has_page: bool) -> Iterator[str]:
         yield f"a page to send: augment report {shlex.quote(path)}"
 
 
-def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[Report], list[AugmentError]]:
-    """The reports on all readable files, and the errors of unreadable files that the user named, and of all dumps of
-    the flight recorder: a rank whose dump is not read would count as one that left none."""
+def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[Report], list[Unread]]:
+    """The reports on all readable files, and the errors of the others, each with whether it counts as named: also a
+    dump of the flight recorder does, as a rank whose dump is not read would be one that left none."""
     from augment.cli.terminal import bar
     from augment.errors import AugmentError
     from augment.readers.attachments.tables import with_tables
@@ -115,7 +121,7 @@ def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[
     def beside(trace: Trace) -> Trace:
         return with_tables(request.evidence.added_to(trace), region=request.region)
 
-    reports, failures, dumps = [], [], []
+    reports, unread, dumps = [], [], []
     for name, is_named in names:
         judged_together = False
         try:
@@ -126,19 +132,19 @@ def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[
             with bar(1, quiet=False) as shown:
                 reports.append(report_on(name, shown.stage, beside=beside))
         except AugmentError as error:
-            failures += [error] if is_named or judged_together else []
-    return [*on_dumps(dumps), *reports], failures
+            unread.append((error, is_named or judged_together))
+    return [*on_dumps(dumps), *reports], unread
 
 
 def _there(
     client: Client, names: Sequence[tuple[str, bool]], request: Request
-) -> tuple[list[Report], list[Report], list[AugmentError]]:
+) -> tuple[list[Report], list[Report], list[Unread]]:
     """The reports on jobs, then the same as :func:`_reports`, from a server by folder. Metrics are judged here."""
     from augment.errors import InputError
     from augment.results.sidecars import is_sidecar
 
     metrics = [(name, named) for name, named in names if os.path.exists(name) and is_sidecar(name)]
-    reports, failures = _reports(metrics, request)
+    reports, unread = _reports(metrics, request)
     jobs: list[Report] = []
     folders: dict[str, dict[str, bool]] = {}
     for name, named in names:
@@ -148,12 +154,12 @@ def _there(
         try:
             diagnosis = _told(client, os.path.basename(os.path.abspath(folder)), list(traces), request)
         except InputError as error:  # raised for a single trace
-            failures += [error] if any(traces.values()) else []
+            unread.append((error, any(traces.values())))
             continue
         jobs += [report for report in diagnosis.reports if report["input"] not in traces]
         reports += [report for report in diagnosis.reports if report["input"] in traces]
-        failures += [error for name, error in diagnosis.failed.items() if traces[name]]
-    return jobs, reports, failures
+        unread += [(error, traces[name]) for name, error in diagnosis.failed.items()]
+    return jobs, reports, unread
 
 
 def _told(client: Client, folder: str, traces: Sequence[str], request: Request) -> Diagnosis:

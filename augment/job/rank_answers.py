@@ -156,19 +156,22 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     text = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in text]
     if alone is None:
         return RankAnswer(text, [], [], figures)
-    rows, about_job = [], []
+    rows, about_job, other_steps = [], [], bool((steady != judged).any())
+    shared = None if other_steps else figures.shared  # what all ranks would gain is of the job's steps
     for row in alone.rows:
-        changed = _judged(row, straggling, figures, words)
+        changed = _judged(row, straggling, replace(figures, shared=shared), words)
         if changed != row:
             rows.append(changed)
             if changed["in_verdict"]:
                 about_job.append((changed["rule"] != straggling_rank.NAME, f"{changed['title']}."))
     rules = {row["rule"] for row in rows}
     said, steps = list(alone.sentences), list[int]()
-    if (steady != judged).any() and alone.busy >= 0:  # one job has steps of one length
+    if other_steps and alone.busy >= 0:  # one job has steps of one length
         parts = {label: int(summary.step_column(name)[judged].sum()) for name, label in PART_COLUMNS.items()}
         steps, span = summary.step_column("number")[judged].tolist(), int(length.sum()) * alone.device_count
-        notes = f" (mean of the {counted(len(steps), 'step')} by which the job is judged)"
+        own = (summary.step_column("end") - summary.step_column("start"))[steady]
+        whose = f"; findings on this rank alone are of its steady steps, of {time(int(own.mean()))}" if len(own) else ""
+        notes = f" (mean of the {counted(len(steps), 'step')} by which the job is judged{whose})"
         busy = busy_text(words, alone.device_count, span, parts, f"a step of {time(int(length.mean()))}", notes)
         said[alone.busy] = busy, []
     if about_job and alone.nothing >= 0:

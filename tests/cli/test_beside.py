@@ -62,6 +62,10 @@ def test_that_of_another_recording_is_told_in_a_line(job: Path, tmp_path: Path, 
         assert ended.code == 0
         assert f"rank0.json: its memory timeline is not used: {reason}" in ended.err
     assert reason in found_in(job, 0)
+    log = tmp_path / "other.log"
+    log.write_text("n0:7:9 [0] NCCL INFO comm 0xaa rank 0 nranks 2 cudaDev 0 busId 1000 commId 0xfe - Init COMPLETE\n")
+    ended = augment("run", job / "rank0.json", "--nccl-log", log)
+    assert "rank0.json: its nccl log is not used: the given log has no communicator of this process" in ended.err
 
 
 def test_of_each_rank_and_again_when_one_changed(job: Path, tmp_path: Path, augment: Augment) -> None:

@@ -321,7 +321,7 @@ def by_the_same_steps(source: Path, out: Path) -> None:
     said = [json.loads((out / f"rank{rank}.metrics.json").read_bytes())["told_by_job"] for rank in range(8)]
     for rank in (0, 2, 3, 4, 5, 6, 7):  # of which 3 and 4 recorded a whole first step
         assert said[rank]["wait_per_step_ns"] == pytest.approx(waits_ns[rank], rel=0.09)
-        assert ("the job is judged)" in said[rank]["verdict"][0]) == bool(said[rank]["steps"]) == (rank in (3, 4))
+        assert ("the job is judged" in said[rank]["verdict"][0]) == bool(said[rank]["steps"]) == (rank in (3, 4))
         assert "a step of 44 ms" in said[rank]["verdict"][0]
         assert not any("No rule found" in sentence for sentence in said[rank]["verdict"])
     late_ns = said[1]["longer_than_peers_per_step_ns"]

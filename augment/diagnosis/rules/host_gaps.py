@@ -90,7 +90,7 @@ def check(trace: Trace) -> rule.Answer:
     idle = judging.idle_ns(trace, pieces)  # what the host does while the devices work holds nothing up
     idle = idle if idle.any() else parts.end - parts.start
     held = np.flatnonzero(2 * idle >= parts.end - parts.start)
-    if len(held):  # those that cost most of their time are named and shown
+    if len(held) and 2 * idle[held].sum() >= idle.sum():  # those that cost most of their time are named and shown
         parts, idle = arrays.Intervals(parts.start[held], parts.end[held]), idle[held]
         pieces = rule.Spans(parts.start, parts.end, pieces.row[held])
     names, spent = names_of(trace, pieces.row, idle), system_calls(trace, pieces)

@@ -129,9 +129,19 @@ class Evidence(Struct, frozen=True):
             what = kind.replace("_", " ")
             if kind not in self.of(rank):
                 sentences.append(f"{source}: no {what}: there is no file {path_of(path, rank)}")
-            elif kind in reasons:
-                sentences.append(f"{source}: its {what} is not used: {reasons[kind]}")
+            elif all(analysis in reasons for analysis in _USERS.get(kind, (kind,))):
+                sentences.append(f"{source}: its {what} is not used: {reasons[_USERS.get(kind, (kind,))[0]]}")
         return sentences
+
+
+#: the analyses of a kind that is not called as its only one; the first says why it is not used
+_USERS = {
+    "nccl_log": ("communicators", "collective_records"),
+    "flight_recorder": ("collective_records",),
+    "nccl_inspector": ("collective_records",),
+    "torch_trace": ("compilations",),
+    "spans": ("requests",),
+}
 
 
 def attach(trace: Trace, kind: Kind, path: Path, limits: Limits | None = None) -> Trace:
