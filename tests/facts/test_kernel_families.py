@@ -65,7 +65,7 @@ def kernels() -> augment.Trace:
         (None, "fused_softcapped_entropy_bwd_kernel", "softmax"),
         (None, "void at::native::upsample_bilinear2d_out_frame<float>", "copy_transpose"),
         (None, "void linearize_index_kernel<long>", "embedding"),
-        (None, "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<cutlass::NumericArrayConverter<float> > >(Params)", "gemm"),
+        (None, "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<NumericArrayConverter> >(Params)", "gemm"),
         (None, "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "gemm"),
         (None, "Cijk_Alik_Bljk_BBS_BH_MT128x64x32_MI32x32x1", "gemm"),
         (None, "void flash::flash_fwd_splitkv_kernel<…>", "attention"),
