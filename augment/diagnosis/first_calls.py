@@ -60,6 +60,9 @@ MOST_CHANCE = 1e-3  #: that slow operators are first launches by chance
 FEW_PIECES = 16  #: of GPU work: fewer repeat nothing
 _WORKS = re.compile(r"Graph|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime|Module|Library|aclop")
 _MEMORY = re.compile(r"Malloc|Free|Alloc|Mem(?:Create|Map|Host)|Host(?:Register|Unregister)")
+#: what CUPTI lists with the profiler's overhead, but the driver does with or without one
+DRIVERS_OWN = re.compile(r"(?i)(?:function|module) loading|driver (?:jit )?compiler|command buffer full")
+_LOADS = re.compile(r"(?i)(?:function|module) loading")
 FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
 LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
 LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
@@ -135,7 +138,8 @@ def cold_operators(trace: Trace) -> EventRows:
 def loading_launches(trace: Trace) -> EventRows:
     """The launches, ascending rows, that load a module: the devices idle for long in at least one that is the first of
     its kernel in the recording, and never for a tenth of that in one of a kernel that was launched before, which a
-    shared device or a host that gets no CPU would hold up, too."""
+    shared device or a host that gets no CPU would hold up, too. Or the driver
+    says that it loads."""
     work, events = gpu_work(trace), trace.events
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
@@ -144,9 +148,11 @@ def loading_launches(trace: Trace) -> EventRows:
     first[np.unique(events.name[work.row[place]], return_index=True)[1]] = True
     idle = idle_ns(trace, Spans.of(trace, calls))
     known = int(idle[~first].max(initial=0))
-    if int(idle[first].max(initial=0)) < 10 * known:
-        return calls[:0]
-    return distinct(calls[first & (idle > max(known, LEAST_NS))])
+    far = int(idle[first].max(initial=0)) >= 10 * known
+    loads = events.slices_of(Category.OVERHEAD)
+    loads = loads[matching(trace, _LOADS)[events.name[loads]]]
+    told = is_among(calls, innermost(trace, loads, LAUNCHES)) & (idle > LEAST_NS)
+    return distinct(calls[told | (first & (idle > max(known, LEAST_NS)) & far)])
 
 
 class ColdStart(Struct, frozen=True):

@@ -29,7 +29,7 @@ from augment.arrays.intervals import Intervals, clip, expand, subtract, touched,
 from augment.core import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.attachments import WORKERS
 from augment.diagnosis.captures import captures, compilations, compiles
-from augment.diagnosis.first_calls import cold_start, cold_times, waiting_calls
+from augment.diagnosis.first_calls import DRIVERS_OWN, cold_start, cold_times, waiting_calls
 from augment.diagnosis.judging import (
     fetches_in_steps,
     host_cut,
@@ -187,10 +187,11 @@ CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compili
 
 @derived
 def profiler_slices(trace: Trace) -> EventRows:
-    """The rows of the profiler's own work that holds up the threads that launch: on them, or, of a thread that is not
-    known (0), while devices idle and these threads begin, end and await nothing."""
+    """The rows of the profiler's own work, not the driver's, that holds up the threads that launch: on them, or, of a
+    thread that is not known (0), while devices idle and these threads begin, end and await nothing."""
     events, segments = trace.events, host_segments(trace)
     rows = events.slices_of(Category.OVERHEAD)
+    rows = rows[~matching(trace, DRIVERS_OWN)[events.name[rows]]]
     lanes = distinct(critical_graph(trace).lane)
     lanes = lanes[lanes >= 0]
     there = np.isin(events.track[rows], lanes)

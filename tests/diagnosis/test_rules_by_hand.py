@@ -901,3 +901,22 @@ def test_kernels_whose_grids_leave_most_sms_idle(tmp_path: Path) -> None:
     trace, answer = judged("decode", {})
     assert isinstance(answer, NotApplicable)
     assert isinstance(kernel_occupancy.analyze(trace), Skipped)
+
+
+def test_what_the_driver_loads_is_not_the_profilers() -> None:
+    """CUPTI lists it with the profiler's overhead, but it is done without a profiler, too."""
+    load = [call("cudaLaunchKernel", 20_000, 620_000, correlation=2), kernel("first", 700_000, 900_000, correlation=2)]
+    loads = [Event(Category.OVERHEAD, "Lazy Function Loading", 30_000, 610_000, THREAD)]
+    loads.append(Event(Category.OVERHEAD, "Runtime Triggered Module Loading", 31_000, 400_000, THREAD))
+    again = launched("first", 950_000, 990_000, 3)
+    trace = trace_of(STEP, *launched("gemm", 12_000, 15_000, 1), *load, *again, *loads)
+    assert isinstance(profiler_overhead.check(trace), NotApplicable)
+    found = problem_of(long_calls.check(trace))
+    assert title_of(found, trace).startswith("The first launches of some kernels, which load them, hold up the host")
+    assert advice_of(found, trace).endswith("; CUDA_MODULE_LOADING=EAGER loads all at the start instead")
+    flush = Event(Category.OVERHEAD, "Buffer Flush", 622_000, 690_000, THREAD)
+    told = problem_of(
+        profiler_overhead.check(trace_of(STEP, *launched("gemm", 12_000, 15_000, 1), *load, *loads, flush))
+    )
+    assert told.seen.slices == ["Buffer Flush"]
+    assert isinstance(profiler_overhead.check(trace_of(STEP, flush)), NotApplicable), "nothing is launched"

@@ -32,6 +32,7 @@ _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not do that"
 )
+_AT_START = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead"
 _OF_ASCEND = "Turn off the compiling of operators at run time (torch.npu.set_compile_mode(jit_compile=False))"
 _IF_ONCE = "; if only the first steps compile, record later ones (a warmup in the profiler's schedule)"
 _OF_GRAPHS = "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
@@ -79,7 +80,7 @@ class LongCalls(rule.Seen, frozen=True):
         if "aclop" in longest:
             return _OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE
         if self.is_loading:
-            return _ONCE
+            return _ONCE + (_AT_START if longest.startswith("cu") else "")
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
         if self.is_once:

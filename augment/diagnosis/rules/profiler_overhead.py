@@ -1,21 +1,24 @@
 """Does the profiler itself distort what it records?
 
-Kineto records its own work as slices of category ``overhead``: requesting and flushing buffers, loading kernels
-lazily. What lies on a thread that launches work delays that work. On an unknown thread (CUDA 13 records it on thread
-0) it counts if no thread that launches begins or ends anything meanwhile, none waits for a device, and devices idle.
-Figures of such a recording are to be read with care, so this comes first.
+Kineto and nsys record their own work as slices of category ``overhead``: requesting and flushing buffers,
+instrumenting. What stands beside it, the driver does with or without a profiler, and is not counted: loading kernels
+and modules, compiling, a full command buffer. What lies on a thread that launches work delays that work. On an unknown
+thread (CUDA 13 records it on thread 0) it counts if no thread that launches begins or ends anything meanwhile, none
+waits for a device, and devices idle. Figures of such a recording are to be read with care, so this comes first.
 
 **What to do**: record fewer steps; leave out ``with_stack``, ``profile_memory`` and ``record_shapes``; give the
-schedule a ``warmup`` step; record steps after the first ones, when kernels are loaded.
+schedule a ``warmup`` step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment import arrays
+from augment import arrays, facts
 from augment.core import Category, Trace, text
 from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis.first_calls import DRIVERS_OWN
+from augment.facts.names.name_masks import matching
 
 NAME = "profiler_overhead"
 TOLD_RATIO, GRAVE_RATIO = 0.03, 0.10  #: shares of a step: worth saying, and distorting
@@ -45,14 +48,16 @@ def check(trace: Trace) -> rule.Answer:
     """Measure the profiler's own slices that hold up the threads that launch."""
     events = trace.events
     rows = events.slices_of(Category.OVERHEAD)
-    if not len(rows):
+    if not len(rows[~matching(trace, DRIVERS_OWN)[events.name[rows]]]):
         return rule.NotApplicable("the profiler recorded nothing of its own work")
+    if not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded that the profiler could hold up")
     spans = rule.Spans.of(trace, host_causes.profiler_slices(trace))
     which, parts = judging.within_steps(trace, spans.start, spans.end)
     whole = arrays.union(parts.start, parts.end)
     ns = arrays.total(whole) // judging.measure(trace).count
     ratio = judging.measure(trace).ratio(ns)
-    seen = ProfilerOverhead(ns, sorted(set(trace.names_of(rows[which]))))
+    seen = ProfilerOverhead(ns, sorted(set(trace.names_of(spans.row[which]))))
     if ratio < TOLD_RATIO:
         return rule.Fine(seen)
     return rule.Found(
