@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from augment.core.trace import Category, Trace
 from augment.facts.critical import what_if
-from augment.facts.critical.critical_events import event_graph
 from augment.facts.critical.critical_graph import NEVER, CriticalGraph, critical_graph
 from augment.facts.critical.critical_graph import saved as saved_by_graph
 from augment.facts.critical.longest_path import (
@@ -31,6 +30,7 @@ from augment.facts.critical.what_if import longest_names
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks
 from augment.facts.waits.dependencies import DependencyKind
+from augment.hta.cp_graph import event_graph
 from oracles import plain_kernels
 from tables import Event, annotation, call, copy, kernel, op, sync, trace_of
 

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from augment.core.attachments import Tables
 from augment.errors import UsageError
-from augment.facts.operators.counted_operators import formula_of
+from augment.facts.operators.counted_operators import formula_of, work_of
 from augment.facts.operators.formulas_custom import GROUP, formulas_of, installed_formulas
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, Mask, template
 from augment.facts.operators.operator_calls import Call, Unrecorded, Work
-from augment.facts.operators.served_attention import work_of
 from augment.facts.steps import Batch
 from augment.readers import read
 from tables import trace_of

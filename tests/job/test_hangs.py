@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from simulated_hangs import Fault, Job, run
 
-from augment.job.verdict.hang_text import report_on_dumps
-from augment.job.verdict.hangs import Hang, judge
+from augment.job.verdict.hangs import Hang, judge, report_on_dumps
 from augment.readers.attachments.flight_recorder import dump_of, read_dump
 
 SHARED = Path(__file__).parents[3] / "shared" / "evidence"

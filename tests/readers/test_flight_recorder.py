@@ -122,7 +122,7 @@ def test_one_list_named_many_times(tmp_path: Path) -> None:
 
 
 def test_times_before_1970_and_beyond_all_years(tmp_path: Path) -> None:
-    from augment.job.verdict.hang_text import report_on_dumps
+    from augment.job.verdict.hangs import report_on_dumps
 
     for moment in (-(10**18), 9 * 10**18):
         data = pickle.dumps({**DOCUMENT, "entries": [{**ENTRY, "time_created_ns": moment}]}, 2)

@@ -48,7 +48,7 @@ from augment.core.findings import Skipped
 from augment.core.records import FlightDumps
 from augment.core.trace import Trace
 from augment.errors import AugmentError
-from augment.job.verdict.hang_text import report_on_dumps
+from augment.job.verdict.hangs import report_on_dumps
 from augment.kernels.tokens import PADDING
 from augment.pipeline import augment
 from augment.readers import read

@@ -25,11 +25,10 @@ from augment.facts.gpu.lines_of_work import ANY, kernel_and_call, sites_of_launc
 from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names.kernel_types import KernelType
 from augment.facts.operators.captured_graphs import GraphWork, graph_work
-from augment.facts.operators.counted_operators import counted
+from augment.facts.operators.counted_operators import counted, work_of
 from augment.facts.operators.formulas_memory import PARTLY
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work, exactly
-from augment.facts.operators.served_attention import work_of
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps import batches, recorded
 from augment.facts.steps.engine_steps import Batch

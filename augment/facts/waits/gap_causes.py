@@ -89,8 +89,8 @@ class GapCategory(IntEnum):
 
 class IdlePieces(Struct, frozen=True):
     """Idle time in drawable pieces: equal-length columns, disjoint and ascending. ``start`` and ``end``: int64 ns.
-    ``cause``: uint8, a place in ``CAUSES`` of ``stream_idle``. ``evidence``: the args. ``row``: int64, the slice that
-    was waited for, ``NO_INDEX`` where unknown."""
+    ``cause``: uint8, a place in ``CAUSES`` of the analysis. ``evidence``: the args. ``row``: int64, the slice that was
+    waited for, ``NO_INDEX`` where unknown."""
 
     start: Int64s
     end: Int64s

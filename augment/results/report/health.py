@@ -98,7 +98,7 @@ def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
 
 def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
     """The report on the dumps in each folder: who holds up the job."""
-    from augment.job.verdict.hang_text import report_on_dumps
+    from augment.job.verdict.hangs import report_on_dumps
 
     folders: dict[str, list[RankDump]] = {}
     for dump in dumps:

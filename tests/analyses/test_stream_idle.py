@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from augment.core.trace import Trace
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.waits.gap_causes import device_idle, stream_gaps
-from augment.facts.waits.stream_idle import (
+from augment.analyses.idle_time_breakdown import (
     CAUSES,
     KNOWN_BY,
     OTHER_STREAM_BUSY,
@@ -23,6 +20,9 @@ from augment.facts.waits.stream_idle import (
     device_waits,
     stream_idle,
 )
+from augment.core.trace import Trace
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits.gap_causes import device_idle, stream_gaps
 from tables import Event, call, kernel, launched_kernel, sync, trace_of
 
 DELAY = 30
