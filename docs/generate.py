@@ -41,7 +41,7 @@ from augment.compare.outputs import ROWS, diff_schema
 from augment.core.attachment_kinds import KINDS
 from augment.core.findings import columns_of
 from augment.diagnosis.rules import RULES
-from augment.facts.names.kernel_types import PATTERNS
+from augment.facts.names import PATTERNS
 from augment.job.answer import ROWS as JOB_ROWS
 from augment.job.sidecar import job_schema
 from augment.pipeline import augment

@@ -3,7 +3,7 @@
 The busy time of each device is divided by what runs at each moment: ``COMPUTATION``, ``COMMUNICATION``, ``MEMORY``, or
 several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (names in alphabetical order). The times of a device
 add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not occur have no row. A
-table in ``augment/facts/names/kernel_types.py`` decides the type of each kernel.
+table in ``augment/facts/names.py`` decides the type of each kernel.
 
 **What to do**: much ``COMMUNICATION`` alone: overlap it. Much ``MEMORY`` alone: avoid copies, or hide them.
 """

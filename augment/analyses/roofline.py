@@ -63,7 +63,7 @@ from augment.core import GPU_WORK, Category, Diagnostic, Findings, Identity, Ski
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.core.text import recording_words
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import list_kernels
 from augment.facts.operators.operator_calls import Work

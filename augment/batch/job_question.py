@@ -31,7 +31,7 @@ from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.core import AugmentedTrace
-    from augment.facts.names.role_names import Rules
+    from augment.facts.names import Rules
     from augment.job.answer import Answer, Portion
     from augment.pipeline.request import Request
     from augment.writers.seams import Addable
@@ -103,13 +103,13 @@ def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result], tables: Sequ
 
 def rules_of(tables: Sequence[str]) -> Rules:
     """The user's own rules for roles, in the tables at these paths."""
-    from augment.facts.names.role_names import TABLE, role_rules
+    from augment.facts.names import ROLES_TABLE, role_rules
 
     if not tables:
         return ()
     from augment.readers.attachments.tables import read_tables
 
-    return role_rules(read_tables(tables).get(TABLE, ()))
+    return role_rules(read_tables(tables).get(ROLES_TABLE, ()))
 
 
 def conclude(

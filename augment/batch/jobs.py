@@ -5,7 +5,7 @@ Known naming schemes: ``WORKER.TIME.pt.trace.json.gz`` (``tensorboard_trace_hand
 (SGLang; an id is a window), ``libkineto_trace_PID.json`` (Kineto's daemon). Other traces are one job if their names
 differ only in the rank. The remaining traces of a folder are one job if their ranks are known and differ.
 
-Names of folders and files may tell roles (:mod:`augment.facts.names.role_names`): traces of different roles are of
+Names of folders and files may tell roles (:mod:`augment.facts.names`): traces of different roles are of
 different jobs, and such jobs below one folder are a pipeline.
 """
 
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.peek import FileIdentity, identify
-from augment.facts.names.role_names import Rules, place_of_role, role_of
+from augment.facts.names import Rules, place_of_role, role_of
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
 

@@ -13,7 +13,7 @@ from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace
 from augment.core.attachment_kinds import kind_named
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names import strings_where
 from augment.readers import HEAD, perfetto, reader_named
 from augment.readers.assembly import distributed
 from augment.readers.attachments import Evidence

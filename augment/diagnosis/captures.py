@@ -10,7 +10,7 @@ import numpy as np
 from augment.arrays import Bools, EventRows, distinct
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.rule import Spans
-from augment.facts.names.name_masks import matching
+from augment.facts.names import matching
 
 _COMPILING = re.compile(
     r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"

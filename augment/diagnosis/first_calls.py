@@ -31,7 +31,7 @@ from augment.diagnosis.rule import Spans
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host import innermost, operators_around
-from augment.facts.names.name_masks import matching
+from augment.facts.names import matching
 from augment.facts.waits.dependencies import DependencyKind
 from augment.facts.waits.sync_dependencies import freeing_calls
 

@@ -32,7 +32,7 @@ from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names.name_masks import STEP, starting
+from augment.facts.names import STEP, starting
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_windows import steps
 

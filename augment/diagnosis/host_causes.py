@@ -47,7 +47,7 @@ from augment.facts.critical import BoundBy, Cut, host_kinds, joined, main_track,
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host import host_segments, outermost
-from augment.facts.names.name_masks import (
+from augment.facts.names import (
     CALLS_FOR_MEMORY,
     LONG_CALL_NS,
     OTHER_CALLS,

@@ -13,7 +13,7 @@ from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names import strings_where
 from augment.facts.source.cut_mark import lacks_causes
 from augment.facts.waits.gap_causes import launch_end
 

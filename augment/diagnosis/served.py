@@ -10,7 +10,7 @@ from augment.core.attachments import GraphCapture
 from augment.core.text import counted, percent, time
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.roofline_bounds import roofs
 from augment.facts.operators.served_steps import ServedSteps, served_steps

@@ -31,7 +31,7 @@ from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, innermost
 from augment.facts.host.occupancy import host_segments, occupants
-from augment.facts.names.name_masks import STEP, matching
+from augment.facts.names import STEP, matching
 
 STILL_NS = 2_000_000  #: schedulers give others some 3 ms and more
 USUAL_NS = 100_000  #: what usually takes less, by the median, has not that much to do

@@ -35,7 +35,7 @@ from augment.facts.critical import Cut, joined, main_track
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names.name_masks import STEP, starting
+from augment.facts.names import STEP, starting
 from augment.facts.source.cut_mark import lacks_causes
 from augment.facts.steps.step_windows import recorded_windows
 from augment.facts.waits.gap_causes import GapCategory

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Places, combinations, each
 from augment.core import column
-from augment.facts.names.kernel_types import ALL_REDUCE, bus_factor
+from augment.facts.names import ALL_REDUCE, bus_factor
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Floats, Matched
 

@@ -26,7 +26,7 @@ from augment.arrays.intervals import steps
 from augment.core import Diagnostic, Findings, Outcome, Skipped, SliceTrack, Texts, Verdict, column
 from augment.core.text import counted, listed, percent, time
 from augment.facts.collectives.rank_progress import State
-from augment.facts.names.role_names import ACTOR, CRITIC, ROLLOUT, place_of_role
+from augment.facts.names import ACTOR, CRITIC, ROLLOUT, place_of_role
 from augment.facts.source.recorded_times import SINCE_2001_NS, period
 from augment.job.answer import Answer
 from augment.job.ranks.states import IDLE

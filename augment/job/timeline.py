@@ -17,7 +17,7 @@ from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceT
 from augment.core.attachments import Where
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
-from augment.facts.names.kernel_types import bus_factor
+from augment.facts.names import bus_factor
 from augment.job.collectives import Waits, common_times
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
-from augment.facts.names.name_masks import starting
+from augment.facts.names import starting
 from augment.facts.source.cut_mark import mark, marked
 from augment.facts.steps import window
 from augment.facts.steps.step_windows import steps

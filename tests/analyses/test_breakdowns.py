@@ -18,7 +18,7 @@ from augment.analyses import (
 )
 from augment.core.trace import Category, Track
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType, copy_kind, type_of
+from augment.facts.names import KernelType, copy_kind, type_of
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op, rows_of, trace_of

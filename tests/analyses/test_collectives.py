@@ -9,7 +9,7 @@ import pytest
 
 from augment.core.findings import Findings, Skipped
 from augment.facts.collectives.collective_kernels import collectives
-from augment.facts.names.kernel_types import bus_factor, element_bytes, kind_of, size_elements
+from augment.facts.names import bus_factor, element_bytes, kind_of, size_elements
 from augment.pipeline import augment
 from augment.readers import read
 from traces import event, kernel, launch, op, step, write_trace

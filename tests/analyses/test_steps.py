@@ -12,7 +12,7 @@ import pytest
 from augment.analyses import steps
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.steps.step_windows import region_windows, step_numbers, step_of_work, step_windows
 from augment.facts.steps.step_windows import steps as steps_of
 from augment.pipeline import augment

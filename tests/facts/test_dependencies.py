@@ -19,7 +19,7 @@ from augment.facts.critical.longest_path import BoundBy
 from augment.facts.critical.longest_path import critical_path as path_of
 from augment.facts.critical.what_if import saved_ns, without_host_time
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.name_masks import LONG_CALL_NS
+from augment.facts.names import LONG_CALL_NS
 from augment.facts.waits import dependencies as module
 from augment.facts.waits.dependencies import LONGEST_NS, launch_latencies, unexplained_starts
 from augment.facts.waits.gap_causes import GapCategory, device_categories, device_gaps

@@ -26,7 +26,7 @@ from augment.facts.gpu.kernel_families import (
     shipped_rules,
 )
 from augment.facts.host.training_phases import forward_backward
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from tables import Event, call, fwdbwd, kernel, launched_kernel, op, rows_of, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared"

@@ -24,7 +24,7 @@ from augment.facts.gpu.gpu_time import annotations_of_work
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.queued_tasks import operators_around, queued_tasks
-from augment.facts.names.name_masks import starting
+from augment.facts.names import starting
 from augment.facts.waits.dependencies import full_queues
 from augment.facts.waits.sync_dependencies import sync_calls, synchronizations, task_queues
 from augment.readers import read

@@ -26,8 +26,7 @@ from augment.batch.run_plan import Progress, RunPlan
 from augment.cli.registry import group
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
-from augment.facts.names.kernel_types import KernelType, type_of
-from augment.facts.names.name_masks import LOOKED_AT, strings_where
+from augment.facts.names import LOOKED_AT, KernelType, strings_where, type_of
 from augment.pipeline import augment
 from augment.pipeline.request import Request
 from augment.readers import containers, read

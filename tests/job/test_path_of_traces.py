@@ -11,7 +11,7 @@ import pytest
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.job.answer import Answer, answer
 from augment.job.path.path import Path as JobPath
 from augment.job.path.path import is_handover

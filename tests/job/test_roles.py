@@ -13,7 +13,7 @@ from answered_jobs import answered
 from augment.batch.inputs import choose_inputs
 from augment.batch.jobs import group, pipelines
 from augment.errors import UsageError
-from augment.facts.names.role_names import role_of, role_rules
+from augment.facts.names import role_of, role_rules
 from augment.job.roles import Together, together
 from augment.readers import read
 from augment.readers.attachments.tables import with_tables

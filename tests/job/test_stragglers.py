@@ -20,7 +20,7 @@ from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.steps.step_windows import recorded_windows
 from augment.job.ranks.summary import read_summary, summarize
 from augment.job.verdict.late_ranks import imbalance

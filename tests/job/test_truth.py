@@ -16,7 +16,7 @@ import verdicts
 from answered_jobs import answered, rows
 from augment.core.attachments import RankInJob
 from augment.core.trace import Trace
-from augment.facts.names.kernel_types import bus_factor
+from augment.facts.names import bus_factor
 from augment.job.answer import Answer
 from augment.job.rank_answers import rank_in_job, with_its_ranks
 from augment.job.verdict.job_verdict import BALANCED, HIDDEN, LIKE_MEDIAN

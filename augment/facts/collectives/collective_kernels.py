@@ -36,7 +36,7 @@ from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_c
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, places_of
 from augment.facts.host.training_phases import TrainingPhase, training_phases
-from augment.facts.names.kernel_types import (
+from augment.facts.names import (
     ALL_GATHER,
     OTHER,
     RECV,
@@ -47,9 +47,9 @@ from augment.facts.names.kernel_types import (
     element_bytes,
     kind_of,
     size_elements,
+    starting,
     stated_kind,
 )
-from augment.facts.names.name_masks import starting
 from augment.facts.source.event_args import ArgColumns, arg_columns
 from augment.facts.steps.step_windows import steps, steps_of_gpu_work
 

@@ -33,8 +33,17 @@ from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collect
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import occupants
-from augment.facts.names.kernel_types import OTHER, KernelType, element_bytes, kind_of
-from augment.facts.names.name_masks import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting
+from augment.facts.names import (
+    CALLS_FOR_MEMORY,
+    LONG_CALL_NS,
+    OTHER,
+    OTHER_CALLS,
+    KernelType,
+    element_bytes,
+    kind_of,
+    matching,
+    starting,
+)
 from augment.facts.steps.step_windows import steps
 from augment.facts.waits.gap_causes import launch_end
 from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls

@@ -22,7 +22,7 @@ from augment.core.records import Communicator, FlightDumps, InspectorLogs, NcclL
 from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.kernel_types import (
+from augment.facts.names import (
     ALL_GATHER,
     ALL_REDUCE,
     POINT_TO_POINT,

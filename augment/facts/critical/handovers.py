@@ -12,7 +12,7 @@ from augment.core import LAUNCHES, Category, Trace, derived
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import queued_tasks
-from augment.facts.names.name_masks import starting, strings_where
+from augment.facts.names import starting, strings_where
 from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_dependencies import sync_calls

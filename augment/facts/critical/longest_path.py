@@ -18,7 +18,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.host.call_stacks import call_stacks, outermost, thread_bounds
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names.name_masks import STEP, starting
+from augment.facts.names import STEP, starting
 from augment.facts.steps.step_windows import recorded_windows, step_windows, steps
 from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
 from augment.kernels import critical as loops

@@ -49,7 +49,7 @@ from augment.facts.critical.longest_path import (
 )
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
 

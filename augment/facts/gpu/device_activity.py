@@ -15,7 +15,7 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, Intervals, Masks, Places, WorkIndexes, intervals
 from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
-from augment.facts.names.kernel_types import KernelType, copy_kind
+from augment.facts.names import KernelType, copy_kind
 from augment.facts.source.event_args import arg_columns
 
 COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)

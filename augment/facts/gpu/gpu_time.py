@@ -16,7 +16,7 @@ from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
 from augment.facts.host.call_stacks import call_stacks, crossed, crossing_diagnostics, enclosing, innermost
 from augment.facts.host.occupancy import timelines
 from augment.facts.host.training_phases import forward_backward, modules
-from augment.facts.names.name_masks import STEP, starting
+from augment.facts.names import STEP, starting
 
 
 class TimeShare(NamedTuple):

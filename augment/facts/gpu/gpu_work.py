@@ -25,7 +25,7 @@ from augment.arrays import (
     settled,
 )
 from augment.core import GPU_WORK, NO_CORRELATION, Category, Identity, Trace, derived
-from augment.facts.names.kernel_types import types_of
+from augment.facts.names import types_of
 
 
 class Stream(Struct, frozen=True):

@@ -24,8 +24,7 @@ from augment.core.toml import parse_toml
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.names.kernel_types import OTHER, KernelType, kind_of, stated_kind
-from augment.facts.names.name_masks import LOOKED_AT
+from augment.facts.names import LOOKED_AT, OTHER, KernelType, kind_of, stated_kind
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")

@@ -20,7 +20,7 @@ from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, enclosing, functions_of, innermost
 from augment.facts.host.compile_logs import REGION, regions
 from augment.facts.host.training_phases import forward_backward
-from augment.facts.names.name_masks import starting
+from augment.facts.names import starting
 from augment.facts.source.event_args import arg_columns
 
 _HANDLE = re.compile(r":(\d{1,9})$")  #: the number of a kernel's call in its graph

@@ -36,7 +36,7 @@ from augment.arrays import (
 )
 from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
 from augment.core.source_code import USERS, function_line, owner
-from augment.facts.names.name_masks import STEP, matching, starting, strings_where
+from augment.facts.names import STEP, matching, starting, strings_where
 from augment.kernels.native import native
 
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer

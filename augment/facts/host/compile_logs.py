@@ -10,7 +10,7 @@ from msgspec import Struct
 from augment.arrays import EventRows
 from augment.core import Category, Trace, derived
 from augment.core.records import Compilation, CompileLogs
-from augment.facts.names.name_masks import starting
+from augment.facts.names import starting
 from augment.facts.source.recorded_times import apart
 
 REGION = "Torch-Compiled Region: "

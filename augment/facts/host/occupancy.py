@@ -25,7 +25,7 @@ from augment.arrays import (
 )
 from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import call_stacks
-from augment.facts.names.name_masks import STEP, starting
+from augment.facts.names import STEP, starting
 from augment.kernels.native import native
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Bools, EventRow, EventRows, each, looked_up
 from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import innermost
-from augment.facts.names.name_masks import starting
+from augment.facts.names import starting
 
 
 def operators_around(trace: Trace, rows: EventRows) -> EventRows:

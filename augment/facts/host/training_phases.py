@@ -33,7 +33,7 @@ from augment.facts.host.call_stacks import (
     places_of,
     thread_bounds,
 )
-from augment.facts.names.name_masks import STEP
+from augment.facts.names import STEP
 from augment.facts.source.event_args import arg_columns
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators

@@ -21,7 +21,7 @@ from augment.arrays import Bools, Int32s, Int64s, order_of, sums
 from augment.core import Category as Events
 from augment.core import Trace, derived
 from augment.core.attachments import ACTIONS, STATES, MemorySnapshot
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names import strings_where
 from augment.facts.source.recorded_times import ComparedClocks, apart, compared
 
 #: bits of what the frames of a stack show

@@ -9,7 +9,7 @@ from augment.arrays import Bools, EventRows, Int64s, Places, combinations, disti
 from augment.core import Category, Diagnostic, Identity, Trace, derived
 from augment.core.attachments import MemoryChanges
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.name_masks import strings_where
+from augment.facts.names import strings_where
 from augment.facts.source.event_args import arg_columns
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")

@@ -23,7 +23,7 @@ from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kerne
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.gpu.lines_of_work import ANY, kernel_and_call, sites_of_launches
 from augment.facts.host.call_stacks import call_stacks, enclosing
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.operators.captured_graphs import GraphWork, graph_work
 from augment.facts.operators.counted_operators import counted, work_of
 from augment.facts.operators.formulas_memory import PARTLY

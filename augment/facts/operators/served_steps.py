@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Int64s, sums
 from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names.name_masks import matching
+from augment.facts.names import matching
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks
 from augment.facts.operators.roofline_bounds import roofs

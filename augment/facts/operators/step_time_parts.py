@@ -17,7 +17,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
-from augment.facts.names.kernel_types import KernelType
+from augment.facts.names import KernelType
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import device_peaks, why_not_of, why_unknown
 from augment.facts.operators.roofline_bounds import Bound, Floats, roofs

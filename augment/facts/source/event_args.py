@@ -18,7 +18,7 @@ from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn,
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
 from augment.core.jsontext import mended_json, spaced_json
 from augment.core.trace import ArgColumn, Decode, SourceBytes, args_of_event, json_event, moved_args
-from augment.facts.names.kernel_types import KernelType, types_of
+from augment.facts.names import KernelType, types_of
 from augment.kernels import wanted_args as layout
 from augment.kernels.dictionary import longer
 from augment.kernels.native import address, native

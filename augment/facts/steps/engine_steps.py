@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from augment.arrays import EventRow, EventRows
 from augment.core import Category, Trace, derived, tables_of
 from augment.errors import UsageError
-from augment.facts.names.name_masks import LOOKED_AT
+from augment.facts.names import LOOKED_AT
 
 Phase = Literal["prefill", "decode", "mixed", "idle", "denoise", "step"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode", "mixed", "idle", "denoise", "step")

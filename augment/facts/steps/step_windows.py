@@ -26,7 +26,7 @@ from augment.arrays import (
 from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
-from augment.facts.names.name_masks import matching, strings_where
+from augment.facts.names import matching, strings_where
 from augment.facts.source.cut_mark import limits_of
 from augment.facts.steps.engine_steps import PHASES, engine_steps
 

@@ -12,7 +12,7 @@ from augment.core import LAUNCHES, Category, Diagnostic, Identity, Trace, derive
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
-from augment.facts.names.name_masks import matching, strings_where
+from augment.facts.names import matching, strings_where
 from augment.facts.source.event_args import arg_columns
 from augment.facts.waits.dependencies import (
     CallWaits,

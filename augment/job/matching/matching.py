@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, run_starts
 from augment.core import Diagnostic
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group
-from augment.facts.names.kernel_types import (
+from augment.facts.names import (
     ALL_GATHER,
     ALL_REDUCE,
     POINT_TO_POINT,

@@ -24,7 +24,7 @@ from msgspec import Struct
 from augment.arrays import Bools, Int64s, Places
 from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.facts.names.kernel_types import ALL_REDUCE
+from augment.facts.names import ALL_REDUCE
 from augment.job.collectives import Fit, Waits, fit
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, MemberIndexes, combinations, each, group_bounds, grouped_medians, sums
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.facts.names.kernel_types import bus_factor
+from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions, dimension_codes

@@ -22,7 +22,7 @@ from augment.arrays import Int64s, combinations
 from augment.core import Diagnostic, column
 from augment.facts.collectives import UNKNOWN as UNKNOWN_PART
 from augment.facts.collectives import Group
-from augment.facts.names.kernel_types import POINT_TO_POINT, SEND_RECV
+from augment.facts.names import POINT_TO_POINT, SEND_RECV
 from augment.job.matching.inferred_groups import ABOUT
 from augment.job.matching.matching import Matched
 from augment.job.parallel.group_roles import RoleTally, Use, chains, judge, style, tallies

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from augment.arrays import combinations, sums
 from augment.core import text
 from augment.facts.collectives.collective_kernels import UNKNOWN, Origin
-from augment.facts.names.kernel_types import (
+from augment.facts.names import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,

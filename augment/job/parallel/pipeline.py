@@ -27,7 +27,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, Places
 from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.facts.names.kernel_types import SEND
+from augment.facts.names import SEND
 from augment.job.collectives import common_times
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

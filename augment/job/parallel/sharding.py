@@ -19,7 +19,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations, each, sums
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.facts.names.kernel_types import ALL_GATHER, REDUCE_SCATTER
+from augment.facts.names import ALL_GATHER, REDUCE_SCATTER
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions, dimension_codes

@@ -17,7 +17,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, Places, combinations, each, sums
 from augment.core import Findings, Skipped, column
 from augment.facts.collectives.collective_kernels import UNKNOWN
-from augment.facts.names.kernel_types import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
+from augment.facts.names import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.parallel.comparison import RankSteps

@@ -24,8 +24,7 @@ from augment.core import Category, Trace, Window
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, innermost
-from augment.facts.names.kernel_types import POINT_TO_POINT, KernelType, element_bytes
-from augment.facts.names.name_masks import STEP, matching, starting, strings_where
+from augment.facts.names import POINT_TO_POINT, STEP, KernelType, element_bytes, matching, starting, strings_where
 from augment.facts.operators.counted_operators import counted
 from augment.facts.steps.step_windows import steps
 

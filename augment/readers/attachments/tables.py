@@ -25,10 +25,9 @@ from augment.core.attachments import Tables
 from augment.core.toml import read_toml
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.kernel_families import RULES, rules_of
-from augment.facts.names.kernel_types import TABLE as COLLECTIVES
-from augment.facts.names.kernel_types import collective_rules
-from augment.facts.names.role_names import TABLE as ROLES
-from augment.facts.names.role_names import role_rules
+from augment.facts.names import COLLECTIVES_TABLE as COLLECTIVES
+from augment.facts.names import ROLES_TABLE as ROLES
+from augment.facts.names import collective_rules, role_rules
 from augment.facts.operators import peaks
 from augment.facts.operators.formulas_custom import formulas_of
 from augment.facts.steps.engine_steps import REGION, step_rows

@@ -23,7 +23,7 @@ from augment.facts.gpu.lines_of_work import source_lines
 from augment.facts.host.call_stacks import call_paths, call_stacks, directly_around, enclosing, is_of
 from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.host.training_phases import PREFIX, forward_backward
-from augment.facts.names.name_masks import STEP, starting
+from augment.facts.names import STEP, starting
 from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, device_gaps, device_idle
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import Blobs, Events, InternedTexts, slices

@@ -1,25 +1,63 @@
-"""What kind of work a kernel is: computation, communication or memory; the kinds of collectives and their bytes.
+"""Tables of name patterns: the type of a kernel, the kind of a collective, the role of a process.
 
-:data:`PATTERNS` is a table. The first pattern found in a name decides; a name without any is computation. The user's
-own rules for collectives (:func:`collective_rules`) come before it.
+What kind of work a kernel is (computation, communication or memory), and of which kind a collective, :data:`PATTERNS`
+says. The first pattern found in a name decides; a name without any is computation. The user's own rules for collectives
+(:func:`collective_rules`) come before it. Copies and memsets (by their category) are memory, whatever their name.
 
-Copies and memsets (by their category) are memory, whatever their name.
+Names of folders and files tell the roles of the processes of a pipeline: those of reinforcement learning, and of
+servers that prefill and decode apart.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from augment.arrays import Bytes, Int32s, compressed
+from augment.arrays import Bools, Bytes, Int32s, compressed
 from augment.core import Category, Trace, tables_of
 from augment.errors import UsageError, expect_known
-from augment.facts.names.name_masks import LOOKED_AT
+
+# fmt: off
+__all__ = [
+    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "LONG_CALL_NS", "POINT_TO_POINT", "RECV", "REDUCE_SCATTER", "SEND",
+    "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting", "strings_where",
+]
+# fmt: on
+
+# Which names of a trace satisfy a condition: masks over ``trace.strings``, which columns of names index.
+
+LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
+STEP = "ProfilerStep"  #: how the names of steps begin
+#: calls that ask the driver for memory, or give it back
+CALLS_FOR_MEMORY = re.compile(
+    r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
+)
+#: calls that wait, copy, or ask: one of them that takes long does not hold up the host by itself
+OTHER_CALLS = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
+LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
+
+
+def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:
+    """Whether ``condition`` is true for the beginning of each of ``trace.strings``, bool."""
+    return np.array([bool(condition(name[:LOOKED_AT])) for name in trace.strings], np.bool_)
+
+
+def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
+    """Whether ``pattern`` is found in each of ``trace.strings``, bool."""
+    return strings_where(trace, pattern.search)
+
+
+def starting(trace: Trace, *beginnings: str) -> Bools:
+    """Whether each of ``trace.strings`` starts with one of ``beginnings``, bool."""
+    return np.array([name.startswith(beginnings) for name in trace.strings], np.bool_)
+
+
+# The type of a kernel, and the kind of a collective and its bytes.
 
 
 class KernelType(IntEnum):
@@ -173,7 +211,7 @@ def bus_factor(kind: str, ranks: int) -> float | None:
 # rules come before the package's, and the first that matches decides.
 
 
-TABLE = "collectives"  #: the key of the rules
+COLLECTIVES_TABLE = "collectives"  #: the key of the rules
 NAMES = (*dict.fromkeys(kind for _, kind in KINDS), OTHER)  #: the kinds that a rule may give
 
 
@@ -199,7 +237,7 @@ def collective_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str]
 
 def stated_kind(trace: Trace, kernel: str) -> str | None:
     """The kind that the user's rules give a kernel of that name; None if none matches."""
-    rules = tables_of(trace).get(TABLE)
+    rules = tables_of(trace).get(COLLECTIVES_TABLE)
     return _stated(collective_rules(rules), kernel) if rules else None
 
 
@@ -211,3 +249,62 @@ def _stated(rules: tuple[tuple[str, str], ...], kernel: str) -> str | None:
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
+
+
+# Roles of processes.
+
+ROLES_TABLE = "role"  #: key of the user's own rows
+ROLLOUT, ACTOR, CRITIC = "rollout", "actor", "critic"
+#: roles, and patterns of the words that tell them (case does not matter): a name of several roles tells none
+ROLES: tuple[tuple[str, str], ...] = (
+    (ROLLOUT, r"rollouts?|generators?|generation|samplers?"),
+    (ACTOR, r"actors?|(?<!ref_)(?<!reference_)(?:policy|learner|trainer)"),
+    (CRITIC, r"critics?"),
+    ("reference", r"refs?|reference"),
+    ("reward", r"rewards?|verifiers?"),
+    ("prefill", r"prefill"),
+    ("decode", r"decode"),
+)
+_SEPARATORS = re.compile(r"[-. ]+")
+
+Rules = tuple[tuple[str, str], ...]
+
+
+def role_rules(rows: Sequence[Mapping[str, Any]]) -> Rules:
+    """The user's own rules: a pattern, which matches anywhere in a name, and its role.
+
+    Raises:
+        UsageError: a row has another form.
+    """
+    rules = []
+    for row in rows:
+        role, pattern = row.get("role"), row.get("pattern")
+        if not isinstance(role, str) or not isinstance(pattern, str) or not role or row.keys() - {"role", "pattern"}:
+            raise UsageError(f"[[{ROLES_TABLE}]] needs role = '…' and pattern = '…'")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"[[{ROLES_TABLE}]] {pattern}: {error}") from error
+        rules.append((role, pattern))
+    return tuple(rules)
+
+
+def place_of_role(role: str) -> int:
+    """Where a role stands among :data:`ROLES`; those of the user's own come last."""
+    return next((place for place, (name, _) in enumerate(ROLES) if name == role), len(ROLES))
+
+
+@lru_cache(maxsize=4096)
+def role_of(name: str, rules: Rules = ()) -> str:
+    """The role that the name of a folder or file tells; empty if it tells none, or several.
+
+    The user's ``rules`` come first: the first that matches decides.
+    """
+    for role, pattern in rules:
+        if re.search(pattern, name, re.IGNORECASE):
+            return role
+    words = _SEPARATORS.sub("_", name)
+    told_by = {
+        role for role, words_of in ROLES if re.search(rf"(?<![a-z0-9])(?:{words_of})(?![a-z])", words, re.IGNORECASE)
+    }
+    return told_by.pop() if len(told_by) == 1 else ""
