@@ -27,8 +27,19 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, StackIndex, combinations, compressed, each, group_bounds, sums
-from augment.core import Category, Diagnostic, Ends, Findings, Flows, Skipped, SliceTrack, Texts, Trace, column
-from augment.core.attachments import ExecutionNodes
+from augment.core import (
+    Category,
+    Diagnostic,
+    Ends,
+    ExecutionNodes,
+    Findings,
+    Flows,
+    Skipped,
+    SliceTrack,
+    Texts,
+    Trace,
+    column,
+)
 from augment.facts.host.call_stacks import call_stacks, nesting, outermost_of
 from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 

@@ -99,6 +99,7 @@ from augment.arrays import (
 )
 from augment.core import (
     GPU_WORK,
+    ArgColumn,
     Diagnostic,
     Ends,
     Findings,
@@ -110,7 +111,6 @@ from augment.core import (
     column,
     derived,
 )
-from augment.core.annotations import ArgColumn
 from augment.facts.gpu.gpu_work import Stream, gpu_work
 from augment.facts.waits.dependencies import UNEXPLAINED_NS
 from augment.facts.waits.gap_causes import (

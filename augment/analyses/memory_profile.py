@@ -29,8 +29,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, column, text
-from augment.core.annotations import byte_unit, in_unit
+from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, byte_unit, column, in_unit, text
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events
 
 NAME = "memory_profile"

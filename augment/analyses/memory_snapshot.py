@@ -43,8 +43,23 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core import Category, Diagnostic, Findings, Skipped, Trace, Verdict, column, text
-from augment.core.annotations import Annotation, CounterTrack, InstantTrack, SliceTrack, Texts, byte_unit, in_unit
+from augment.core import (
+    Annotation,
+    Category,
+    CounterTrack,
+    Diagnostic,
+    Findings,
+    InstantTrack,
+    Skipped,
+    SliceTrack,
+    Texts,
+    Trace,
+    Verdict,
+    byte_unit,
+    column,
+    in_unit,
+    text,
+)
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.held import Held, Holder, MemoryReplay, Moment, held_memory

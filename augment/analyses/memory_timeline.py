@@ -29,9 +29,18 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import changing
-from augment.core import Category, CounterTrack, Diagnostic, Findings, Skipped, Trace, column
-from augment.core.annotations import byte_unit, in_unit
-from augment.core.attachments import MemoryChanges
+from augment.core import (
+    Category,
+    CounterTrack,
+    Diagnostic,
+    Findings,
+    MemoryChanges,
+    Skipped,
+    Trace,
+    byte_unit,
+    column,
+    in_unit,
+)
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.memory.memory_events import CATEGORIES, compared_with_instants, held_by_category
 

@@ -24,8 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Intervals, clip, sums, union
-from augment.core import Annotation, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
-from augment.core.attachments import RequestSpans
+from augment.core import Annotation, Diagnostic, Findings, RequestSpans, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts import gpu, steps
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY
 from augment.facts.source.recorded_times import apart

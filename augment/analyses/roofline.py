@@ -59,8 +59,21 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, Places, WorkIndex, combinations, each, intervals, is_among, numbered
-from augment.core import GPU_WORK, Category, Diagnostic, Findings, Identity, Skipped, Trace, column
-from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
+from augment.core import (
+    GPU_WORK,
+    Annotation,
+    ArgColumn,
+    Category,
+    CounterTrack,
+    Diagnostic,
+    Findings,
+    Identity,
+    Skipped,
+    SliceTrack,
+    Texts,
+    Trace,
+    column,
+)
 from augment.core.text import recording_words
 from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names import KernelType

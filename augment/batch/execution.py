@@ -149,14 +149,14 @@ class Run:
                 manifests.record_job(job.job.members[0].input, job.written[0], recorded)
 
     def _drawn(self, job: Concluded) -> list[Result]:
-        from augment.batch import job_question
+        from augment.batch.job_question import draw
 
         by_path = {redraw.input.path: redraw for redraw in job.redraws}
         inputs = [redraw.input for redraw in job.redraws if self.results[redraw.input.path].status != "failed"]
 
         def task_of(item: Input) -> Task:
             redraw = by_path[item.path]
-            return partial(job_question.draw, item, self.results[item.path], redraw.tracks(), redraw.drawn)
+            return partial(draw, item, self.results[item.path], redraw.tracks(), redraw.drawn)
 
         with contextlib.closing(_Manifests(self._plan)) as manifests:
 

@@ -19,8 +19,7 @@ from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, EventRows, Int32s, Int64s, Places, Values, each
 from augment.compare.alignment import main_thread
 from augment.compare.core import Pair
-from augment.core import Annotation, AugmentedTrace, CounterTrack, Findings, Identity, SliceTrack, Texts
-from augment.core.annotations import ArgColumn
+from augment.core import Annotation, ArgColumn, AugmentedTrace, CounterTrack, Findings, Identity, SliceTrack, Texts
 from augment.core.text import first_of
 from augment.writers.perfetto.flows import Points, TrackSlices, lanes_and_slices
 

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # fmt: off
     from augment.core.annotations import (  # noqa: I001
-        Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts,
+        Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, byte_unit, in_unit,
     )
-    from augment.core.attachments import RankInJob, tables_of
+    from augment.core.attachments import (
+        Cause, ExecutionNodes, GraphCapture, LateRank, MemoryChanges, MemorySnapshot, RankInJob, Reason, RequestSpans,
+        SharedWait, Where, tables_of,
+    )
     from augment.core.context import STAGES, Context, Stage, derived
     from augment.core.findings import AugmentedTrace, Findings, Outcome, Skipped, Verdict, Window, column
     from augment.core.trace import (
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
 _MODULES = ("trace", "findings", "annotations", "context", "attachments")
 # fmt: off
 __all__ = [
-    "COMPLETE", "GPU_WORK", "LAUNCHES", "NO_CORRELATION", "ON_DEVICE", "STAGES", "Annotation", "AugmentedTrace",
-    "Category", "Context", "CounterTrack", "Diagnostic", "Ends", "EventTable", "Findings", "Flows", "Identity",
-    "InstantTrack", "Outcome", "RankInJob", "Skipped", "SliceTrack", "Source", "SparseColumn", "Stage", "Texts",
-    "Trace", "Track", "Verdict", "Window", "column", "derived", "tables_of",
+    "COMPLETE", "GPU_WORK", "LAUNCHES", "NO_CORRELATION", "ON_DEVICE", "STAGES", "Annotation", "ArgColumn",
+    "AugmentedTrace", "Category", "Cause", "Context", "CounterTrack", "Diagnostic", "Ends", "EventTable",
+    "ExecutionNodes", "Findings", "Flows", "GraphCapture", "Identity", "InstantTrack", "LateRank", "MemoryChanges",
+    "MemorySnapshot", "Outcome", "RankInJob", "Reason", "RequestSpans", "SharedWait", "Skipped", "SliceTrack", "Source",
+    "SparseColumn", "Stage", "Texts", "Trace", "Track", "Verdict", "Where", "Window", "byte_unit", "column", "derived",
+    "in_unit", "tables_of",
 ]
 # fmt: on
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.core.attachments import LateRank, Reason
+from augment.core import LateRank, Reason
 
 MOST_OF_IT = 0.5  #: share of the waits for one rank, to name it
 _TURNS = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays import Places, median
-from augment.core import Trace
-from augment.core.attachments import GraphCapture
+from augment.core import GraphCapture, Trace
 from augment.core.text import counted, percent, time
 from augment.diagnosis.judging import measure
 from augment.facts.gpu.gpu_work import gpu_work

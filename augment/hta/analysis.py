@@ -20,7 +20,6 @@ from augment.errors import UsageError
 from augment.facts.gpu.hardware_samples import counter_ranges
 from augment.hta import counters
 from augment.hta import frames as plots
-from augment.hta.counters import STATISTICS, TimeSeriesTypes
 from augment.hta.frames import NO_ARG, frame_of, microseconds, pandas, table
 from augment.hta.traces import DEFAULT_TRACE_DIR, PathName, Trace, TraceFiles, overlaid
 from augment.pipeline import augment
@@ -290,7 +289,7 @@ class TraceAnalysis:
             figures = (row.mean_ns, std, row.min_ns, row.p25_ns, row.p50_ns, row.p75_ns, row.max_ns)
             us = (math.nan if ns is None else round(ns / 1000, 2) for ns in figures)
             statistics.append((row.category, rank, row.device, row.stream, float(row.gap_count), *us))
-        columns = ["idle_category", "rank", "device", "stream", *STATISTICS]
+        columns = ["idle_category", "rank", "device", "stream", *counters.STATISTICS]
         return frame, table(statistics, columns).set_index("idle_category")
 
     def get_frequent_cuda_kernel_sequences(
@@ -400,7 +399,7 @@ class TraceAnalysis:
 
     def generate_trace_with_counters(
         self,
-        time_series: TimeSeriesTypes | None = None,
+        time_series: counters.TimeSeriesTypes | None = None,
         ranks: Ranks = None,
         output_suffix: str = "_with_counters",
     ) -> dict[int, str]:

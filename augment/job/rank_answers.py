@@ -21,8 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Intervals, sums
-from augment.core import AugmentedTrace, Findings, Flows, Outcome, RankInJob, SliceTrack, Texts, Trace
-from augment.core.attachments import LateRank, Reason
+from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
 from augment.core.text import Words, counted, period, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared

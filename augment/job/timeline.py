@@ -13,8 +13,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Places, combinations, each, intervals, run_starts
-from augment.core.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
-from augment.core.attachments import Where
+from augment.core import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts, Where
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
 from augment.facts.names import bus_factor

@@ -17,7 +17,6 @@ from augment.core.threads import ALONE, Threads
 from augment.core.trace import ArgColumn, Decode, SourceBytes, json_event, moved_args
 from augment.facts.source import cut_mark
 from augment.readers import dialects
-from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 
 
@@ -112,9 +111,9 @@ def assemble(
         _move_sparse(raw, np.where(keep, np.cumsum(keep) - 1, -1))
     known = np.zeros(max(len(raw.strings), 1), np.uint8)
     for index in _used(raw.category, len(known)).tolist():
-        known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
+        known[index] = dialects.CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
     category: Bytes = known[raw.category]
-    for name, kind in UNCATEGORISED_NAMES.items():
+    for name, kind in dialects.UNCATEGORISED_NAMES.items():
         if codes := _indexes(raw.strings, name):
             of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
             category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = kind
@@ -175,7 +174,7 @@ def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
         return rank, "augment cut"
     if (rank := distributed(members, "rank")) is not None:
         return rank, "distributedInfo"
-    rank = rank_in_name(os.path.basename(path))
+    rank = dialects.rank_in_name(os.path.basename(path))
     return rank, None if rank is None else "file name"
 
 

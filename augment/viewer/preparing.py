@@ -13,13 +13,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment import facts
 from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
-from augment.facts.names import starting
 from augment.facts.source.cut_mark import mark, marked
 from augment.facts.steps import window
-from augment.facts.steps.step_windows import steps
-from augment.facts.steps.window import only
 from augment.pipeline import augment
 from augment.readers import read
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
@@ -120,7 +118,7 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
     threads are plain tracks below the devices that their names contain, and Perfetto drops nothing.
     """
     events = trace.events
-    added = starting(trace, "augment.")[events.category_name[:]]
+    added = facts.names.starting(trace, "augment.")[events.category_name[:]]
     streams = Counter(events.track[events.slices_of(*GPU_WORK)].tolist())
     devices = [trace.tracks[index] for index, _ in streams.most_common()]  # those with most work first
     tracks = list(trace.tracks)
@@ -132,7 +130,7 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
     writer = writer_named("perfetto")
     path = folder / f"{trace.source.name.split('.', 1)[0] or 'trace'}{writer.SUFFIX}"
     writer.write_seamed(AugmentedTrace(trace.changed(tracks=tuple(tracks)), {}), path)
-    return only(trace, ~added), path
+    return window.only(trace, ~added), path
 
 
 def _partial_of_source(path: Path) -> str | None:
@@ -153,7 +151,7 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     size = trace.source.text_bytes
     if size <= BROWSER_TEXT_BYTES:
         return trace
-    known = steps(trace).number.tolist()
+    known = facts.steps.recorded(trace).number.tolist()
     gigabytes = f"{trace.source.label}: {size / 1e9:.1f} GB of text"
     if len(known) < 2:
         say(f"{gigabytes}, more than most browsers hold; augment cut --time makes a smaller trace")
@@ -163,7 +161,7 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     shown = known[first : first + count]
     say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {span(shown)}; --whole for all")
     limits = window.limits_of(trace, shown[0], shown[-1])
-    part = only(trace, window.whole(trace, window.chosen(trace, *limits, around=True)))
+    part = window.only(trace, window.whole(trace, window.chosen(trace, *limits, around=True)))
     return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
 
 

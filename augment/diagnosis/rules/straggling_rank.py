@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from augment import facts
-from augment.core import RankInJob, Trace, text
-from augment.core.attachments import LateRank
+from augment.core import LateRank, RankInJob, Trace, text
 from augment.diagnosis import rule
 from augment.diagnosis.devices import words
 from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix

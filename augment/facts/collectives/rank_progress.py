@@ -27,8 +27,7 @@ from augment.arrays import (
     intervals,
     sums,
 )
-from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, derived
-from augment.core.attachments import Where
+from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, Where, derived
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work

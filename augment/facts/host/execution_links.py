@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import EventRows, Int64s, each
-from augment.core import Category, Trace
-from augment.core.attachments import ExecutionNodes
+from augment.core import Category, ExecutionNodes, Trace
 from augment.facts.source.event_args import identifiers
 
 #: the methods of linking, and the arg that each uses

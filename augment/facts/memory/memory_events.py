@@ -6,8 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, EventRows, Int64s, Places, combinations, distinct, each
-from augment.core import Category, Diagnostic, Identity, Trace, derived
-from augment.core.attachments import MemoryChanges
+from augment.core import Category, Diagnostic, Identity, MemoryChanges, Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import strings_where
 from augment.facts.source.event_args import arg_columns

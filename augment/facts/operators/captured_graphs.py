@@ -27,9 +27,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, WorkIndexes, distinct
-from augment.core import LAUNCHES, Category, Trace, derived
+from augment.core import LAUNCHES, Category, GraphCapture, Trace, derived
 from augment.core.args import Arg
-from augment.core.attachments import GraphCapture
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
 from augment.facts.host.call_stacks import call_stacks, enclosing

@@ -22,11 +22,13 @@ from augment.core import (
     Flows,
     Identity,
     InstantTrack,
+    MemoryChanges,
+    MemorySnapshot,
+    RequestSpans,
     SliceTrack,
     Trace,
     derived,
 )
-from augment.core.attachments import MemoryChanges, MemorySnapshot, RequestSpans
 
 _LOOKED_AT = 3  #: events of a process that must agree
 _MOST_PROCESSES = 20_000

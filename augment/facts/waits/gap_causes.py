@@ -11,8 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, EventRow, EventRows, Int64s, Places, WorkIndex, WorkIndexes
-from augment.core import Category, Texts, Trace, derived
-from augment.core.annotations import ArgColumn
+from augment.core import ArgColumn, Category, Texts, Trace, derived
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
 from augment.facts.gpu.gpu_work import Device, gpu_work
 from augment.facts.gpu.launched_work import before_recording

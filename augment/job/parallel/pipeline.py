@@ -32,7 +32,6 @@ from augment.job.collectives import common_times
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel import schedules
-from augment.job.parallel.schedules import Passes, played
 from augment.job.ranks.rank_tables import ActionKind, ActionSource
 from augment.job.ranks.summary import RankSummary
 
@@ -112,9 +111,9 @@ class _Stage(Struct, frozen=True, dict=True):
     def of(self, step: int) -> Places:
         return self._places[step]
 
-    def passes(self, step: int) -> Passes:
+    def passes(self, step: int) -> schedules.Passes:
         ops = self.of(step)
-        return Passes(self.kind[ops], self.chunk[ops], self.microbatch[ops])
+        return schedules.Passes(self.kind[ops], self.chunk[ops], self.microbatch[ops])
 
 
 def pipeline(
@@ -250,7 +249,7 @@ def _rows(
 
 
 def _ideal(
-    name: str, stages: Sequence[Passes], times: Sequence[dict[ActionKind, float]], slowest: int, chunks: int
+    name: str, stages: Sequence[schedules.Passes], times: Sequence[dict[ActionKind, float]], slowest: int, chunks: int
 ) -> tuple[float | None, float, float]:
     """The bubble of a step if all stages were as slow as the slowest (None: unknown), the change of its length
     (negative) as they are faster, and the shortest that the step can be (0: unknown; infinite: the order of passes
@@ -259,14 +258,14 @@ def _ideal(
         {kind: time * stage.microbatches / count for kind, time in of.items() if (count := stage.count(kind))}
         for of, stage in zip(times, stages, strict=True)
     ]
-    equal, uneven = played(stages, [of_pass[slowest]] * len(stages)), played(stages, of_pass)
+    equal, uneven = schedules.played(stages, [of_pass[slowest]] * len(stages)), schedules.played(stages, of_pass)
     if equal is None or uneven is None:
         possible = name in (schedules.DUALPIPE, schedules.DUALPIPEV)  # whose backwards may be unknown
         return schedules.bubble(name, len(stages), chunks, times[slowest]), 0.0, 0.0 if possible else np.inf
     return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal, uneven
 
 
-def _both_ways(times: Mapping[ActionKind, float], passes: Passes) -> tuple[float, float]:
+def _both_ways(times: Mapping[ActionKind, float], passes: schedules.Passes) -> tuple[float, float]:
     """A forward and a backward of all chunks of a stage, of those that did not run at once."""
     halves = (ActionKind.BACKWARD, ActionKind.INPUT, ActionKind.WEIGHT)
     forward, backward = times.get(ActionKind.FORWARD, 0.0), sum(times.get(kind, 0.0) for kind in halves)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from augment.arrays import Int64s, Intervals, expand, sums, touched, union
-from augment.core.attachments import Where
+from augment.core import Where
 from augment.facts.collectives.rank_progress import HostWaits, RankStates, State
 
 MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, Places, combinations, each, grouped_medians, sums
-from augment.core.attachments import Cause
+from augment.core import Cause
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Floats, Matched
 from augment.job.path.progress import LAST, Stretches, WorkProgress, beside_peers

@@ -18,8 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Intervals, MemberIndex, MemberIndexes, combinations, each, intervals, sums
-from augment.core import Findings, Skipped, Verdict
-from augment.core.attachments import Cause, Reason, SharedWait, Where
+from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations
-from augment.core import column
-from augment.core.attachments import Cause, Reason, Where
+from augment.core import Cause, Reason, Where, column
 from augment.core.text import counted, parallelism, percent, percents, spelled, three_digits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched

@@ -29,8 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.arrays import Int64s
-from augment.core import Trace
-from augment.core.attachments import ExecutionNodes, GraphCapture, MemoryChanges
+from augment.core import ExecutionNodes, GraphCapture, MemoryChanges, Trace
 from augment.errors import UnknownFormat
 from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.facts.memory.memory_events import CATEGORIES, held_by_category

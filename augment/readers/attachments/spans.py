@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from augment.core.attachments import RequestSpans
+from augment.core import RequestSpans
 from augment.errors import UnknownFormat
 from augment.readers.attachments import files_at
 from augment.readers.containers import bounded_lines, read_document

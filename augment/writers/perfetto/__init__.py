@@ -27,7 +27,6 @@ from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto import flames, stages, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
-from augment.writers.perfetto.flames import time_by_stack
 from augment.writers.perfetto.packets import (
     Events,
     InternedTexts,
@@ -112,7 +111,7 @@ def write_as(
         if with_stages or stages.MEMBER in trace.source.metadata:  # what came as render stages is kept as such
             stages.write_stages(trace, packed, shift_ns)
         if with_flames:
-            stacks = time_by_stack(trace)
+            stacks = flames.time_by_stack(trace)
             out = EventsFile(packed, tracks, InternedTexts(), first=False)
             out.shift_ns = shift_ns
             out.write(flames.nested_slices(*stacks, tracks, out.interned))
