@@ -413,7 +413,7 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
     traces = sorted((read(result.path) for result in results), key=lambda trace: trace.rank or 0)
     rows = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [trace.source.name for trace in traces])
     of_path = {each.path: each for each in drawn}
-    for member, trace in enumerate(traces):
+    for member, trace in enumerate(traces[:3]):  # all are made alike, and each is loaded for seconds
         part = rows.matched.rows_of(member)
         time = int((rows.matched.end[part] - rows.matched.ts[part]).sum())
         chrome, native, bundle, _ = of_path[trace.source.path].outputs
@@ -425,7 +425,7 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
         assert perfetto.rows(OUTSIDE) == [(0,)]
         sized = bool((rows.matched.bytes[rows.matched.instance[part]] > 0).any())
         assert (perfetto.rows(BANDWIDTHS) != [(0,)]) == sized
-        if member > 1:  # all are made alike, and each is loaded for seconds
+        if member:
             continue
         perfetto.load(Path(trace.source.path))
         of_source = perfetto.problems()

@@ -104,7 +104,6 @@ def test_without_shapes_it_is_merely_possible() -> None:
 
 RECORDED = (
     "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
-    "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
     "rtx3060_luatil/trace_04.json.gz",
 )
 

@@ -161,7 +161,7 @@ def test_time_is_over(server: Server, trace: Path) -> None:
 
 
 def test_an_upload_that_is_cut_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = large_trace(tmp_path / "large.json", 12 << 20)
+    trace = large_trace(tmp_path / "large.json", 7 << 20)
     begun: list[int] = []
     rest = Upload._rest
 
@@ -187,7 +187,7 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(tmp_path: Path, monkeypatch:
 
 
 def test_a_download_that_is_cut_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
-    trace = large_trace(tmp_path / "large.json", 6 << 20)
+    trace = large_trace(tmp_path / "large.json", 3 << 20)
     with proxy(server.port) as between, Client(between.address) as client:
         fetched: list[int] = []
         asked: list[int] = []

@@ -230,8 +230,8 @@ def test_ended_calls_do_not_stay(tmp_path: Path) -> None:
                 stub.DeleteUpload(calls.DeleteUploadRequest(name=upload), timeout=PATIENCE_S)
             return peak_bytes(server.process.pid)
 
-        before = send(40)
-        assert send(160) - before < 60 << 20
+        before = send(20)
+        assert send(80) - before < 30 << 20
 
 
 def peak_bytes(pid: int) -> int:
