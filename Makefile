@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # a thousand processes of the tests would each compile all that they import, which takes four times as long as the rest of a small run
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check docs release proto bench bench-batch bench-hta bench-history bench-service bench-serving bench-truth clean quick fuzz wheels
+.PHONY: help demo test check types rules docs release proto bench bench-batch bench-hta bench-history bench-service bench-serving bench-truth clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -21,9 +21,9 @@ $(STAMP): pyproject.toml server/pyproject.toml
 demo: $(STAMP)   ## simulates and augments a small job, prints its main figures and which file to open
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
-# three workers for two cores: tests of servers, browsers and clusters wait for other processes half of their time
+# four workers for two cores: tests of servers, browsers and clusters wait for other processes half of their time
 test: $(STAMP)   ## all tests
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal
 
 quick: $(STAMP)  ## the tests that are neither slow nor of the service: one to five minutes
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
@@ -32,10 +32,16 @@ fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1); and othe
 	$(BIN)/python tests/support/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 	$(BIN)/python -m pytest -q -n 2 -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(or $(SEED),1)
 
+# mypy takes as long as all the others, on one core
 check: $(STAMP)  ## style, types, layers, the API by buf, that generated pages are up to date, subjects of commits
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target types rules
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+rules: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python proto/generate.py --check

@@ -30,38 +30,13 @@ SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```", FLAGS)
 ELSEWHERE = ("open", "serve", "work")
 #: what a command needs that is not here: a cloud, a cluster, a scheduler, a server, or a job of so many ranks
 NOT_HERE = (
-    "s3://",
-    "gs://",
-    "https://",
-    "--scheduler",
-    "--shard",
-    "--server",
-    "--graph-capture",
-    "DIR/",
-    "0,8,16-23",
+    "s3://", "gs://", "https://", "--scheduler", "--shard", "--server", "--graph-capture", "DIR/", "0,8,16-23",
     "DECODE",
-)
+)  # fmt: skip
 TOLD = [f"docs/why-slow{what}.md" for what in ("", "-job", "-server")]  #: what they print is compared
 CODES = {"check": {0, 1, 4}, "diagnose": {0, 1}}  #: exit codes that are answers
-PAGES = [
-    "README.md",
-    "docs/quickstart.md",
-    *(
-        f"docs/{name}.md"
-        for name in [
-            "batch",
-            "diagnosis",
-            "diff",
-            "history",
-            "jobs",
-            "open",
-            "queries",
-            "report",
-            "tables",
-            "telemetry",
-        ]
-    ),
-]
+OF_DOCS = "quickstart batch diagnosis diff history jobs open queries report tables telemetry"
+PAGES = ["README.md", *(f"docs/{name}.md" for name in OF_DOCS.split())]
 
 
 def commands(page: str) -> Iterator[list[str]]:

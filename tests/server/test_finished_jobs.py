@@ -27,7 +27,7 @@ FEW = ("--only", ",".join(ONLY))
 
 
 @pytest.fixture
-def server(tmp_path: Path, both_catalogs: str) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[Server]:
     with serving(tmp_path / "state") as running:
         yield running
 
@@ -161,6 +161,7 @@ def test_a_label_that_nobody_has(server: Server, traces: Callable[..., list[Path
             server.stub.CreateJob(calls.CreateJobRequest(spec=spec))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_other_projects_stay_unseen(server: Server, traces: Callable[..., list[Path]]) -> None:
     """Neither by the name of a job, in whichever form, nor by a label."""
     path = traces("run0")[0]
@@ -215,6 +216,7 @@ def test_parts_of_traces(server: Server, traces: Callable[..., list[Path]], tmp_
         )
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_one_timeline_of_finished_jobs(server: Server, traces: Callable[..., list[Path]], tmp_path: Path) -> None:
     """Byte for byte that of ``augment run --merge -o FILE``; nothing is converted again, nothing else is made."""
     paths = traces("ranks", ranks=2, steps=2)
@@ -296,6 +298,7 @@ def test_ranks_are_chosen(server: Server, traces: Callable[..., list[Path]], tmp
             server.stub.CreateJob(calls.CreateJobRequest(spec=each))
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_the_commands_take_jobs(server: Server, traces: Callable[..., list[Path]], tmp_path: Path) -> None:
     (before,), (after,) = traces("before"), traces("after", work=1.3)
     jobs = [done(server, path, labels={"suite": "nightly"}) for path in (before, after)]
