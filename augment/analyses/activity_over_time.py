@@ -3,7 +3,9 @@
 The span from the first launch or piece of GPU work to the end of the last is cut into equal parts, at most as many as
 nanoseconds; a row for each device and part. ``busy_ns`` is the time in which any work ran on the device. For the
 queues of the device's streams ([`queue_length`](#queue_length)) and of its allocator's totals, a
-part has the greatest value that held at any moment of it; memory before the first event is not known.
+part has the greatest value that held at any moment of it; memory before the first event is not known. A
+[memory snapshot](#memory_snapshot) with times gives the totals where the trace has none. Alone it has rows without the
+other figures, from its first action to its last.
 
 The rows are a picture of the whole trace in little: the exact curves are drawn by `queue_length`, `memory_profile` and
 `idle_time_breakdown`.
@@ -25,7 +27,7 @@ from msgspec import Struct
 
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
-from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
+from augment.core import Category, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.device_activity import (
     COMMUNICATION,
     COMPUTATION,
@@ -34,9 +36,10 @@ from augment.facts.gpu.device_activity import (
     queue_lengths,
     type_coverage,
 )
+from augment.facts.memory.held import Held, MemoryReplay, held_memory
 
 NAME = "activity_over_time"
-NEEDS = (GPU_WORK,)
+NEEDS: tuple[tuple[Category, ...], ...] = ()  # GPU work, or a memory snapshot
 MOST_PARTS = 10_000
 
 
@@ -48,8 +51,8 @@ class Row(Struct, frozen=True):
     part: Annotated[int, column("The number of the part, from 0.")]
     start_ns: Annotated[int, column("Its start, after the first event of the trace.", "ns")]
     dur_ns: Annotated[int, column("Its length.", "ns")]
-    busy_ns: Annotated[int, column("Time in which any work ran on the device.", "ns")]
-    launch_count: Annotated[int, column("Calls that launched work of the device and began in it.", "count")]
+    busy_ns: Annotated[int | None, column("Time in which any work ran on the device.", "ns")]
+    launch_count: Annotated[int | None, column("Calls that launched work of the device and began in it.", "count")]
     queued_count: Annotated[int | None, column("Greatest queue length of any of its streams.", "count")]
     allocated_bytes: Annotated[int | None, column("Greatest sum of allocated memory.", "bytes")]
     reserved_bytes: Annotated[int | None, column("Greatest sum of memory that the allocator held.", "bytes")]
@@ -58,14 +61,42 @@ class Row(Struct, frozen=True):
 def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     """Measure each part on each device."""
     work = facts.gpu.work(trace)
+    if not len(work.ts):
+        played = replays(trace)
+        if not played:
+            return Skipped("no event of category kernel, gpu_memcpy or gpu_memset")
+        start = min(int(each.ts[0]) for each in played)
+        edges = edges_of(start, max(int(each.ts[-1]) for each in played) - start, part_count)
+        return Findings([row for each in played for row in _held(trace, each, edges)])
     launched = work.launch[work.launch != NO_INDEX]
     start = min(int(work.ts.min()), int(trace.events.ts[launched].min()) if len(launched) else int(work.ts.min()))
     span = int(work.end.max()) - start
     if span <= 0:
         return Skipped("all GPU work is at one moment")
-    count = max(min(part_count, span, MOST_PARTS), 1)
-    edges = start + (np.arange(count + 1, dtype=np.int64) * span) // count
+    edges = edges_of(start, span, part_count)
     return Findings([row for coverage in type_coverage(trace) for row in _rows(trace, coverage, edges)])
+
+
+def edges_of(start: int, span: int, part_count: int) -> Int64s:
+    """Where parts begin, and the last ends."""
+    count = max(min(part_count, span, MOST_PARTS), 1)
+    return start + (np.arange(count + 1, dtype=np.int64) * span) // count
+
+
+def replays(trace: Trace) -> list[MemoryReplay]:
+    """What a memory snapshot of this recording says of devices, if it has times."""
+    held = held_memory(trace)
+    known = held.devices if isinstance(held, Held) and held.snapshot.has_times else ()
+    return [each for each in known if len(each.rows)]
+
+
+def _held(trace: Trace, played: MemoryReplay, edges: Int64s) -> Iterator[Row]:
+    """The rows of a device of a snapshot alone."""
+    levels = (_greatest(played.ts, each[1:], edges, int(each[0])) for each in (played.allocated, played.reserved))
+    starts, dur = (edges[:-1] - edges[0]).tolist(), np.diff(edges).tolist()
+    for part, figures in enumerate(zip(starts, dur, *(each.tolist() for each in levels), strict=True)):
+        begin, length, allocated, reserved = figures
+        yield Row(trace.rank, played.device, part, begin, length, None, None, None, allocated, reserved)
 
 
 def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
@@ -94,7 +125,11 @@ def _memory(trace: Trace, device: facts.gpu.Device, edges: Int64s) -> tuple[Int6
     where = device.rank, device.device
     memory = next((memory for memory in devices if memory.on_stream and (memory.rank, memory.device) == where), None)
     if memory is None:
-        return None, None
+        played = next((each for each in replays(trace) if each.device == device.device), None)
+        return (None, None) if played is None else (
+            _greatest(played.ts, played.allocated[1:], edges, NO_VALUE),
+            _greatest(played.ts, played.reserved[1:], edges, NO_VALUE),
+        )  # fmt: skip
     reserved = memory.reserved
     return (
         _greatest(memory.ts, memory.allocated, edges, NO_VALUE),

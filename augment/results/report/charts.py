@@ -251,17 +251,42 @@ def _words(rows: Sequence[Row], x: Spec, align: str) -> Spec | None:
 
 
 def over_time(
-    name: str, text: str, rows: Sequence[Row], *, y: str, colours: Mapping[str, str], period: Sequence[float]
+    name: str,
+    text: str,
+    rows: Sequence[Row],
+    *,
+    y: str,
+    colours: Mapping[str, str],
+    period: Sequence[float],
+    mark: tuple[float, str] | None = None,
 ) -> Chart:
-    """Steps over time: ``x`` (ms), ``y``, ``kind``, ``exact``; a value holds until the next. ``period`` is shown."""
-    scale = {"domain": list(period), "nice": False}
-    encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": "time (ms)", "axis": _APART, "scale": scale},
+    """Steps over time: ``x`` (ms), ``y``, ``kind``, ``exact``, perhaps a band from ``low`` to ``high``; a value holds
+    until the next. ``period`` is shown, and ``mark``: a moment, and words beside it."""
+    at = {
+        "type": "quantitative",
+        "title": "time (ms)",
+        "axis": _APART,
+        "scale": {"domain": list(period), "nice": False},
+    }
+    encoding: Spec = {
+        "x": {"field": "x", **at},
         "y": {"field": "y", "type": "quantitative", "title": y},
         "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
         "tooltip": [{"field": "x", "title": "ms"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
     }
-    return Chart(name, _spec(rows, 120, mark={"type": "line", "interpolate": "step-after"}, encoding=encoding), text)
+    layers: list[Spec] = [{"mark": {"type": "line", "interpolate": "step-after"}, "encoding": encoding}]
+    if any("low" in row for row in rows):
+        band = {**encoding, "y": {**encoding["y"], "field": "low"}, "y2": {"field": "high"}}
+        layers.insert(0, {"mark": {"type": "area", "interpolate": "step-after", "opacity": 0.25}, "encoding": band})
+    if mark:
+        left = 2 * mark[0] < sum(period)
+        words = {"type": "text", "align": "left" if left else "right", "baseline": "bottom"}
+        rule: Spec = {"type": "rule", "color": VERMILION, "strokeWidth": 2}
+        data = {"values": [{"x": mark[0], "words": mark[1]}]}
+        layers.append({"data": data, "mark": rule, "encoding": {"x": {"field": "x", **at}}})
+        shown = {"x": {"field": "x", **at}, "y": {"value": -3}, "text": {"field": "words"}}
+        layers.append({"data": data, "mark": words, "encoding": shown})
+    return Chart(name, _spec(rows, 120, layer=layers), text)
 
 
 def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from augment.core.text import counted, device_label, percent, short, size, time
+from augment.facts.memory.held import BEFORE
 from augment.results.report import charts
 from augment.results.report.sections import (
     Chart,
@@ -45,6 +46,7 @@ def document(sidecar: Sidecar) -> Document:
         idle,
         launches,
         memory,
+        memory_snapshot,
     )
     sections = [maker(sidecar) for maker in makers]
     verdict: Sequence[str] = (sidecar.get("verdict") or {}).get("text", ())
@@ -54,7 +56,7 @@ def document(sidecar: Sidecar) -> Document:
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=source["name"],
-        subject="trace",
+        subject="trace" if source["events"] else "recording",
         verdict=verdict,
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis", _SAVINGS})) if section],
@@ -116,8 +118,9 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         yield ("steps", several) if len(numbers) > 1 else ("step", str(numbers[0]))
     if source["partial"]:
         yield "incomplete", source["partial"]
-    yield from not_possible(sidecar)
-    yield "SHA-256 of the trace", source["sha256"]
+    if source["events"]:  # of a file that is recorded beside a trace, nearly nothing is possible
+        yield from not_possible(sidecar)
+    yield "SHA-256", source["sha256"]
     yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}, {source['format']}"
 
 
@@ -208,7 +211,8 @@ def steps(sidecar: Sidecar) -> Section:
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
 
 
-_MOST_IN_STEP = 8  #: parts of the recording, of which a step that is longer shows a shape of its own
+_MOST_JOINED = 8  #: parts of the recording, of which a step that is longer shows a shape of its own
+_TURN = 15  #: points of the time in which a device is busy: less is no turn of its curve
 _ABOUT = 0.05  #: of a step, by which joined parts may differ from whole ones
 _GREATEST = ("queued_count", "allocated_bytes", "reserved_bytes")
 _MOST_DEVICES = len(charts.COLOURS)
@@ -221,7 +225,7 @@ _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row
         "busy_over_time",
         "Time in which the device had work",
         "busy (%)",
-        lambda row: 100 * row["busy_ns"] / (row["dur_ns"] or 1),
+        lambda row: busy_percent(row),
         lambda row: f"{row['busy_ns']:,} of {row['dur_ns']:,} ns ({percent(row['busy_ns'] / (row['dur_ns'] or 1))})",
     ),
     (
@@ -243,7 +247,7 @@ _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row
 
 def over_time(sidecar: Sidecar) -> Section:
     """Charts of one axis of time each, of the devices with most work."""
-    rows = rows_of(sidecar, "activity_over_time")
+    rows = [row for row in rows_of(sidecar, "activity_over_time") if row["busy_ns"] is not None]
 
     def label(row: Row) -> str:
         rank = "" if row["rank"] is None else f"rank {row['rank']} "
@@ -256,7 +260,7 @@ def over_time(sidecar: Sidecar) -> Section:
     if not shown:
         return Section("Over time")
     steps = sorted({row["start_ns"] for row in rows_of(sidecar, "steps") if row["device"] == shown[0]["device"]})
-    shown, period = _whole_steps(shown, [later - start for start, later in pairwise(steps)])
+    shown, period = _joined(shown, [later - start for start, later in pairwise(steps)])
     parts = len({row["start_ns"] for row in shown})
     lead = f"The recording in {parts} equal parts{period}; for queues and memory, the greatest value of each part."
     if len(busy) > len(chosen):
@@ -267,6 +271,7 @@ def over_time(sidecar: Sidecar) -> Section:
     for name, text, y, value, exact in _CURVES:
         points = [
             {"x": row["start_ns"] / 1e6, "y": value(row), "kind": label(row), "exact": exact(row)}
+            | ({"low": row["range"][0], "high": row["range"][-1]} if "range" in row and name == _CURVES[0][0] else {})
             for row in shown
             if value(row) is not None
         ]
@@ -275,14 +280,20 @@ def over_time(sidecar: Sidecar) -> Section:
     return Section("Over time", lead, drawn, folded)
 
 
-def _whole_steps(rows: Sequence[Row], steps: Sequence[int]) -> tuple[Sequence[Row], str]:
+def _joined(rows: Sequence[Row], steps: Sequence[int]) -> tuple[Sequence[Row], str]:
     """The parts, where steps are few parts long, joined so that each is about as long as some steps, and how many, in
-    words: else a step shows as a comb, whose teeth tell nothing."""
+    words; else, where the curve only goes up and down, joined until it does not: a comb's teeth tell nothing. Joined
+    parts have the ``range`` of those within, %."""
     length = median(steps) / (rows[0]["dur_ns"] or 1) if steps else 0
-    if not 1 < length < _MOST_IN_STEP:
+    words = ""
+    if 1 < length < _MOST_JOINED:
+        times = range(2, _MOST_JOINED + 1)
+        joined = min(times, key=lambda count: (max(abs(count / length - (round(count / length) or 1)), _ABOUT), count))
+        words = f", each about as long as {counted(round(joined / length) or 1, 'step')}"
+    else:
+        joined = next((count for count in range(1, _MOST_JOINED) if not is_comb(rows, count)), _MOST_JOINED)
+    if joined == 1:
         return rows, ""
-    times = range(2, _MOST_IN_STEP + 1)
-    joined = min(times, key=lambda count: (max(abs(count / length - (round(count / length) or 1)), _ABOUT), count))
     last = max((1 + max(row["part"] for row in rows)) // joined - 1, 0)
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
@@ -291,8 +302,24 @@ def _whole_steps(rows: Sequence[Row], steps: Sequence[int]) -> tuple[Sequence[Ro
     for each in groups.values():
         sums = {name: sum(row[name] for row in each) for name in ("dur_ns", "busy_ns", "launch_count")}
         most = {name: max((row[name] for row in each if row[name] is not None), default=None) for name in _GREATEST}
-        made.append({**each[0], **sums, **most})
-    return made, f", each about as long as {counted(round(joined / length) or 1, 'step')}"
+        made.append({**each[0], **sums, **most, "range": sorted(map(busy_percent, each))[:: max(len(each) - 1, 1)]})
+    return made, f"{words}; the line is the mean of each, the band reaches from the least to the greatest within it"
+
+
+def busy_percent(row: Row) -> float:
+    """The share of a part in which the device had work, %."""
+    return float(100 * row["busy_ns"] / (row["dur_ns"] or 1))
+
+
+def is_comb(rows: Sequence[Row], joined: int) -> bool:
+    """Whether a device's curve, of so many parts joined, turns in every third of them."""
+    for device in {(row["rank"], row["device"]) for row in rows}:
+        busy = [busy_percent(row) for row in rows if (row["rank"], row["device"]) == device]
+        means = [sum(busy[at : at + joined]) / joined for at in range(0, len(busy) - joined + 1, joined)]
+        moves = [after - before for before, after in pairwise(means) if abs(after - before) >= _TURN]
+        if sum(before * after < 0 for before, after in pairwise(moves)) > len(means) / 3:
+            return True
+    return False
 
 
 def _device_name(sidecar: Sidecar, row: Row) -> str:
@@ -607,6 +634,61 @@ def memory(sidecar: Sidecar) -> Section:
         *table(sidecar, "memory_at_peak", "What held the memory at its peak", by="bytes"),
     ]
     return Section("Memory", lead, drawn, tables)
+
+
+_LEAST_HELD = 0.0005  #: of what is allocated: less is no bar
+
+
+def memory_snapshot(sidecar: Sidecar) -> Section:
+    """The moment of the verdict in a memory snapshot: the last out of memory, else the peak; and who held what then."""
+    rows = rows_of(sidecar, "memory_snapshot")
+    levels = [row for row in rows if row["by"] == "level" and row["name"] == "allocated"]
+    if not levels:
+        return Section("Memory snapshot")
+    failed = [row for row in levels if row["moment"] == "oom"]
+    peaks = [row for row in levels if row["moment"] == "peak"] or levels
+    moment = max(failed, key=lambda row: row["at_ns"] or 0) if failed else max(peaks, key=lambda row: row["bytes"])
+    here = [row for row in rows if all(row[name] == moment[name] for name in ("device", "moment", "at_ns"))]
+    level = {row["name"]: row["bytes"] for row in here if row["by"] == "level"}
+    what = {"oom": "Out of memory", "peak": "The peak"}.get(moment["moment"], "The end")
+    if "requested" in level:
+        what += f": {size(level['requested'])} requested"
+    points = [
+        {
+            "x": row["start_ns"] / 1e6,
+            "y": row[name] / 1e9,
+            "kind": kind,
+            "exact": f"{size(row[name])} ({row[name]:,} bytes)",
+        }
+        for row in rows_of(sidecar, "activity_over_time")
+        if row["device"] == moment["device"]
+        for name, kind in (("allocated_bytes", "allocated"), ("reserved_bytes", "reserved"))
+        if row[name] is not None
+    ]
+    drawn = []
+    if points:
+        text = f"Memory of GPU {moment['device']} from the first action of the snapshot on, the greatest of each part"
+        colours = {"reserved": charts.ORANGE, "allocated": charts.BLUE}
+        edges = [points[0]["x"], max(points[-1]["x"], (moment["at_ns"] or 0) / 1e6)]
+        mark = None if moment["at_ns"] is None else (moment["at_ns"] / 1e6, what)
+        drawn = [charts.over_time("snapshot", text, points, y="GB", colours=colours, period=edges, mark=mark)]
+    holders = [row for row in here if row["by"] == "line" and (row["allocated_ratio"] or 0) >= _LEAST_HELD]
+    known = [row["name"] for row in holders if row["name"] != BEFORE]
+    bars = [
+        charts.bar(
+            row["name"], 0, row["bytes"] / 1e9,
+            charts.VERMILION if row["name"] == known[0] else charts.GREY if row["name"] == BEFORE else charts.BLUE,
+            f"{row['bytes']:,} bytes in {row['count']:,} allocations",
+            f"{size(row['bytes'])}, {percent(row['allocated_ratio'] or 0)}",
+        )
+        for row in holders
+    ] if known else []  # fmt: skip
+    lead = f"{what} on GPU {moment['device']}, with {size(moment['bytes'])} allocated"
+    lead += f" of {size(level['reserved'])} reserved." if "reserved" in level else "."
+    if bars:
+        text = "Who held the allocated memory then, by line of code"
+        drawn.append(charts.waterfall("holders", text, bars, x_title="GB"))
+    return Section("Memory snapshot", lead, drawn, table(sidecar, "memory_snapshot", "At each moment", folded=True))
 
 
 def _owner(row: Row) -> str:

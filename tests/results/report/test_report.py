@@ -35,6 +35,7 @@ from augment.results.report.of_trace import (
     efficiency,
     facts,
     kernels,
+    memory_snapshot,
     modules,
     over_time,
     steps,
@@ -366,8 +367,27 @@ def test_parts_of_the_recording_are_whole_steps_where_steps_are_short() -> None:
     busy, held = (chart.spec["data"]["values"] for chart in section.charts)
     assert {round(row["y"], 9) for row in busy[::5]} == {round(100 * 20 * sum(at % 5 for at in range(7)) / 700, 9)}
     assert {row["y"] for row in held} == {7e-9}
-    alone = over_time({"analyses": {"activity_over_time": {"rows": rows}}})
-    assert len(alone.charts[0].spec["data"]["values"]) == 120
+    alone = over_time({"analyses": {"activity_over_time": {"rows": rows}}})  # a comb all the same
+    assert [(row["low"], row["high"]) for row in alone.charts[0].spec["data"]["values"]][:2] == [(0, 60), (0, 80)]
+
+
+def test_a_snapshot_shows_the_moment_of_its_verdict_and_who_held_what() -> None:
+    row = {"device": 1, "at_ns": 9_000_000, "allocated_ratio": 0.5, "count": 2}
+    names = [
+        ("level", "allocated", 8),
+        ("level", "requested", 5),
+        ("line", "before the recording", 4),
+        ("line", "a", 4),
+    ]
+    failed = [{**row, "moment": "oom", "by": by, "name": name, "bytes": held * 10**9} for by, name, held in names]
+    peak = {**row, "device": 0, "moment": "peak", "by": "level", "name": "allocated", "bytes": 9 * 10**9}
+    part = {"device": 1, "start_ns": 0, "allocated_bytes": 7, "reserved_bytes": None}
+    analyses = {"memory_snapshot": {"rows": [peak, *failed]}, "activity_over_time": {"rows": [part]}}
+    section = memory_snapshot({"analyses": analyses})
+    assert section.lead == "Out of memory: 5.0 GB requested on GPU 1, with 8.0 GB allocated."
+    curve, held = section.charts
+    assert curve.spec["layer"][-1]["data"]["values"] == [{"x": 9.0, "words": "Out of memory: 5.0 GB requested"}]
+    assert [bar["colour"] for bar in held.spec["data"]["values"]] == [charts.GREY, charts.VERMILION]
 
 
 def test_modules_of_both_passes(outputs: Path) -> None:
