@@ -88,18 +88,21 @@ def timeless(trace: Trace) -> tuple[str, str]:
 def host_sentence(trace: Trace, words: Words) -> str:
     """Why there is no work of a device, and where the time of the host goes."""
     calls = len(kernel_launches(trace))
+    recorder = trace.source.metadata.get("recorder")
+    note = str(recorder.get("note", "")) if isinstance(recorder, dict) else ""  # why the recorder has no work
     if not calls and not len(operator_times(trace).row):
         known = "only the annotations" if len(trace.events.slices_of(Category.USER_ANNOTATION)) else "nothing"
         return (
             f"Neither {words.gpu} work nor operators were recorded, so {known} can be judged: "
-            f"record with {words.everything}."
+            f"{note or f'record with {words.everything}'}."
         )
     ran = [trace.strings[code] for code in distinct(trace.events.name[operator_times(trace).row]).tolist()]
     device = next((name for _, name in trace.source.devices if name), "")
+    of_kernels = note or f"record with {words.kernels}"
     if calls:
-        why = f"{counted(calls, 'kernel')} were launched, but none was recorded (record with {words.kernels})"
+        why = f"{counted(calls, 'kernel')} were launched, but none was recorded ({of_kernels})"
     elif any(_ON_GPU.match(name) for name in ran):
-        why = f"Operators ran on the {words.gpu}, but none of its work was recorded (record with {words.kernels})"
+        why = f"Operators ran on the {words.gpu}, but none of its work was recorded ({of_kernels})"
     elif device and any(_ON_CPU.match(name) for name in ran):
         there = f"although there is a {words.gpu} ({short(device)})"
         why = f"There is no {words.gpu} work in this recording, and operators ran on the CPU {there}"

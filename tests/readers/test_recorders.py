@@ -251,6 +251,36 @@ def test_no_table_but_events_and_strings_is_needed(report: Callable[..., Trace])
     assert gpu_work(trace).launch.tolist() != [-1]
 
 
+def test_cuda_that_was_traced_in_vain_is_said(report: Callable[..., Trace]) -> None:
+    """The user did record with ``-t cuda,nvtx``; why nothing came of it, nsys says itself."""
+    why = {
+        "META_DATA_CAPTURE": ("name, value", [("PROCESS_0:COLLECT_CUDA_TRACE", "true")]),
+        "DIAGNOSTIC_EVENT": (
+            "severity, text",
+            [
+                (1, "Loaded CUPTI library: /opt/secret"),
+                (2, "No CUDA events collected. Does the process use CUDA?"),
+                (2, "No CUDA events collected. Does the process use CUDA?"),
+                (3, "ActivityFlushAll returned 15:\nCUPTI_ERROR_NOT_INITIALIZED"),
+            ],
+        ),
+    }
+    said = (
+        'CUDA was traced, but no GPU work was recorded; nsys says: "ActivityFlushAll returned 15: '
+        'CUPTI_ERROR_NOT_INITIALIZED", "No CUDA events collected. Does the process use CUDA?"'
+    )
+    strings = {"StringIds": small()["StringIds"]}
+    for tables, ends in ((strings | why, said), (strings, "nsys profile -t cuda,nvtx")):
+        with pytest.raises(UnknownFormat) as raised:
+            report(tables)
+        assert str(raised.value).endswith(ends)
+    calls = {
+        name: table for name, table in small(**why).items() if name not in ("CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
+    }
+    for each in (calls, small(**why) | {"CUPTI_ACTIVITY_KIND_KERNEL": ("start, end, globalPid", [])}):
+        assert said in augment(report(each)).verdict.text[0]
+
+
 @pytest.mark.parametrize("kind", ["nsys", "rocpd"])
 def test_secrets_stay_in_their_tables(tmp_path: Path, job: dict[str, Any], kind: str) -> None:
     tables = nsys_tables(job, SECRET) if kind == "nsys" else rocpd_tables(as_rocpd_has_it(job), SECRET)

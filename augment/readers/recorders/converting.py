@@ -13,7 +13,7 @@ import zstandard
 
 from augment.errors import UnknownFormat
 from augment.readers.recorders.kineto_text import NOTES, KinetoText, Piece, document
-from augment.readers.recorders.nsight import SIGNS, Nsight
+from augment.readers.recorders.nsight import SIGNS, Nsight, nothing_traced
 from augment.readers.recorders.open_tables import CELL_BYTES, CsvTables, ParquetTables, RecorderTables, SqliteTables
 from augment.readers.recorders.rocprof import CSV_KINDS, KERNELS_CSV, Rocpd, RocprofCsv, is_known, is_rocpd
 
@@ -143,7 +143,8 @@ class RecorderText:
         if "rocpd_api" in tables.names:
             raise UnknownFormat(self._path, "a database of rocmProfileData: record with rocprofv3, or make JSON of it")
         if "StringIds" in tables.names:
-            raise UnknownFormat(self._path, "an export of nsys without CUDA and NVTX: nsys profile -t cuda,nvtx")
+            lacking = "an export of nsys without events of CUDA and NVTX"
+            raise UnknownFormat(self._path, f"{lacking}: {nothing_traced(tables) or 'nsys profile -t cuda,nvtx'}")
         raise UnknownFormat(self._path, "an SQLite database, but neither of nsys export nor of rocprofv3")
 
 

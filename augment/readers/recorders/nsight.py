@@ -53,6 +53,9 @@ _WORK = ("start", "end", *_PLACE)
 _SHAPE = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
           "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")  # fmt: skip
 _OTHERS = {"OSRT_API": "os_runtime", "PROFILER_OVERHEAD": "overhead", _CUPTI + "OVERHEAD": "overhead"}
+_PROBLEMS = (2, 3)  #: severities of nsys: warning and error
+_OF_CUDA = re.compile(r"CUDA|CUPTI")
+_LONGEST, _MOST_REASONS = 160, 3
 _REMEMBERED = 1 << 14  #: texts that occur again and again
 _MESSAGE = "Message size [bytes]"
 _LANE = 1 << 24  #: above all tids
@@ -81,6 +84,20 @@ class _NcclCall(Struct):
     end: int
     name: str
     values: dict[str, int]
+
+
+def nothing_traced(tables: RecorderTables) -> str:
+    """That CUDA was traced, and what nsys says of why nothing came of it; empty where CUDA was not traced."""
+    settings = tables.rows("META_DATA_CAPTURE", ("name", "value"))
+    if not any(str(name).endswith("COLLECT_CUDA_TRACE") and str(value) == "true" for name, value in settings):
+        return ""
+    told: list[tuple[int, str]] = []
+    for severity, text in tables.rows("DIAGNOSTIC_EVENT", ("severity", "text")):
+        if severity in _PROBLEMS and isinstance(text, str) and _OF_CUDA.search(text):
+            told.append((-severity, " ".join(text.split())[:_LONGEST]))
+    reasons = [f'"{text}"' for _, text in sorted(dict.fromkeys(told), key=lambda each: each[0])]
+    said = f"; nsys says: {', '.join(reasons[:_MOST_REASONS])}" if reasons else ""
+    return f"CUDA was traced, but no GPU work was recorded{said}"
 
 
 class Nsight:
@@ -115,6 +132,7 @@ class Nsight:
                 if _are_numbers(start, process):
                     self._first = min(self._first, start)
                     self._pids[_pid(process)] = None
+        self._note = "" if self._pids else nothing_traced(tables)
         # processes that use no GPU are others: a launcher, workers that load data
         self._pids = self._pids or dict.fromkeys(map(_pid, self._threads))
         self._first = 0 if self._first == 1 << 62 else self._first
@@ -176,6 +194,8 @@ class Nsight:
             "recorder": {"name": NSIGHT_SYSTEMS, **(version[0] if version else {})},
             "baseTimeNanoseconds": sum(began[:1]) + self._first,
         }
+        if self._note:
+            members["recorder"]["note"] = self._note
         if len(self._ranks) == 1 == len(self._pids):
             world = {"world_size": self._world} if self._world else {}
             members["distributedInfo"] = {"rank": next(iter(self._ranks.values())), **world}
