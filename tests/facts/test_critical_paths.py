@@ -7,6 +7,7 @@ import gzip
 import json
 from bisect import bisect_left
 from collections import defaultdict
+from functools import cache
 from math import ceil, floor
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,9 @@ def drawn(path: Path) -> list[dict[str, Any]]:
     return [{**each, "name": kind_of[each["name"]]} for each in slices]
 
 
+drawn_of_recorded = cache(drawn)  #: several tests look at each path
+
+
 def covered(intervals: list[tuple[int, int]], start: int, stop: int) -> int:
     """How long ascending intervals cover of a time."""
     ns, until = 0, start
@@ -322,7 +326,7 @@ def check_launch_delays(path: Path, pieces: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*BACKLOGS, *OTHERS])
 def test_no_launch_is_waited_for_while_its_stream_is_at_work(shared_traces: Path, name: str) -> None:
-    pieces = drawn(shared_traces / name)
+    pieces = drawn_of_recorded(shared_traces / name)
     check_launch_delays(shared_traces / name, pieces)
     assert all("source" in piece for piece in pieces if piece["name"] == "outside_operators")
 
@@ -334,7 +338,11 @@ def test_a_busy_device_is_on_the_path_as_long_as_it_is_busy(shared_traces: Path,
     start, stop = work[0][0], max(end for _, end in work)
     busy = covered(work, start, stop) / (stop - start)
     assert busy > 0.95
-    ran = [row for row in drawn(shared_traces / name) if row["name"].startswith("kernel_c") or "memory" in row["name"]]
+    ran = [
+        row
+        for row in drawn_of_recorded(shared_traces / name)
+        if row["name"].startswith("kernel_c") or "memory" in row["name"]
+    ]
     on_path = sum(each["dur"] for each in ran) / (stop - start)
     assert on_path == pytest.approx(busy, abs=0.05)
 
@@ -389,8 +397,8 @@ def check_rest(path: Path, cut: Document, scratch: Path, kinds: str = "") -> Non
     """What begins after all that was cut is over is on the path as before, but for the slice of that moment itself."""
     over = over_without(load(path), cut)
     before, after = (
-        [(row["ts"], row["dur"], row["name"], row.get("source", "")) for row in drawn(one_path) if row["ts"] >= over]
-        for one_path in (path, save(cut, scratch / "cut.json"))
+        [(row["ts"], row["dur"], row["name"], row.get("source", "")) for row in pieces if row["ts"] >= over]
+        for pieces in (drawn_of_recorded(path), drawn(save(cut, scratch / "cut.json")))
     )
     edge = max(min((ts for ts, *_ in pieces), default=over) for pieces in (before, after))
     rest, rows = ([row for row in pieces if row[0] > edge and row[2].startswith(kinds)] for pieces in (before, after))

@@ -49,7 +49,7 @@ def test_a_recording_that_begins_later_has_the_same_windows(name: str, tmp_path:
     begins = {int(event["name"].split("#")[1]): event["ts"] for event in trace["traceEvents"]
               if event.get("ph") == "X" and event["name"].startswith("ProfilerStep#")
               and event.get("cat") not in ON_DEVICE}  # fmt: skip
-    for first in sorted(begins)[1:]:
+    for first in sorted(begins)[1:4]:
         later = windows(cut(trace, begins[first]), tmp_path / f"{first}.json")
         assert later == {number: window for number, window in whole.items() if number >= first}
 
