@@ -94,7 +94,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """Of the server, its workers, and those that have ended."""
-        return sum(sum(_times(pid)) for pid in self._tree())
+        return sum(sum(times_of(pid)) for pid in self._tree())
 
     def rss(self) -> tuple[int, int]:
         """Bytes: of the server, and of its workers together."""
@@ -134,7 +134,7 @@ class Server:
         return pids
 
 
-def _times(pid: int) -> tuple[float, float]:
+def times_of(pid: int) -> tuple[float, float]:
     """Seconds of a process, and of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / part) for part in ("", "server", "tests/server", "tests/support")]
 
-from killing import Storm  # noqa: E402
+import killing  # noqa: E402
 from postgres_cluster import cluster  # noqa: E402
 
 
@@ -27,10 +27,11 @@ def main() -> int:
     for name, default in (("kills", 50), ("jobs", 400), ("ranks", 64), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
+    killing.PATIENCE_S = 20.0 * asked.ranks  # which a whole job takes while all around it is killed
     kills = ["front", "worker", "postgres", "store"] * asked.kills
     random.Random(asked.seed).shuffle(kills)
     with tempfile.TemporaryDirectory() as folder, cluster() as catalog:
-        tally = Storm(Path(folder), catalog, asked.ranks, asked.seed).run(kills, asked.jobs)
+        tally = killing.Storm(Path(folder), catalog, asked.ranks, asked.seed).run(kills, asked.jobs)
     print(tally)
     return int(bool(tally.lost or tally.twice or tally.wrong or tally.errors))
 

@@ -125,9 +125,8 @@ class Storm:
             assert row
             tally.twice = row[0] - row[1] + len(self._names) - len(set(self._names))
             tally.lost += jobs - row[1]
-            (attempts,) = connection.execute(
-                "SELECT COALESCE(SUM(attempts - 1), 0) FROM parts WHERE attempts > 0"
-            ).fetchone() or [0]
+            query = "SELECT COALESCE(SUM(attempts - 1), 0) FROM parts WHERE attempts > 0"
+            (attempts,) = connection.execute(query).fetchone() or [0]
             tally.again += int(attempts)
         tally.seconds = time.monotonic() - began
         return tally
@@ -196,9 +195,10 @@ class Storm:
         job = ask(watched)
         assert job.state in FINAL
         if job.state == v1.Job.STATE_SUCCEEDED:
-            tally.wrong += {each.file_name: ask(partial(_read, each.name)) for each in job.artifacts} != self._wanted[
-                number
-            ][whole]
+            made = {each.file_name: ask(partial(_read, each.name)) for each in job.artifacts}
+            if odd := {file for file, _ in made.items() ^ self._wanted[number][whole].items()}:
+                tally.wrong += 1
+                tally.errors.append(f"{name}: {sorted(odd)} {job.failures}"[:2000])
         elif not self._may_fail(job):
             tally.errors.append(f"{job.error}")
         for upload in sent.values() if self._ranks else ():  # so that the next job sends it again

@@ -239,8 +239,7 @@ class Service(AugmentServiceServicer):
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a job."""
         asked = self._caller(context, request), id_of(request.name, "jobs")
-        job = await self._look(self._jobs.get, *asked, basic=_is_basic(request))
-        return calls.GetJobResponse(job=await self._placed(job))
+        return calls.GetJobResponse(job=await self._placed(*asked, basic=_is_basic(request)))
 
     @answering
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -303,7 +302,8 @@ class Service(AugmentServiceServicer):
         changed = await self._apart(self._jobs.update, caller, job, values, request.validate_only)
         if not request.validate_only:
             self._scheduler.changed(job)
-        return calls.UpdateJobResponse(job=await self._placed(changed))
+        await self._apart(self._jobs.place, [changed])
+        return calls.UpdateJobResponse(job=changed)
 
     @answering
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -481,9 +481,17 @@ class Service(AugmentServiceServicer):
         """The current state of a job."""
         return self._jobs.get(caller, id_of(name, "jobs", field))
 
-    async def _placed(self, job: v1.Job) -> v1.Job:
-        """The job, with its place in the queue if it waits."""
-        if job.state == QUEUED:
+    async def _placed(self, caller: Caller, name: str, *, basic: bool = False) -> v1.Job:
+        """A job as it stands, with its place in the queue if it waits."""
+
+        def look() -> v1.Job:
+            job = self._jobs.get(caller, name, basic=basic)
+            if self._storage.catalog.is_shared:  # so this is a thread: the place needs no second one
+                self._jobs.place([job])
+            return job
+
+        job = await self._look(look)
+        if job.state == QUEUED and not self._storage.catalog.is_shared:
             await self._apart(self._jobs.place, [job])
         return job
 
@@ -511,7 +519,7 @@ class Service(AugmentServiceServicer):
             before = None
             while True:
                 changed.clear()
-                now = await self._placed(await self._look(self._jobs.get, caller, job, basic=basic))
+                now = await self._placed(caller, job, basic=basic)
                 if now != before:
                     yield now
                 if now.state in FINAL:

@@ -9,7 +9,10 @@ newest one of a client with more than an equal share of the workers is queued ag
 
 from __future__ import annotations
 
+import threading
 import time
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -46,8 +49,11 @@ WITH busy AS ({_BUSY}), lines AS (
     SELECT client, COUNT(*) AS count, MIN(number) AS first FROM jobs WHERE state = {_QUEUED} GROUP BY client)
 SELECT lines.client, count, COALESCE(running, 0) AS running, COALESCE(turn, 0) AS turn, first FROM lines
 LEFT JOIN busy ON busy.client = lines.client LEFT JOIN served ON served.client = lines.client"""  # noqa: S608
-#: how many waiting jobs of a client come before one of them
-_AHEAD = f"SELECT COUNT(*) AS count FROM jobs WHERE state = {_QUEUED} AND client = ? AND (due_ns, number) < (?, ?)"  # noqa: S608
+#: the client of a waiting job, and how many of its waiting jobs come before it
+_AHEAD = f"""
+SELECT client, (SELECT COUNT(*) FROM jobs AS other WHERE other.state = {_QUEUED} AND other.client = jobs.client
+    AND (other.due_ns, other.number) < (jobs.due_ns, jobs.number)) AS ahead
+FROM jobs WHERE id = ? AND state = {_QUEUED}"""  # noqa: S608
 
 
 def serve(db: Database, client: str) -> None:
@@ -56,12 +62,15 @@ def serve(db: Database, client: str) -> None:
     db.execute(change, (client, time.time_ns()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """The waiting jobs of a client: how many they are, and of clients with equal turns the one with the least key."""
+_Key = tuple[int, int, int]  #: of a client: the number of its running jobs, negative; its last turn; its lowest number
 
-    count: int
-    key: tuple[int, int, int]  #: the number of its running jobs, negative; its last turn; its lowest waiting number
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The clients with waiting jobs. Of equal turns, that of the least key is first."""
+
+    keys: Mapping[str, _Key]
+    alike: Mapping[tuple[int, int], list[_Key]]  #: the keys, in order, by how many jobs wait and the key's first number
 
 
 class Turns:
@@ -73,29 +82,34 @@ class Turns:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._known: tuple[object, dict[str, _Line]] = (None, {})
+        self._storage, self._asking = storage, threading.Lock()
+        self._known: tuple[object, _Lines] = (None, _Lines({}, {}))
 
     def places(self, jobs: Iterable[str]) -> dict[str, int]:
         """The places, from 1, of jobs in the queue of all clients; without those that do not wait."""
-        version = self._storage.catalog.version()
-        known, lines = self._known
-        if known != version:
-            rows = self._storage.rows(_LINES)
-            lines = {row["client"]: _Line(row["count"], (-row["running"], row["turn"], row["first"])) for row in rows}
-            self._known = (version, lines)
+        with self._asking:  # the others that wait for the lines get the same
+            known, lines = self._known
+            if known != (version := self._storage.catalog.version()):
+                lines = self._lines()
+                self._known = (version, lines)
         return {job: place for job in jobs if (place := self._place(job, lines))}
 
-    def _place(self, job: str, lines: Mapping[str, _Line]) -> int:
+    def _lines(self) -> _Lines:
+        keys, alike = dict[str, _Key](), defaultdict[tuple[int, int], list[_Key]](list)
+        for client, count, running, turn, first in self._storage.rows(_LINES):
+            keys[client] = (-running, turn, first)
+            alike[count, -running].append(keys[client])
+        return _Lines(keys, {group: sorted(of) for group, of in alike.items()})
+
+    def _place(self, job: str, lines: _Lines) -> int:
         """The place of a job; 0 if it does not wait."""
-        row = self._storage.row(f"SELECT client, due_ns, number FROM jobs WHERE id = ? AND state = {_QUEUED}", job)  # noqa: S608
-        if row is None or row["client"] not in lines:
+        row = self._storage.row(_AHEAD, job)
+        if row is None or row["client"] not in lines.keys:
             return 0
-        before = self._storage.row(_AHEAD, *row)
-        assert before
-        key, place = lines[row["client"]].key, 1
-        for line in lines.values():
-            ahead = before["count"] - key[0] + line.key[0]  # how many of its jobs have an earlier turn
+        key, place = lines.keys[row["client"]], 1
+        for (count, busy), keys in lines.alike.items():
+            ahead = row["ahead"] - key[0] + busy  # how many jobs of each of these clients have an earlier turn
             if ahead >= 0:
-                place += min(ahead, line.count) + (ahead < line.count and line.key < key)  # the next has the same
+                place += len(keys) * min(ahead, count)
+                place += bisect_left(keys, key) if ahead < count else 0  # of whose next jobs the turn is the same
         return place
