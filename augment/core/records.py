@@ -111,12 +111,10 @@ class Communicator(Struct):
     identity: str = ""  #: equal on all ranks (NCCL ≥ 2.16)
     parent: str = ""
     nodes: int | None = None
-    local_ranks: int | None = None
     is_begun: bool = False  #: its beginning was logged (NCCL ≥ 2.18)
     is_complete: bool = False
     init_seconds: float | None = None
     channels: int | None = None
-    nvls_channels: int | None = None
     max_bandwidth: float | None = None  #: GB/s of the fastest path between its devices, or to the network
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
     trees: dict[int, TreeOfRank] = field(default_factory=dict)
@@ -190,13 +188,11 @@ class InspectorRecord(Struct):
     bytes: int
     exec_ns: int
     timing_source: str  #: ``kernel_gpu``, ``kernel_cpu``, ``collective_cpu``
-    bus_gbs: float | None = None
     algorithm: str = ""
     protocol: str = ""
     peer: int | None = None
     start_ns: int | None = None  #: Unix time when the host enqueued it
     channels: list[ChannelTimes] = field(default_factory=list)
-    dump_ns: int | None = None
 
     @property
     def skew_ns(self) -> int | None:
@@ -336,7 +332,7 @@ class KernelOrigins(Struct, frozen=True):
     graphs: Sequence[GraphOrigins]
 
 
-POWER, ENERGY, CLOCK, THROTTLED = "power", "energy", "sm_clock", "throttled"
+POWER, ENERGY = "power", "energy"
 
 
 class Samples(Struct, frozen=True):

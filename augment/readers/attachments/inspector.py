@@ -66,7 +66,7 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
         if performance is None:
             continue
         events = performance.get("event_trace_ts") or {}
-        begin, dump = events.get(f"{prefix}_start_ts"), metadata.get("dump_timestamp_us")
+        begin = events.get(f"{prefix}_start_ts")
         log.records.append(
             InspectorRecord(
                 str(header.get("id", "")),
@@ -77,7 +77,6 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
                 _int(performance[f"{prefix}_msg_size_bytes"]),
                 _int(round(performance[f"{prefix}_exec_time_us"] * 1000)),
                 str(performance.get(f"{prefix}_timing_source", "")),
-                performance.get(f"{prefix}_busbw_gbs"),
                 _known(performance.get(f"{prefix}_algo")),
                 _known(performance.get(f"{prefix}_proto")),
                 _int(performance["p2p_peer"]) if "p2p_peer" in performance else None,
@@ -88,7 +87,6 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
                     )
                     for each in events.get("kernel_events", ())
                 ],
-                None if dump is None else _int(dump) * 1000,
             )
         )
     return shared

@@ -55,7 +55,7 @@ _INIT = re.compile(
 )
 _ID = re.compile(r" commId (0x[0-9a-f]+)")
 _PARENT = re.compile(r" parent (0x[0-9a-f]+)")
-_LAYOUT = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P<nodes>\d+) localRanks (?P<local>\d+)")
+_LAYOUT = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P<nodes>\d+) localRanks \d+")
 _RING = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)\s*$")
 _EDGE = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<from>\d+)(?:\[\w+\])? -> (?P<to>\d+)(?:\[\w+\])? "
@@ -64,7 +64,7 @@ _EDGE = re.compile(
 _TREES = re.compile(r"Trees((?: \[\d+\] [\d/|>-]+)+)")
 _TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*)->(-?\d+)->(-?\d+(?:/-?\d+)*)")
 _CHANNELS = re.compile(
-    r"(?<!\d)(\d+) coll channels, (?:\d+ collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) p2p"
+    r"(?<!\d)(\d+) coll channels, (?:\d+ collnet channels, )?(?:\d+ nvls channels, )?\d+ p2p channels, \d+ p2p"
 )
 _SYSTEM = re.compile(r"=== System : max(?:Bw|Width) ([\d.]+)(?: totalBw ([\d.]+))? ===")
 _PATTERN = re.compile(
@@ -175,7 +175,6 @@ class _LogReading:
         elif match := _LAYOUT.search(text):
             if (place := self.communicator_at(process, match["comm"])) >= 0:
                 log.communicators[place].nodes = _int(match["nodes"])
-                log.communicators[place].local_ranks = _int(match["local"])
         elif match := _PATTERN.search(text):
             if int(match["channels"][-9:]):  # without any the pattern is not used
                 log.patterns[match["type"], match["type_between"]] += 1
@@ -263,7 +262,6 @@ def _add(communicator: Communicator, text: str) -> None:
     elif match := _CHANNELS.search(text):
         if communicator.channels is None:  # said once: another line is that of a communicator whose beginning is lost
             communicator.channels = _int(match[1])
-            communicator.nvls_channels = _int(match[2]) if match[2] else None
     elif match := _TIMINGS.search(text):
         communicator.init_seconds = float(match[3])
     elif match := _SYSTEM.search(text):
