@@ -156,7 +156,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_trace(tmp_path_factory.mktemp("trace") / "rank0.json", step(0))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_simulated_logs(tmp_path: Path, trace: Path, seed: int) -> None:
     chance = random.Random(seed)
     cluster = cluster_of(chance)
