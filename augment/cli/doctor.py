@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import TRACE, FromStdin, debug
-from augment.core.text import counted, exact_size, exact_time, printable, share
+from augment.core.text import counted, device_label, exact_size, exact_time, printable, share
 
 if TYPE_CHECKING:
     from augment.cli.inspection import Report
@@ -111,7 +111,10 @@ def _overview(report: Report) -> Iterator[str]:
     yield _line("steps", ", ".join(map(str, recording["steps"])) or "none")
     for device, streams in tracks["streams"].items():
         names = [each["name"] for each in recording["devices"] if str(each["device"]) == device]
-        yield _line(f"device {device}", ", ".join([*names, counted(streams, "stream")]))
+        of_ascend = "NPU" if file["vendor"] == "Ascend" else "device"  # recorded as a number of a process
+        label = device_label(of_ascend, int(device) if device.isdigit() else device, len(tracks["streams"]) == 1)
+        recorded = [] if label.endswith(device) else [f"recorded as {device}"]
+        yield _line(label, ", ".join([*names, counted(streams, "stream"), *recorded]))
     yield _line("tracks", f"{counted(tracks['threads'], 'thread')}, of {counted(tracks['processes'], 'pid')}")
     yield _line("recorded", _recorded(report["has"]))
     if launches["gpu_work_count"]:

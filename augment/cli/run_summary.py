@@ -46,9 +46,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {})))
         rows = _devices(sidecar)
         if rows:
-            gpu = sidecar["source"]["accelerator"]
-            shown = [device_label(gpu, row["device"], len(rows) == 1).removeprefix(f"{gpu} ") for row in rows]
-            lines = [[f"  {device}", *_figures(row)] for device, row in zip(shown, rows, strict=True)]
+            lines = [[f"  {row['shown']}", *_figures(row)] for row in rows]
             yield from _table([["  device", rows[0]["period"], *_HEADS], *lines], left=1)
         yield from costly_lines(sidecar)
         yield from measured_activity(sidecar)
@@ -72,7 +70,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
             of_file = [name, str(rank[0]) if rank else "–"]
             rows = _devices(in_job(sidecar))
             periods |= {row["period"]: None for row in rows}
-            lines += [[*of_file, str(row["device"]), row["steps"], *_figures(row)] for row in rows]
+            lines += [[*of_file, row["shown"], row["steps"], *_figures(row)] for row in rows]
             if not rows:
                 lines.append([*of_file, "–", "–", *["–"] * (1 + len(_HEADS))])
         heads = ["file", "rank", "device", "steps", " or ".join(periods), *_HEADS]
@@ -256,12 +254,13 @@ def _devices(sidecar: dict[str, Any]) -> list[dict[str, Any]]:
     for row in in_steady_steps(sidecar, "steps"):
         if row["busy_ns"] is not None:
             rows.setdefault(row["device"], []).append(row)
-    means = []
+    means, gpu = [], str(sidecar["source"]["accelerator"])
     for device, steps in rows.items():
         period = "from first work" if steps[0]["step"] is None else "mean step"
         sums = {name: sum(row[name] for row in steps) / len(steps) for name in ("wall_ns", *_PARTS)}
         numbers = ranges_text([row["step"] for row in steps if row["step"] is not None]) or "–"
-        means.append({"device": device, "period": period, "steps": numbers, **sums})
+        shown = device_label(gpu, device, len(rows) == 1).removeprefix(f"{gpu} ")
+        means.append({"shown": shown, "period": period, "steps": numbers, **sums})
     return means
 
 

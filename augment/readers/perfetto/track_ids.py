@@ -13,7 +13,9 @@ from augment.readers.perfetto.wire_format import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Place, TrackNames
 
 _DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
-_GPU = re.compile(r"(?:GPU|NPU|MTIA device) (\d+)(?: \(process (.+)\))?")  #: the name that our writer gives a device
+_GPU = re.compile(
+    r"(?:GPU|NPU|MTIA device)(?: \(recorded as)? (\d+)\)?(?: \(process (.+)\))?"
+)  #: the name that our writer gives a device
 _STREAM = re.compile(r"stream (\d+)", re.IGNORECASE)
 #: the name that rocprofv3 gives the tracks of an agent
 _AGENT = re.compile(r"(?:COMPUTE|COPY to) .*?\[(\d+)\] (?:STREAM|QUEUE|THREAD) \[(\d+)\]\s*\(?(CPU|GPU)?\)?\s*")

@@ -130,7 +130,7 @@ EFFICIENCY_PARTS = {
     "memory_ideal_ns": ("memory-bound work at its roof", charts.SKY),
     "memory_above_ns": ("memory-bound work above its roof", charts.INDIGO),
     "latency_bound_ns": ("small kernels, bound by latency", charts.TEAL),
-    "unmodelled_ns": ("computation without a model", charts.PALE),
+    "unmodelled_ns": ("computing, roof unknown", charts.PALE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waits for the host", charts.ORANGE),
@@ -165,7 +165,9 @@ def efficiency(sidecar: Sidecar) -> Section:
     return Section(title, lead, [chart], table(sidecar, "step_efficiency", of_each, folded=True))
 
 
-_ROOF = "A roof is the time at the device's peak; without a model, no formula or no shapes tell it."
+_ROOF = (
+    "The roof of work is the time that it would take at the device's peak; it is unknown without shapes or a formula."
+)
 STEP_PARTS = {
     "compute_ns": ("computing", charts.BLUE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
@@ -373,7 +375,7 @@ def critical_path(sidecar: Sidecar) -> Section:
     times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
     saved = {ns for _, ns in times}
     if any(count > 1 and ns for (_, ns), count in times.items()):
-        lead += " Names that would save equally much are bounded by the same other work, which then decides."
+        lead += " Names that would save equally much share their limit: other work, which would then decide."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
@@ -397,7 +399,7 @@ def kernels(sidecar: Sidecar) -> Section:
     whole = sum(ns for (ns,) in families.values()) or 1
     order = sorted(families, key=lambda family: -families[family][0])
     named = ", ".join(f"{family.replace('_', ' ')} {percent(families[family][0] / whole)}" for family in order[:3])
-    lead = f"Most GPU time: {named}."
+    lead = f"Most {_accelerator(sidecar)} time: {named}."
     computing = [family for family in order if family.upper() not in _OTHER_TYPES]
     places = {family: place for place, family in enumerate(computing)}
     nodes: list[Row] = [{"id": "all", "parent": None}]
@@ -413,7 +415,7 @@ def kernels(sidecar: Sidecar) -> Section:
     if rest:
         label = f"{len(rows) - _MOST_LEAVES} more kernels"
         nodes.append(charts.leaf("rest", "all", rest, charts.GREY, label, f"{rest:,} ns"))
-    treemap = charts.treemap("kernels_by_family", f"Kernels as areas, by family. {lead}", nodes)
+    treemap = charts.treemap("kernels_by_family", "Kernels as areas, by family.", nodes)
     drawn = [treemap, *_roofline(rows_of(sidecar, "roofline"))]
     tables = [
         *table(sidecar, "kernel_family_breakdown", "By kind of work", by="sum_ns"),

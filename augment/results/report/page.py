@@ -175,7 +175,7 @@ def _section(section: Section) -> str:
         parts.append(f'<p class="lead">{_text(section.lead)}</p>')
     for chart in section.charts:
         text = html.escape(chart.text)
-        caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
+        caption = "" if section.lead.startswith(chart.text) else f"<figcaption>{text}</figcaption>"
         place = f'<div class="chart" id="chart-{html.escape(chart.name)}"></div>'
         parts.append(f"<figure>{place}{caption}</figure>")
     for table in section.tables:
@@ -202,7 +202,7 @@ def _findings(document: Document) -> Iterator[str]:
         if row.get("rule"):
             yield f"<p>{_text(row['title'])}.</p>"
         if row.get("advice"):
-            yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}</p>"
+            yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}.</p>"
         evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]
         if evidence:
             yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
