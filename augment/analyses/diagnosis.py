@@ -69,6 +69,7 @@ class Row(Struct, frozen=True):
     saved_ratio: Annotated[float | None, column("Share of a step.", "ratio")]
     at_most: Annotated[bool, column("Whether less is saved if other ranks are what the run waits for.", key=False)]
     at_least: Annotated[bool, column("Whether more may be saved, which the recording cannot tell.", key=False)]
+    in_step: Annotated[int | None, column("The only step of three or more in which nearly all of it is.", key=False)]
     confidence: Annotated[str | None, column("high, medium or low; null unless found.")]
     overlaps: Annotated[list[str], column("Rules of other findings that would save part of the same time.")]
     count: Annotated[int, column("Number of slices that the finding speaks of.", "count")]
@@ -130,6 +131,7 @@ def _found(trace: Trace, finding: Finding) -> Row:
         saved_ratio=finding.saved_ratio,
         at_most=problem.at_most,
         at_least=problem.seen.at_least,
+        in_step=problem.in_step,
         confidence=problem.confidence,
         overlaps=list(finding.overlaps),
         count=len(spans),
@@ -161,6 +163,7 @@ def _other(trace: Trace, rule: str, answer: Answer) -> Row:
         saved_ratio=None,
         at_most=False,
         at_least=False,
+        in_step=None,
         confidence=None,
         overlaps=[],
         count=0,

@@ -415,6 +415,9 @@ def longest(spans: Spans, count: int) -> Spans:
     return Spans(spans.start[order], spans.end[order], spans.row[order])
 
 
+SEVERAL_STEPS, IN_ONE_STEP = 3, 0.8  #: of so many, one with more than this share has what others have not
+
+
 def judged(
     trace: Trace,
     seen: Seen,
@@ -436,4 +439,18 @@ def judged(
         return Fine(seen, saved_ns)
     if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
-    return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most, shown=shown)
+    return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most, shown=shown, in_step=_only_step(trace, spans))
+
+
+def _only_step(trace: Trace, spans: Spans) -> int | None:
+    """The number of the step that has nearly all of what ``spans`` cost, in a recording of several; None if none has.
+    What the devices wait for costs the time in which they idle."""
+    whole = measure(trace)
+    if whole.unit == "recording" or whole.count < SEVERAL_STEPS:
+        return None
+    windows = whole.windows
+    which, step, parts = clip(Intervals(spans.start, spans.end), Intervals(windows.begin, windows.finish))
+    idle = idle_ns(trace, Spans(parts.start, parts.end, spans.row[which]))
+    by_step = sums(step, idle if idle.any() else parts.end - parts.start, len(windows))
+    most = int(by_step.argmax())
+    return int(windows.number[most]) if by_step[most] > IN_ONE_STEP * by_step.sum() else None

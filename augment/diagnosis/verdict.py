@@ -28,9 +28,10 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
+from augment.diagnosis.rules import eager_decodes, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
-from augment.diagnosis.wording import title
+from augment.diagnosis.wording import heading, title
 from augment.facts.critical import Cut, joined, main_track
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
@@ -124,6 +125,10 @@ def _of_finding(say: Words, finding: Finding) -> Sentence:
     return Sentence(f"{title(say, finding)}.", (finding.rule,), is_title=True)
 
 
+#: rules whose savings no part of the steps accounts for, and that do not speak of other ranks
+_OF_NO_RANK = {step_outliers.NAME, eager_decodes.NAME}
+
+
 def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -> list[Sentence]:
     """What the named findings would save together, and what comes next, as far as that is known."""
     saving = [each for each in chosen if each.found.saved_ns]
@@ -134,7 +139,10 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
     if len(known) > 1:
         parts = sum(each.found.saved_ns or 0 for each in known)
-        some = " except what other ranks decide" if len(known) < len(saving) else ""
+        apart = [each.rule for each in saving if each.found.cut is None]
+        alone = apart and {*apart} <= _OF_NO_RANK
+        some = f" except {listed([heading(rule).lower() for rule in apart])}" if alone else ""
+        some = " except what other ranks decide" if apart and not alone else some
         is_more = saved - parts > LEAST_PART * measure(trace).length_ns
         more = ", more than their sum: once one is fixed, the others save more" if is_more else ""
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."

@@ -70,7 +70,8 @@ def title(words: Words, finding: Finding) -> str:
     saving = words.saving(answer.saved_ns, "this fix alone" if finding.alone else "")
     bound = "up to " if answer.at_most else "at least " if answer.seen.at_least else ""
     limit = "" if finding.limit is None else f"; beyond that {_LIMITS[finding.limit]} the limit"
-    return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{limit}"
+    once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
+    return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
 
 
 _LIMITS = {

@@ -168,8 +168,9 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     if other_steps and alone.busy >= 0:  # one job has steps of one length
         parts = {label: int(summary.step_column(name)[judged].sum()) for name, label in PART_COLUMNS.items()}
         steps, span = summary.step_column("number")[judged].tolist(), int(length.sum()) * alone.device_count
-        own = (summary.step_column("end") - summary.step_column("start"))[steady]
-        whose = f"; findings on this rank alone are of its steady steps, of {time(int(own.mean()))}" if len(own) else ""
+        alike = (summary.step_column("end") - summary.step_column("start"))[steady]
+        alone_ns = int(alike.mean()) if len(alike) else 0
+        whose = f"; findings on this rank alone are of its steady steps, of {time(alone_ns)}" if alone_ns else ""
         notes = f" (mean of the {counted(len(steps), 'step')} by which the job is judged{whose})"
         busy = busy_text(words, alone.device_count, span, parts, f"a step of {time(int(length.mean()))}", notes)
         said[alone.busy] = busy, []
@@ -199,7 +200,8 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         answer = straggling
     elif row["status"] == "found":
         seen = msgspec.convert(row["figures"], _SEEN[row["rule"]])
-        alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], at_most=row["at_most"])
+        kept = {"at_most": row["at_most"], "in_step": row.get("in_step")}
+        alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], **kept)
         answer = judged_in_job(alone, figures, words)
         if answer == alone:
             return row

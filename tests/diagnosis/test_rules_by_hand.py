@@ -365,6 +365,23 @@ def test_compilation_in_steady_steps_is_found() -> None:
     assert isinstance(recompilation.check(trace_of(*steps, *work, running)), NotApplicable)
 
 
+@pytest.mark.parametrize("usual", [30_000, 4_000_000])
+def test_an_operator_that_usually_takes_microseconds_stands_still(usual: int) -> None:
+    """In one of four steps an operator takes 5 ms while the device idles; the others of its name take ``usual``."""
+    events: list[Event] = []
+    for number in range(4):
+        begin = number * 10_000_000
+        took = 5_000_000 if number == 2 else usual
+        events += [annotation(f"ProfilerStep#{number}", begin, begin + 10_000_000)]
+        events += [op("aten::mm", begin + 100_000, begin + 100_000 + took)]
+        events += launched("gemm", begin + took + 130_000, begin + 9_990_000, number + 1)
+    answer = problem_of(host_gaps.check(trace_of(*events)))
+    assert ("usually take microseconds" in advice_of(answer)) == (usual == 30_000)
+    assert answer.confidence == ("medium" if usual == 30_000 else "high")
+    assert answer.in_step == (2 if usual == 30_000 else None)
+    assert ("(14 %), nearly all of it in step 2; beyond" in str(verdict(trace_of(*events)))) == (usual == 30_000)
+
+
 def product(rows: int, columns: int) -> list[Event]:
     """A BF16 product that takes most of a step."""
     args: dict[str, Any] = shaped([4096, rows], [rows, columns])

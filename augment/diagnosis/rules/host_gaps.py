@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import Trace, text
+from augment.core import Category, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.standstills import frame_around, names_of, system_calls
@@ -36,7 +36,8 @@ _WAITING = re.compile(
     r"|zmq_\w+)\b|queue\.py.*\bget\b"
 )
 LONG_NS = 20_000_000  #: no Python between launches takes so long
-Why = Literal["waits", "first_calls", "operators", "long", "unknown"]
+USUAL_COUNT = 3  #: calls that tell how long an operator usually takes
+Why = Literal["waits", "first_calls", "operators", "unusual", "long", "unknown"]
 _ADVICE: dict[Why, str] = {
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
@@ -45,6 +46,8 @@ _ADVICE: dict[Why, str] = {
     "schedule)",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
+    "unusual": "These operators usually take microseconds: the thread gets no CPU (other processes, or its loader's "
+    "workers, on the same cores: compare nproc and taskset -p with them), or waits for a lock; perf sched shows which",
     "long": "Launching alone takes no such time: {stacks} shows which line waits or computes here. Move that out of "
     "the step or to another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
@@ -106,6 +109,8 @@ def check(trace: Trace) -> rule.Answer:
     unknown = judging.measure(trace).unit == "recording"  # a server without requests waits, too
     longest = int((whole.end - whole.start).max())
     why: Why = "unknown" if not inside else "long" if longest >= LONG_NS else "operators"
+    if why == "operators" and _usually_short(trace, pieces):
+        why = "unusual"
     if waits:
         why = "waits"
     elif unknown and _at_first(trace, spans):
@@ -115,9 +120,24 @@ def check(trace: Trace) -> rule.Answer:
         HostGaps(longest_ns=longest, slices=names, why=why, calls=calls),
         cause.saved_ns,
         spans=pieces,
-        confidence="high" if inside and not (waits or cause.inferred) else "low" if waits and unknown else "medium",
+        confidence="low"
+        if waits and unknown
+        else "high"
+        if inside and why != "unusual" and not (waits or cause.inferred)
+        else "medium",
         cut=cause.cut,
     )
+
+
+def _usually_short(trace: Trace, spans: rule.Spans) -> bool:
+    """Whether most of the time of the stretches is in operators that usually take less than a tenth."""
+    operators, time_of = trace.events.slices_of(Category.CPU_OP), spans.end - spans.start
+    names, usual = trace.events.name[np.maximum(spans.row, 0)], np.zeros(len(spans), np.bool_)
+    for name in arrays.distinct(names[spans.row >= 0]).tolist():
+        calls = operators[trace.events.name[operators] == name]
+        if len(calls) >= USUAL_COUNT:
+            usual |= (names == name) & (spans.row >= 0) & (time_of > 10 * np.median(trace.events.dur[calls]))
+    return bool(2 * time_of[usual].sum() > time_of.sum())
 
 
 def _at_first(trace: Trace, spans: rule.Spans) -> bool:
