@@ -21,7 +21,7 @@ def document(sidecar: Sidecar) -> Document:
     facts = []
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
         devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
-        file = f"{source['name']} ({devices}), SHA-256 {source['sha256']}"
+        file = f"{source['name']}{devices and f' ({devices})'}, SHA-256 {source['sha256']}"
         facts.append((side, file if called[side] == source["name"] else f"{called[side]}: {file}"))
     pairs = sidecar.get("compared", ())
     if pairs:
