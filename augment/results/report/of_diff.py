@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.compare.diff_verdict import parts
-from augment.core.text import percent, ranges_text, rough_time
+from augment.core.text import percent, ranges_text, rough_time, size
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table
 
 Sidecar = Mapping[str, Any]
 LEAST_AXIS = 2.0  #: the axis of changes reaches at least so far, %: noise does not look large
 _DELTA = "delta_per_step_ns"
+_MOST_LINES = 12  #: bars of lines of code
 
 
 def document(sidecar: Sidecar) -> Document:
@@ -30,7 +31,14 @@ def document(sidecar: Sidecar) -> Document:
         whole = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
         facts.insert(0, ("compared", f"{whole}steps {which}" if which else f"{whole}whole recordings"))
     facts.append(("made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"))
-    sections = (figures(sidecar), waterfall(sidecar), kinds(sidecar), efficiency(sidecar), names(sidecar))
+    sections = (
+        figures(sidecar),
+        waterfall(sidecar),
+        kinds(sidecar),
+        efficiency(sidecar),
+        names(sidecar),
+        memory(sidecar),
+    )
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=f"{called['test']} against {called['control']}",
@@ -140,6 +148,18 @@ def names(sidecar: Sidecar) -> Section:
     deleted = sum(row["change"] == "deleted" for row in rows)
     lead = f"{added:,} names were added, {deleted:,} removed."
     return Section("Operators and kernels", lead, (), [made_table("diff_names", "Names", rows)])
+
+
+def memory(sidecar: Sidecar) -> Section:
+    """What lines of code hold more or less at the peak, of memory snapshots."""
+    rows = sorted(rows_of(sidecar, "diff_memory"), key=lambda row: -abs(row["delta_bytes"]))
+    bars = []
+    for row in [row for row in rows if row["delta_bytes"]][:_MOST_LINES]:
+        held, shown = row["delta_bytes"], size(abs(row["delta_bytes"]))
+        colour, sign = (charts.VERMILION, "+") if held > 0 else (charts.GREEN, "-")
+        bars.append(charts.bar(row["line"], 0, held / 1e9, colour, f"{held:+,} bytes", sign + shown))
+    chart = [charts.waterfall("diff_memory", "Held at the peak: change by line", bars, x_title="GB")] if bars else []
+    return Section("Memory", "", chart, [made_table("diff_memory", "Held at the peak", rows)] if rows else [])
 
 
 def _bar(label: str, start: float, end: float, colour: str) -> Row:
