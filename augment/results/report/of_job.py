@@ -29,6 +29,7 @@ _CHARGED = {
     "before_recording": ("before the recording", charts.SKY),
     "unknown": ("unknown", charts.GREY),
 }
+_LEAST_PART = 0.005  #: of what a rank is charged with: less is not drawn
 _CURED = ("saved", charts.GREEN)
 _LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
@@ -90,7 +91,9 @@ def stragglers(sidecar: Sidecar) -> Section:
         steps = row["figures"].get("step_count") or 1
         who = f"ranks {ranges_text(row['ranks'])}" if row.get("ranks") else _rank(row)
         bars += [
-            charts.part(who, _CHARGED[cause][0], ns / steps) for cause, ns in row["figures"]["causes_ns"].items() if ns
+            charts.part(who, _CHARGED[cause][0], ns / steps)
+            for cause, ns in row["figures"]["causes_ns"].items()
+            if abs(ns) > _LEAST_PART * row["charged_ns"]
         ]
         gain = (row["gain_ns"] or 0) / steps
         bars += [charts.part(f"curing {who}", _CURED[0], gain)] if gain > 0 else []
