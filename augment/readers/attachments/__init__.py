@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from augment.readers.limits import Limits
 
 Path = str | os.PathLike[str]
+_NO_LOG = re.compile(rb"\A\s*[{\[]|\ASQLite|[\x00-\x08\x0e-\x1a\x1c-\x1f]")  #: what a text for people has not
 
 
 class Evidence(Struct, frozen=True):
@@ -83,13 +85,9 @@ class Evidence(Struct, frozen=True):
                 if os.path.isfile(path) and begins_as(path) == kind:
                     known[kind.name] = path
                     break
-        if not known:
+        if not known or kind_of(head := _head(trace)) or not _NO_LOG.search(head):
             return self
-        from augment.readers import READERS, recorded
-
-        head = _head(trace)
-        is_trace = any(reader.recognizes(head) for reader in READERS if reader is not recorded)
-        return Evidence({**self.given, **known}) if is_trace and not recorded.recognizes(head) else self
+        return Evidence({**self.given, **known})
 
     def state(self, rank: int | None) -> str:
         """A text that changes when a file of ``rank`` changes; empty without files."""
