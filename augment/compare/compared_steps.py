@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
@@ -226,13 +226,17 @@ def regions_of(trace: Trace, category: Category = Category.USER_ANNOTATION) -> R
     rows = events.slices_of(category)
     names = events.name[rows].astype("int64")
     count, ns = sums(names, rows * 0 + 1, len(trace.strings)), sums(names, events.dur[rows], len(trace.strings))
+    return by_pattern((trace.strings[code], int(count[code]), int(ns[code])) for code in count.nonzero()[0].tolist())
+
+
+def by_pattern(counted: Iterable[tuple[str, int, int]]) -> Regions:
+    """The regions of names, each with its count and total time, ns."""
     regions: dict[str, Region] = {}
-    for code in count.nonzero()[0].tolist():
-        name = trace.strings[code]
+    for name, count, ns in counted:
         region = regions.setdefault(_DIGITS.sub("*", name), Region())
         region.names.add(name)
-        region.count += int(count[code])
-        region.ns += int(ns[code])
+        region.count += count
+        region.ns += ns
     return regions
 
 
@@ -259,6 +263,26 @@ _ALIKE = 1.05  #: times as far apart as most: names that recur with each unit of
 _MOST = 0.5  #: of the time of each side, in names that both have
 
 
+def recurring(control: Regions, test: Regions) -> tuple[str, bool] | None:
+    """The region that recurs with each unit of work of two recordings, and whether it does so equally often in both;
+    None if that cannot be told."""
+    sides = (control, test)
+    # what is there once may enclose all units of work, and tells nothing
+    once = {name for name in {**control, **test} if max(side[name].count for side in sides if name in side) == 1}
+    shared = [name for name in control if name in test and name not in once]
+    wholes = [sum(region.ns for name, region in side.items() if name not in once) for side in sides]
+    weights = np.array([[side[name].ns for name in shared] for side in sides], np.float64)
+    if not shared or not all(wholes) or (weights.sum(axis=1) < _MOST * np.array(wholes)).any():
+        return None
+    weight = (weights / np.array(wholes)[:, None]).sum(axis=0)
+    ratio = np.array([test[name].count / control[name].count for name in shared])
+    order = np.argsort(ratio)
+    usual = float(ratio[order][np.searchsorted(weight[order].cumsum(), weight.sum() / 2)])
+    alike = np.maximum(ratio / usual, usual / ratio) <= _ALIKE
+    is_equal = max(usual, 1 / usual) < UNEQUAL or bool(weight[alike].sum() < _MOST * weight.sum())
+    return shared[int(np.argmax(np.where(alike, weight, -1)))], is_equal
+
+
 def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
     """Sentences that whole recordings are not of equal work; none if they are, or it cannot be told.
 
@@ -267,23 +291,11 @@ def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
     """
     for category in (Category.USER_ANNOTATION, Category.CPU_OP, Category.KERNEL):
         sides = [regions_of(trace, category) for trace in (control, test)]
-        # what is there once may enclose all units of work, and tells nothing
-        once = {
-            name for name in {**sides[0], **sides[1]} if max(side[name].count for side in sides if name in side) == 1
-        }
-        shared = [name for name in sides[0] if name in sides[1] and name not in once]
-        wholes = [sum(region.ns for name, region in side.items() if name not in once) for side in sides]
-        weights = np.array([[side[name].ns for name in shared] for side in sides], np.float64)
-        if not shared or not all(wholes) or (weights.sum(axis=1) < _MOST * np.array(wholes)).any():
+        if (known := recurring(*sides)) is None:
             continue
-        weight = (weights / np.array(wholes)[:, None]).sum(axis=0)
-        ratio = np.array([sides[1][name].count / sides[0][name].count for name in shared])
-        order = np.argsort(ratio)
-        usual = float(ratio[order][np.searchsorted(weight[order].cumsum(), weight.sum() / 2)])
-        alike = np.maximum(ratio / usual, usual / ratio) <= _ALIKE
-        if max(usual, 1 / usual) < UNEQUAL or weight[alike].sum() < _MOST * weight.sum():
+        name, is_equal = known
+        if is_equal:
             return []
-        name = shared[int(np.argmax(np.where(alike, weight, -1)))]
         before, after = (side[name] for side in sides)
         names = before.names | after.names
         called = short(names.pop() if len(names) == 1 else name)

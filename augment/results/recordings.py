@@ -65,7 +65,8 @@ def of_metrics(names: Sequence[str]) -> Recording:
     Raises:
         InputError: a file has none, or none of steps.
     """
-    from augment.analyses import steps
+    from augment.analyses import steps, user_annotation_breakdown
+    from augment.compare.compared_steps import by_pattern
     from augment.compare.totals import mean_of_ranks, samples_of_sidecar
     from augment.results.sidecars import read_sidecar
 
@@ -73,7 +74,9 @@ def of_metrics(names: Sequence[str]) -> Recording:
     samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
     figures = [sidecar["analyses"][steps.NAME]["rows"] for sidecar in sidecars]
     in_steps = all(row["step"] is not None for rows in figures for row in rows)
-    return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars], in_steps)
+    annotations = sidecars[0]["analyses"].get(user_annotation_breakdown.NAME, {}).get("rows", ())
+    regions = by_pattern((row["name"], row["count"], row["sum_ns"]) for row in annotations if row["side"] == "cpu")
+    return Recording(mean_of_ranks(samples), regions, [sidecar["source"] for sidecar in sidecars], in_steps)
 
 
 def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
@@ -102,7 +105,7 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
 def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
     """Compare the steps of two runs of these names, the baseline's first."""
     from augment.compare import gate
-    from augment.compare.compared_steps import offer, without_outlying_first_step
+    from augment.compare.compared_steps import offer, recurring, without_outlying_first_step
     from augment.compare.diff_verdict import difference
 
     (baseline, tested), before, after = names, control.samples, test.samples
@@ -117,6 +120,10 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         whole, steps = names if test.in_steps else names[::-1]
         notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
         lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
+    elif not test.in_steps and (known := recurring(control.regions, test.regions)) and not known[1]:
+        counts = " and ".join(f"{recording.regions[known[0]].count:,}" for recording in (control, test))
+        notes.append(f"not of equal work: {counts} × {known[0]}; --region compares equal parts")
+        lines = gate.cannot_tell(lines, "whole recordings that are not of equal work cannot be compared")
     elif ("busy_ns" in before) != ("busy_ns" in after):
         host_alone = baseline if "busy_ns" in after else tested
         notes.append(f"{host_alone} has no GPU work: its steps are those of the host, not of a device")

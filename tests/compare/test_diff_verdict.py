@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+import augment
 from augment.compare import diff
 from augment.compare.core import Diff
 from augment.compare.diff_verdict import parts
+from augment.compare.gate import GateLimits
 from augment.compare.outputs import document
 from augment.readers import read
+from augment.results.recordings import judged, of_metrics, of_traces
 from augment.writers.metrics import encode
 from metamorphic import Document, Event, load, save
 from simulator import JobOptions, simulate
@@ -138,3 +141,14 @@ def test_recordings_of_unequal_work_do_not_compare(annotated: bool, called: str,
         "neither side has an annotation" in str([each.message for each in diff(more, fewer).diagnostics])
         or not annotated
     )
+
+
+def test_the_gate_does_not_pass_recordings_of_unequal_work(tmp_path: Path) -> None:
+    """The baseline's metrics, of 30 units, beside traces of as many and of a third as long ones; and of 10 units."""
+    made = augment.augment(str(units(tmp_path / "base.json", 30, 2000)))
+    control = of_metrics([str(augment.write(made, tmp_path)[-1])])
+    for count, us, status in ((30, 2000, "pass"), (30, 6000, "fail"), (10, 6000, "uncertain")):
+        test = of_traces([read(str(units(tmp_path / "test.json", count, us)))], None)
+        lines, notes = judged(control, test, ("base", "test"), GateLimits())
+        assert [line.status for line in lines if line.figure.name == "wall_ns"] == [status]
+        assert ("not of equal work: 30 and 10 × frame *; --region compares equal parts" in notes) == (count == 10)
