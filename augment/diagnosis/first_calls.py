@@ -151,8 +151,8 @@ def loading_launches(trace: Trace) -> EventRows:
     far = int(idle[first].max(initial=0)) >= 10 * known
     loads = events.slices_of(Category.OVERHEAD)
     loads = loads[matching(trace, _LOADS)[events.name[loads]]]
-    told = is_among(calls, innermost(trace, loads, LAUNCHES)) & (idle > LEAST_NS)
-    return distinct(calls[told | (first & (idle > max(known, LEAST_NS)) & far)])
+    loading = is_among(calls, innermost(trace, loads, LAUNCHES)) & (idle > LEAST_NS)
+    return distinct(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)])
 
 
 class ColdStart(Struct, frozen=True):

@@ -928,12 +928,12 @@ def test_what_the_driver_loads_is_not_the_profilers() -> None:
     again = launched("first", 950_000, 990_000, 3)
     trace = trace_of(STEP, *launched("gemm", 12_000, 15_000, 1), *load, *again, *loads)
     assert isinstance(profiler_overhead.check(trace), NotApplicable)
-    found = problem_of(long_calls.check(trace))
-    assert title_of(found, trace).startswith("The first launches of some kernels, which load them, hold up the host")
-    assert advice_of(found, trace).endswith("; CUDA_MODULE_LOADING=EAGER loads all at the start instead")
+    slow = problem_of(long_calls.check(trace))
+    assert title_of(slow, trace).startswith("The first launches of some kernels, which load them, hold up the host")
+    assert advice_of(slow, trace).endswith("; CUDA_MODULE_LOADING=EAGER loads all at the start instead")
     flush = Event(Category.OVERHEAD, "Buffer Flush", 622_000, 690_000, THREAD)
-    told = problem_of(
+    overhead = problem_of(
         profiler_overhead.check(trace_of(STEP, *launched("gemm", 12_000, 15_000, 1), *load, *loads, flush))
     )
-    assert told.seen.slices == ["Buffer Flush"]
+    assert overhead.seen.slices == ["Buffer Flush"]
     assert isinstance(profiler_overhead.check(trace_of(STEP, flush)), NotApplicable), "nothing is launched"

@@ -91,11 +91,11 @@ def nothing_traced(tables: RecorderTables) -> str:
     settings = tables.rows("META_DATA_CAPTURE", ("name", "value"))
     if not any(str(name).endswith("COLLECT_CUDA_TRACE") and str(value) == "true" for name, value in settings):
         return ""
-    told: list[tuple[int, str]] = []
+    events: list[tuple[int, str]] = []
     for severity, text in tables.rows("DIAGNOSTIC_EVENT", ("severity", "text")):
         if severity in _PROBLEMS and isinstance(text, str) and _OF_CUDA.search(text):
-            told.append((-severity, " ".join(text.split())[:_LONGEST]))
-    reasons = [f'"{text}"' for _, text in sorted(dict.fromkeys(told), key=lambda each: each[0])]
+            events.append((-severity, " ".join(text.split())[:_LONGEST]))
+    reasons = [f'"{text}"' for _, text in sorted(dict.fromkeys(events), key=lambda each: each[0])]
     said = f"; nsys says: {', '.join(reasons[:_MOST_REASONS])}" if reasons else ""
     return f"CUDA was traced, but no GPU work was recorded{said}"
 
