@@ -66,8 +66,6 @@ def command(
     passed_over = [str(error) for error, is_named in unread if error not in failures]
     for error in failures:
         complain(str(error))
-    if passed_over and form is None:
-        complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
     shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
     spooled = {str(name) for name in inputs if isinstance(name, FromStdin)}
     shown = [{**report, "input": "-"} if report["input"] in spooled else report for report in shown]
@@ -75,6 +73,8 @@ def command(
         if not failures:
             complain(str(no_trace(", ".join(inputs))))
         return failures[0].exit_code if failures else UnknownFormat.exit_code
+    if passed_over and form is None:
+        complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
     if form is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
         from augment.job.rank_answers import in_folder
 

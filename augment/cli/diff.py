@@ -142,7 +142,7 @@ def command(
     least_us = 1 if everything and min_delta_us is None else min_delta_us
     runs = labels_of(control, test)
     least_ns = None if least_us is None else 1000 * least_us
-    drawing = Drawing(formats, label or runs[0], least_ns, overlay, arrows, runs[1])
+    drawing = Drawing(formats, label or label_of(control), least_ns, overlay, arrows, label_of(test))
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:

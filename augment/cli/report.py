@@ -117,16 +117,16 @@ def _document(
     from augment.results.sidecars import read_sidecar
     from augment.writers.files import DIFF_METRICS_SUFFIX
 
-    if test and client:
-        # The metrics of a comparison, made by a server
-        label = labels_of(source, test)[0]
-        made = client.diff(files_of(source), files_of(test), name=label_of(test), label=label, out=scratch)
-        return document_of_metrics(read_sidecar(str(made.files[-1])))
     if test:
-        command = [sys.executable, "-m", "augment", "diff", source, test, "-o", scratch, "--quiet"]
-        if failed := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-            raise click.exceptions.Exit(failed)  # it has said why
-        return document_of_metrics(read_sidecar(str(next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}")))))
+        if client:  # a server compares
+            made = client.diff(files_of(source), files_of(test), name=label_of(test), out=scratch).files[-1]
+        else:
+            command = [sys.executable, "-m", "augment", "diff", source, test, "-o", scratch, "--quiet"]
+            if failed := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+                raise click.exceptions.Exit(failed)  # it has said why
+            made = next(Path(scratch).glob(f"*{DIFF_METRICS_SUFFIX}"))
+        called = dict(zip(("control", "test"), labels_of(source, test), strict=True))
+        return document_of_metrics({**read_sidecar(str(made)), "runs": called})
     if trend or labels:
         return trend_of(source, labels)
 

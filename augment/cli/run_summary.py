@@ -254,7 +254,7 @@ def _devices(sidecar: dict[str, Any]) -> list[dict[str, Any]]:
     for row in in_steady_steps(sidecar, "steps"):
         if row["busy_ns"] is not None:
             rows.setdefault(row["device"], []).append(row)
-    means, gpu = [], str(sidecar["source"]["accelerator"])
+    means, gpu = [], str(sidecar["source"].get("accelerator", "GPU"))
     for device, steps in rows.items():
         period = "from first work" if steps[0]["step"] is None else "mean step"
         sums = {name: sum(row[name] for row in steps) / len(steps) for name in ("wall_ns", *_PARTS)}

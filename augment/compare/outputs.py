@@ -20,6 +20,7 @@ from augment.compare.diff_rows import ROWS
 from augment.compare.diff_timeline import VERDICT, drawn
 from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace
 from augment.core.bounds import bounded
+from augment.core.jsontext import storable
 from augment.errors import OutputError
 from augment.facts.source.several_ranks import on_clock
 from augment.writers import DEFAULT, writer_named
@@ -99,7 +100,8 @@ def write_all(
     path = folder / (name + SUFFIX)
     diagnostics = list(dict.fromkeys(diagnostics))  # several files, one trace
     control, test = _compared(diff)
-    runs = {"control": drawing.label or stem(control.source.label), "test": drawing.test_label or name}
+    names = drawing.label or stem(control.source.label), drawing.test_label or name
+    runs = dict(zip(("control", "test"), map(storable, names), strict=True))
     write_sidecar({**document(diff, diagnostics), "runs": runs}, path, test.source.path)
     return [*written, path]
 

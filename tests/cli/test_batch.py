@@ -194,8 +194,8 @@ def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) 
 
 def test_jobs_are_told(job: Path, augment: Augment) -> None:
     output = augment("run", job).err.splitlines()
-    assert output[-2] == "3 traces in job share no collectives"
-    assert output[-1].startswith("These three traces share no collectives")
+    assert "3 traces in job share no collectives" in output
+    assert any(line.startswith("These three traces share no collectives") for line in output)
     for rank in (4, 7):
         write_trace(job / "iteration_3" / f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 8})
     output = augment("run", job).err.splitlines()

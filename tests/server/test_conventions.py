@@ -495,7 +495,7 @@ def test_a_database_of_an_earlier_version(tmp_path: Path) -> None:
         job = server.wait(create(server, server.upload(trace(tmp_path / "a.json"))).name)
     with contextlib.closing(sqlite3.connect(tmp_path / "state" / "state.db")) as database, database:
         database.execute("DROP INDEX jobs_waiting")
-        for trigger in ("job_more", "job_less", "job_other"):
+        for trigger in ("job_more", "job_less", "job_other", "labels_more", "labels_other", "labels_less"):
             database.execute(f"DROP TRIGGER {trigger}")
         for column in ("display_name", "labels", "priority", "deadline_ms", "due_ns", "changed_ns"):
             database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")

@@ -95,7 +95,7 @@ def test_it_is_as_if_it_had_been_written_at_once(
     trace = source(tmp_path, SOURCES[kind], baseTimeNanoseconds=1_000_000 if kind == "plain" else 0)
     first = [] if bare else of_analyses(trace)
     at_once, base, later = (tmp_path / f"{name}{writer.SUFFIX}" for name in ("at once", "base", "later"))
-    writer.write(make(trace, *first, *of_job(trace)), at_once)
+    writer.write_seamed(make(trace, *first, *of_job(trace)), at_once)
     add_tracks(base, later, json.loads(json.dumps(seamed(writer, trace, base, *first))), of_job(trace))
     if writer is chrome:
         assert written(later) == written(at_once)
@@ -121,7 +121,7 @@ def test_what_was_added_gives_way_to_the_last_byte(writer: Any, kind: str, tmp_p
     trace = source(tmp_path, SOURCES[kind])
     base, path = tmp_path / "base", tmp_path / "out"
     seam = seamed(writer, trace, base, *of_analyses(trace))
-    writer.write(make(trace, *of_analyses(trace)), path)
+    writer.write_seamed(make(trace, *of_analyses(trace)), path)
     assert path.read_bytes() == base.read_bytes()
     sha256 = hashlib.sha256(base.read_bytes()).hexdigest()
     contents = []

@@ -399,7 +399,7 @@ def test_arrows_of_added_slices(perfetto: PerfettoEngine, tmp_path: Path, rows: 
 def test_a_bundle_has_the_arrows_between_added_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     flows = [Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1), IDLE)),
              Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1)))]  # fmt: skip
-    (output,) = bundle.write(trace_of_events(tmp_path, EVENTS, IDLE, *flows), tmp_path / "t.zip")
+    (output,) = bundle.write_seamed(trace_of_events(tmp_path, EVENTS, IDLE, *flows), tmp_path / "t.zip").diagnostics
     assert (output.code, output.count) == ("bundle_flow_left_out", 1)
     perfetto.load_clean(tmp_path / "t.zip")
     assert arrows(perfetto) == [("host_wait", "other")]
@@ -409,7 +409,7 @@ def test_a_bundle_has_the_arrows_between_added_slices(perfetto: PerfettoEngine, 
 def test_a_bundle_is_one_timeline(perfetto: PerfettoEngine, tmp_path: Path, base_ns: int) -> None:
     trace = trace_of_events(tmp_path, EVENTS, baseTimeNanoseconds=base_ns).trace
     shifted = SliceTrack("idle", "Idle", STREAM, IDLE.ts + base_ns, IDLE.dur, IDLE.names)
-    assert bundle.write(augmented(trace, shifted), tmp_path / "t.zip") == []
+    assert bundle.write_seamed(augmented(trace, shifted), tmp_path / "t.zip").diagnostics == []
     perfetto.load_clean(tmp_path / "t.zip")
     assert perfetto.rows("select ts, dur, name from slice order by ts") == [
         (1000, 2000, "launch"), (5000, 2001, "k"), (7001, 2001, "host_wait"), (9002, 0, "other"),
@@ -424,7 +424,7 @@ def test_a_bundle_keeps_the_source_as_it_is(perfetto: PerfettoEngine, tmp_path: 
     path.write_bytes(gzip.compress(plain.read_bytes(), 9))
     trace = augmented(read(str(path)), IDLE)
     for out in ("a.zip", "b.zip"):
-        bundle.write(trace, tmp_path / out)
+        bundle.write_seamed(trace, tmp_path / out)
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert archive.namelist() == [path.name, "annotations.pftrace"]

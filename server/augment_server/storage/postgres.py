@@ -63,6 +63,7 @@ _MARK = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"  # all transacti
 _FORM_TABLE = "CREATE TABLE IF NOT EXISTS form (version BIGINT NOT NULL)"
 #: functions that SQLite has, and what tells servers of changes
 _FUNCTIONS = r"""
+CREATE OR REPLACE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE AS $$ SELECT strpos($1, $2) $$;
 CREATE OR REPLACE FUNCTION glob(text, text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT $2 LIKE replace(regexp_replace(
         regexp_replace($1, '\[([[?])\]', '\1', 'g'), '([\\%_])', '\\\1', 'g'), '*', '%') $$;
