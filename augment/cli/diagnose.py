@@ -62,8 +62,8 @@ def command(
     request = Request(region=region, evidence=Evidence({"graph_capture": graph_capture}))
     with client_of(**server) as client:
         jobs, reports, unread = _there(client, names, request) if client else (None, *_reports(names, request))
+    passed_over = [str(error) for error, is_named in unread if not is_named and isinstance(error, UnknownFormat)]
     failures += [error for error, is_named in unread if is_named or not isinstance(error, UnknownFormat)]
-    passed_over = [str(error) for error, is_named in unread if error not in failures]
     for error in failures:
         complain(str(error))
     shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]

@@ -283,6 +283,13 @@ def recurring(control: Regions, test: Regions) -> tuple[str, bool] | None:
     return shared[int(np.argmax(np.where(alike, weight, -1)))], is_equal
 
 
+def units(control: Regions, test: Regions, name: str) -> tuple[str, str]:
+    """What a region of both sides is called, and how often each has it: ``30 and 10 × frame *``."""
+    names = control[name].names | test[name].names
+    called = short(names.pop() if len(names) == 1 else name)
+    return called, f"{control[name].count:,} and {test[name].count:,} × {called}"
+
+
 def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
     """Sentences that whole recordings are not of equal work; none if they are, or it cannot be told.
 
@@ -297,8 +304,7 @@ def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
         if is_equal:
             return []
         before, after = (side[name] for side in sides)
-        names = before.names | after.names
-        called = short(names.pop() if len(names) == 1 else name)
+        called, many = units(sides[0], sides[1], name)
         walls = [int((windows.end - windows.start).sum()) for windows in (steps.control, steps.test)]
         each = [
             f"{three_digits(was)} and {three_digits(now)} ({100 * (now / max(was, 1) - 1):+.1f} %)"
@@ -307,7 +313,6 @@ def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
                 (before.ns / before.count, after.ns / after.count),
             )
         ]
-        many = f"{before.count:,} and {after.count:,} × {called}"
         lengths = " and ".join(map(three_digits, walls))
         how = f"--region {shlex.quote(called)}" if category != Category.KERNEL else "annotate equal parts, and --region"
         return [

@@ -29,6 +29,7 @@ class Kind(NamedTuple):
             of a folder.
         alone: whether a file of the kind can be an input by itself.
         several: whether a glob may name files of many ranks, for one trace.
+        analyses: those that use it, if it is not called as its only one; the first says why it is not used.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Kind(NamedTuple):
     usual: tuple[str, ...] = ()
     alone: bool = False
     several: bool = False
+    analyses: tuple[str, ...] = ()
 
     @property
     def option(self) -> str:
@@ -82,6 +84,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         alone=True,
         several=True,
+        analyses=("collective_records",),
     ),
     Kind(
         name="nccl_inspector",
@@ -94,6 +97,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         alone=True,
         several=True,
+        analyses=("collective_records",),
     ),
     Kind(
         name="torch_trace",
@@ -105,6 +109,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         alone=True,
         several=True,
+        analyses=("compilations",),
     ),
     Kind(
         name="inductor_provenance",
@@ -140,6 +145,7 @@ KINDS: tuple[Kind, ...] = (
         begins=re.compile(rb"(?s)(?!\s*(?:\{|\[\s*[{\]\"])|\x80).{0,4000}?(?:NCCL INFO |NCCL WARN |[NR]CCL version)"),
         alone=True,
         several=True,
+        analyses=("communicators", "collective_records"),
     ),
     Kind(
         name="spans",
@@ -150,6 +156,7 @@ KINDS: tuple[Kind, ...] = (
             rb"(?s)\s*\{\s*\"resourceSpans\"\s*:|\s*\{\s*\"data\"\s*:\s*\[\s*\{.{0,300}?\"(?:traceID|spans)\"\s*:"
         ),
         several=True,
+        analyses=("requests",),
     ),
     Kind(
         name="memory_snapshot",

@@ -448,9 +448,9 @@ def _only_step(trace: Trace, spans: Spans) -> int | None:
     whole = measure(trace)
     if whole.unit == "recording" or whole.count < SEVERAL_STEPS:
         return None
-    windows = whole.windows
-    which, step, parts = clip(Intervals(spans.start, spans.end), Intervals(windows.begin, windows.finish))
+    which, parts = within_steps(trace, spans.start, spans.end)
     idle = idle_ns(trace, Spans(parts.start, parts.end, spans.row[which]))
-    by_step = sums(step, idle if idle.any() else parts.end - parts.start, len(windows))
+    took = idle if idle.any() else parts.end - parts.start
+    by_step = sums(whole.windows.of_host(parts.start), took, len(whole.windows))
     most = int(by_step.argmax())
-    return int(windows.number[most]) if by_step[most] > IN_ONE_STEP * by_step.sum() else None
+    return int(whole.windows.number[most]) if by_step[most] > IN_ONE_STEP * by_step.sum() else None

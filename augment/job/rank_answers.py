@@ -156,9 +156,9 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     if alone is None:
         return RankAnswer(text, [], [], figures)
     rows, about_job, other_steps = [], [], bool((steady != judged).any())
-    shared = None if other_steps else figures.shared  # what all ranks would gain is of the job's steps
+    known = replace(figures, shared=None) if other_steps else figures  # what all ranks would gain is of the job's steps
     for row in alone.rows:
-        changed = _judged(row, straggling, replace(figures, shared=shared), words)
+        changed = _judged(row, straggling, known, words)
         if changed != row:
             rows.append(changed)
             if changed["in_verdict"]:

@@ -105,7 +105,7 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
 def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
     """Compare the steps of two runs of these names, the baseline's first."""
     from augment.compare import gate
-    from augment.compare.compared_steps import offer, recurring, without_outlying_first_step
+    from augment.compare.compared_steps import offer, recurring, units, without_outlying_first_step
     from augment.compare.diff_verdict import difference
 
     (baseline, tested), before, after = names, control.samples, test.samples
@@ -121,8 +121,8 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
         lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
     elif not test.in_steps and (known := recurring(control.regions, test.regions)) and not known[1]:
-        counts = " and ".join(f"{recording.regions[known[0]].count:,}" for recording in (control, test))
-        notes.append(f"not of equal work: {counts} × {known[0]}; --region compares equal parts")
+        _, many = units(control.regions, test.regions, known[0])
+        notes.append(f"not of equal work: {many}; --region compares equal parts")
         lines = gate.cannot_tell(lines, "whole recordings that are not of equal work cannot be compared")
     elif ("busy_ns" in before) != ("busy_ns" in after):
         host_alone = baseline if "busy_ns" in after else tested

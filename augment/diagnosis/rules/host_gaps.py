@@ -115,18 +115,11 @@ def check(trace: Trace) -> rule.Answer:
         why = "waits"
     elif unknown and _at_first(trace, spans):
         why = "first_calls"
-    return judging.judged(
-        trace,
-        HostGaps(longest_ns=longest, slices=names, why=why, calls=calls),
-        cause.saved_ns,
-        spans=pieces,
-        confidence="low"
-        if waits and unknown
-        else "high"
-        if inside and why != "unusual" and not (waits or cause.inferred)
-        else "medium",
-        cut=cause.cut,
-    )
+    sure: rule.Confidence = "high" if inside and why not in ("waits", "unusual") and not cause.inferred else "medium"
+    if waits and unknown:
+        sure = "low"
+    seen = HostGaps(longest_ns=longest, slices=names, why=why, calls=calls)
+    return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)
 
 
 def _usually_short(trace: Trace, spans: rule.Spans) -> bool:

@@ -124,22 +124,12 @@ class Evidence(Struct, frozen=True):
         """The same for the trace of this name, by the ``reasons`` for which analyses were skipped."""
         sentences = []
         for kind, path in self.paths.items():
-            what = kind.replace("_", " ")
+            what, users = kind.replace("_", " "), kind_named(kind).analyses or (kind,)
             if kind not in self.of(rank):
                 sentences.append(f"{source}: no {what}: there is no file {path_of(path, rank)}")
-            elif all(analysis in reasons for analysis in _USERS.get(kind, (kind,))):
-                sentences.append(f"{source}: its {what} is not used: {reasons[_USERS.get(kind, (kind,))[0]]}")
+            elif all(user in reasons for user in users):
+                sentences.append(f"{source}: its {what} is not used: {reasons[users[0]]}")
         return sentences
-
-
-#: the analyses of a kind that is not called as its only one; the first says why it is not used
-_USERS = {
-    "nccl_log": ("communicators", "collective_records"),
-    "flight_recorder": ("collective_records",),
-    "nccl_inspector": ("collective_records",),
-    "torch_trace": ("compilations",),
-    "spans": ("requests",),
-}
 
 
 def attach(trace: Trace, kind: Kind, path: Path, limits: Limits | None = None) -> Trace:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     jobs = group((Input(path, os.path.dirname(path), named=True) for path in by_path), identities)
     pipelines: dict[str, dict[str, list[Answer]]] = {}
     homes = [home for home, _ in {(job.home, job.role) for job in jobs if job.role}]
+    of_folder = Counter(job.folder for job in jobs if len(job.members) > 1)
     for job in jobs:
         ranks = [by_path[member.input.path] for member in job.members]
         of_pipeline = bool(job.role) and homes.count(job.home) > 1
@@ -158,7 +160,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
             pipelines.setdefault(job.home, {}).setdefault(job.role, []).append(result)
         if len(ranks) < 2:
             continue
-        several = len([each for each in jobs if each.folder == job.folder and len(each.members) > 1]) > 1
+        several = of_folder[job.folder] > 1
         name = storable(os.path.basename(os.path.abspath(job.folder)))
         name = f"job {name}{f', window {job.window}' if several and job.window else ''}, {len(ranks)} traces"
         for member, rank in enumerate(ranks):

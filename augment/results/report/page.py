@@ -232,8 +232,8 @@ def _where(row: Any, opened: str) -> Iterator[str]:
 
 def _columns(table: ReportTable) -> dict[str, Any]:
     names = list(table.rows[0]) if table.rows else []
-    rows = [[row.get(name) for name in names] for row in table.rows]
-    return {"columns": names, "about": [table.about.get(name) for name in names], "rows": rows}
+    rows, about = [[row.get(name) for name in names] for row in table.rows], table.about
+    return {"columns": names, "about": [about.get(name) for name in names], "rows": rows}
 
 
 def _charts_script() -> str:
