@@ -2,8 +2,8 @@
 
 The input is logs of ``TORCH_TRACE``, beside the trace or alone (``--torch-trace``); without any it is skipped. A row is
 one compilation of one frame, in the order of the log. ``compile_id`` is that of the slices
-``Torch-Compiled Region: 1/0``: the frame, and how often it was compiled before. ``guard`` is the condition that no
-earlier compilation met, so that the frame was compiled again.
+``Torch-Compiled Region: 1/0``: the frame, and how often it was compiled before; ``aot`` is a compilation ahead of time
+(AOTInductor). ``guard`` is the condition that no earlier compilation met, so that the frame was compiled again.
 
 ``compile_ns`` is the time in which the compiler worked, also what it compiled later, such as the backward pass. It is
 drawn as ``Compiler's log`` where log and trace overlap; both have Unix times.

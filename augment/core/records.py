@@ -247,8 +247,11 @@ class CompileSpan(Struct):
     end_ns: int
 
 
+AHEAD_OF_TIME = "aot"  #: in the place of an id: what AOTInductor compiles is no frame
+
+
 class Compilation(Struct):
-    """One compilation of one frame. ``compile_id`` is that of the slices ``Torch-Compiled Region: 1/0``.
+    """One compilation of one frame. ``compile_id`` is that of the slices ``Torch-Compiled Region: 1/0``, or ``aot``.
 
     ``guard`` is the condition that no earlier compilation of the frame met, as the log has it, and ``guard_line`` where
     it comes from. ``spans`` ascend. ``stated_ns``: how long it took, of logs that do not say when.

@@ -107,6 +107,30 @@ def test_a_log(tmp_path: Path) -> None:
     assert again.guard_line == CodeLine("/w/model.py", 10, "forward")
 
 
+def ahead(*events: tuple[str, str, int], rank: int = 0) -> list[str]:
+    """Events of no frame: name, phase and time."""
+    return [record({"chromium_event": {}, "rank": rank}, {"name": n, "ph": p, "ts": t, "tid": 0}) for n, p, t in events]
+
+
+def test_compilations_ahead_of_time(tmp_path: Path) -> None:
+    """AOTInductor compiles no frame: its records have no id, nor have those of loading and tuning."""
+    begin, times = DAY_US + 50, {"start_time": (DAY_US + 60) / 1e6, "end_time_us": DAY_US + 1060}
+    metrics = record({"compilation_metrics": {"co_name": None, **times}, "rank": 0})
+    tuning = ahead(("CachingAutotuner.benchmark", "B", DAY_US), ("CachingAutotuner.benchmark", "E", DAY_US + 9))
+    inner = ahead(("compile_fx_aot", "B", begin), ("fw_compiler_base", "B", begin + 1), ("fw_compiler_base", "E", 2))
+    end = ahead(("compile_fx_aot", "E", begin + 1000))
+    path = write_log(tmp_path / "a.log", *tuning, *inner, metrics, *end, *tuning, compiled("0/0", DAY_US, 500), metrics)
+    log = read_compile_log(str(path))
+    assert [each.compile_id for each in log.compilations] == ["aot", "0/0", "aot"]
+    assert [each.compile_ns for each in log.compilations] == [1_000_000, 500_000, 1_000_000]
+    assert log.compilations[0].line is None
+    said = augment.augment(path).verdict.text
+    assert said[0] == "The compiler's log has 3 compilations in 2.5 ms, 2 of them ahead of time (AOTInductor)."
+    said = augment.augment(write_log(path, *tuning, *inner, metrics, *end)).verdict.text
+    assert said[0] == "The compiler's log has 1 compilation in 1.0 ms ahead of time (AOTInductor)."
+    assert augment.augment(write_log(path, *tuning)).verdict.text[0] == "The compiler's log has no compilation."
+
+
 def test_older_reasons() -> None:
     old = 'Graph break: from user code at:\n  File "/w/a.py", line 7, in f\n    x\nReason: Unsupported: builtin: print'
     assert (graph_break(old).reason, graph_break(old).line) == (

@@ -14,7 +14,7 @@ import numpy as np
 
 from augment import facts
 from augment.core import Trace, text
-from augment.core.records import Compilation, GraphBreak
+from augment.core.records import AHEAD_OF_TIME, Compilation, GraphBreak
 from augment.core.source_code import label
 from augment.diagnosis import judging, rule
 
@@ -74,7 +74,9 @@ def sentences_compiled(trace: Trace) -> list[str]:
     if not every:
         return ["The compiler's log has no compilation."]
     taken = text.time(sum(each.compile_ns for each in every))
-    said = [f"The compiler's log has {text.counted(len(every), 'compilation')} in {taken}"]
+    count, ahead = text.counted(len(every), "compilation"), sum(each.compile_id == AHEAD_OF_TIME for each in every)
+    way = f"{'' if ahead == len(every) else f', {ahead} of them'} ahead of time (AOTInductor)" if ahead else ""
+    said = [f"The compiler's log has {count} in {taken}{way}"]
     if again:
         named = text.listed([*dict.fromkeys(map(_again, again))][:_MOST_NAMED])
         said.append(f"{text.counted(len(again), 'compilation')} again, as a guard failed: {named}")

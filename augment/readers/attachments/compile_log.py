@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from augment.core.records import (
+    AHEAD_OF_TIME,
     Compilation,
     CompileLog,
     CompileLogs,
@@ -47,6 +48,7 @@ _WHY = re.compile(r"(?:^|\n)(?:Graph Break Reason: )?([^\n]{1,999})\n\s*Explanat
 _WHY_BEFORE = re.compile(r"(?:Reason|Unsupported): ([^\n]{1,999})")
 _CONDITION = re.compile(r"(?:\d{1,9}/\d{1,9}: )?(?:- )?(.*)")
 _PLACE = re.compile(r"([^\s:#]{1,4096}):(\d{1,9}) in (\S{1,999})\s*$")
+_AHEAD = "compile_fx_aot"  #: the event around a compilation of AOTInductor
 _CACHE = re.compile(r"(?:fx_graph|aotautograd|autograd)_cache_(?:hit|miss|bypass)")
 
 
@@ -110,11 +112,10 @@ class _CompileReading:
             self.files[int(number)] = str(text)
         if isinstance(content.get("rank"), int) and self.log.rank is None:
             self.log.rank = content["rank"]
-        if "frame_id" not in content:
-            return
-        autograd = content.get("compiled_autograd_id")
-        number = f"{content['frame_id']}/{content['frame_compile_id']}"
-        number = number if autograd is None else f"!{int(autograd)}/{number}"
+        autograd, number = content.get("compiled_autograd_id"), AHEAD_OF_TIME
+        if "frame_id" in content:
+            number = f"{content['frame_id']}/{content['frame_compile_id']}"
+            number = number if autograd is None else f"!{int(autograd)}/{number}"
         if "chromium_event" in content:
             self.event(number, msgspec.json.decode(payload))
         elif "dynamo_start" in content:
@@ -123,8 +124,9 @@ class _CompileReading:
                 last = frames[-1]
                 of.line = CodeLine(self.files.get(last["filename"], "?"), int(last["line"]), str(last["name"]))
         elif "compilation_metrics" in content:
-            self.metrics(self.compilation(number), content["compilation_metrics"])
-        elif "artifact" in content:
+            of = self.compilation(number, begins=number == AHEAD_OF_TIME)
+            self.metrics(of, content["compilation_metrics"])
+        elif "artifact" in content and (number != AHEAD_OF_TIME or number in self.latest):
             self.artifact(number, str(content["artifact"]["name"]), payload)
 
     def compilation(self, number: str, *, begins: bool = False) -> Compilation:
@@ -139,8 +141,10 @@ class _CompileReading:
         name, phase, at = str(event["name"]), event["ph"], event.get("ts")
         if phase == "B":
             begun = self.open.setdefault((number, event.get("tid")), [])
+            if number == AHEAD_OF_TIME and not begun and not name.startswith(_AHEAD):
+                return  # of no frame and of no compilation: what loads modules, tunes kernels
             begun.append(CompileSpan(name, _ns(at), 0))
-            if name == "dynamo" and len(begun) == 1:
+            if name.startswith(("dynamo", _AHEAD)) and len(begun) == 1:
                 self.compilation(number, begins=True)
         elif phase == "E":
             begun = self.open.get((number, event.get("tid")), [])
@@ -156,13 +160,16 @@ class _CompileReading:
 
     def metrics(self, of: Compilation, metrics: dict[str, Any]) -> None:
         of.is_finished = True
-        of.line = CodeLine(
-            str(metrics.get("co_filename") or "?"), int(metrics.get("co_firstlineno") or 0), str(metrics.get("co_name"))
-        )
+        if name := metrics.get("co_name"):
+            line = int(metrics.get("co_firstlineno") or 0)
+            of.line = CodeLine(str(metrics.get("co_filename") or "?"), line, str(name))
         if metrics.get("fail_type"):
             of.failure = f"{metrics['fail_type']}: {_first(str(metrics.get('fail_reason')))}"[:LONGEST_TEXT]
         taken = _ns(_number(metrics.get("entire_frame_compile_time_s")) * 1e6)
         of.stated_ns = taken or _ns(_number(metrics.get("dynamo_cumulative_compile_time_us")))
+        if of.compile_id == AHEAD_OF_TIME and metrics.get("start_time") and metrics.get("end_time_us"):
+            taken = _ns(_number(metrics["end_time_us"]) - _number(metrics["start_time"]) * 1e6)
+            of.stated_ns = taken
         if taken and metrics.get("start_time"):
             start = _ns(_number(metrics["start_time"]) * 1e6)
             self.stated.append((of, CompileSpan("dynamo", start, start + of.stated_ns)))
