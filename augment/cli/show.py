@@ -125,21 +125,32 @@ def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str
     from augment.cli.runs import metrics_of
     from augment.errors import InputError
     from augment.results.sidecars import read_sidecar
-    from augment.writers.files import is_of_job
 
     metrics = metrics_of(folder)
     if not metrics:
         return analyse(folder)
-    if len(metrics) > 1 and not is_of_job(metrics[0]):
-        raise InputError(folder, f"holds the metrics of {len(metrics)} traces that are no job; name one: {metrics[0]}")
-    return read_sidecar(metrics[0])
+    first, several = _standing_for_all(metrics)
+    if several:
+        raise InputError(folder, f"holds the metrics of {several}; name one: {first}")
+    return read_sidecar(first)
+
+
+def _standing_for_all(metrics: Sequence[str]) -> tuple[str, str]:
+    """The metrics of all roles, else of a job, else of a trace; and what there is several of, if there is."""
+    from augment.writers.files import JOB_METRICS, is_of_job
+
+    if roles := [name for name in metrics if os.path.basename(name) == f"roles.{JOB_METRICS}"]:
+        return roles[0], ""
+    if jobs := [name for name in metrics if is_of_job(name)]:
+        return jobs[0], f"{len(jobs)} jobs, or recordings of one" if len(jobs) > 1 else ""
+    return metrics[0], f"{len(metrics)} traces that are no job" if len(metrics) > 1 else ""
 
 
 def analysed_folder(folder: str) -> dict[str, Any]:
-    """The metrics of the roles in a folder of traces, of its job, or of its only trace.
+    """The metrics of the roles in a folder of traces, of its only job, or of its only trace.
 
     Raises:
-        InputError: there is none, or several that are no job.
+        InputError: there is none, or there are several jobs, recordings of one, or traces that are no job.
     """
     import subprocess
     import sys
@@ -149,20 +160,20 @@ def analysed_folder(folder: str) -> dict[str, Any]:
     from augment.cli.runs import files_of
     from augment.errors import InputError
     from augment.results.sidecars import read_sidecar
-    from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
+    from augment.writers.files import METRICS_SUFFIX
 
     files_of(folder)
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "augment", "run", folder, "-o", scratch, "--quiet"]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-        made = [*Path(scratch).rglob(f"roles.{JOB_METRICS}"), *Path(scratch).rglob(JOB_METRICS)]
-        made += [*Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
+        made = [str(path) for path in Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
         if done.returncode and not made:
             raise click.exceptions.Exit(done.returncode)  # it has said why
-        if len(made) > 1 and not made[0].name.endswith(JOB_METRICS):
-            all_of_them = f"look at all: augment diagnose {shlex.quote(folder)}"
-            raise InputError(folder, f"holds {len(made)} traces that are no job; name one, or {all_of_them}")
-        return read_sidecar(str(made[0]))
+        first, several = _standing_for_all(made)
+        if several:
+            look, each = f"augment diagnose {shlex.quote(folder)}", f"augment run {shlex.quote(folder)} -o OUT"
+            raise InputError(folder, f"holds {several}; name one; look at all: {look}; metrics of each: {each}")
+        return read_sidecar(first)
 
 
 def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:

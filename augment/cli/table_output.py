@@ -392,7 +392,10 @@ def _which(steps: Sequence[int]) -> str:
 
 def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     steps = [pairs[0][side]["steps"] for side in ("control", "test")]
-    ranks = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
+    of_rank = {pair["test"]["rank"] for pair in pairs}
+    twice = None not in of_rank and len(of_rank) < len(pairs)
+    several = f"{len(pairs)} recordings of {counted(len(of_rank), 'rank')}" if twice else f"{len(pairs)} ranks"
+    ranks = f"{several}, " if len(pairs) > 1 else ""
     if not steps[0]:
         instead = "--region NAME uses an annotation as steps"
         return f"compared: {ranks}whole recordings, because there are no steps ({instead})"

@@ -218,21 +218,25 @@ def _traces(sides: Sides) -> list[Trace]:
 def _ranks(
     control: list[Trace], test: list[Trace], control_rank: int | None, test_rank: int | None
 ) -> tuple[list[tuple[Trace, Trace]], list[Diagnostic]]:
-    """Pairs of traces to compare: by rank if every trace has a different one, else by position."""
+    """Pairs of traces to compare: by rank if all are known, the first recording of a rank with the other's first; else
+    by position."""
     controls = _of_rank(control, control_rank, "control")
     other = _of_rank(test, test_rank, "test")
     if control_rank is not None or test_rank is not None or len(controls) == len(other) == 1:
         return [(controls[0], other[0])], []
     ranks = [[trace.rank for trace in side] for side in (controls, other)]
-    if all(None not in side and len(set(side)) == len(side) for side in ranks):
-        by_rank, twin_by_rank = ({trace.rank: trace for trace in side} for side in (controls, other))
-        pairs = [(by_rank[rank], twin_by_rank[rank]) for rank in by_rank if rank in twin_by_rank]
+    if all(None not in side for side in ranks):
+        by_rank, twin_by_rank = (
+            {(rank, of[:place].count(rank)): trace for place, (rank, trace) in enumerate(zip(of, side, strict=True))}
+            for of, side in zip(ranks, (controls, other), strict=True)
+        )
+        pairs = [(by_rank[key], twin_by_rank[key]) for key in by_rank if key in twin_by_rank]
     else:
         pairs = list(zip(controls, other, strict=False))
     if not pairs:
         raise UsageError(f"no rank is on both sides: control has {ranks[0]}, test has {ranks[1]}; name one per side")
     left_out = len(controls) + len(other) - 2 * len(pairs)
-    message = "ranks found on one side only; not compared"
+    message = "ranks, or recordings of one, found on one side only; not compared"
     return pairs, [Diagnostic("ranks_without_counterpart", left_out, message)] if left_out else []
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, each
-from augment.core import CounterTrack, Diagnostic, Findings, Outcome, Skipped, SliceTrack, Verdict
+from augment.core import CounterTrack, Diagnostic, Findings, Outcome, Skipped, SliceTrack, Verdict, text
 from augment.job import aggregates, collectives, timeline
 from augment.job.aggregates import Aggregation
 from augment.job.collectives import Waits, apart, waits
@@ -235,16 +236,26 @@ def answer_of(
         aggregation.join(part.aggregation)
         summaries += part.summaries
         hashes += part.hashes
-    matched = match(summaries)
-    refuted = _refuted(matched, summaries, trusted=trust_clocks)
-    if refuted.any():
-        matched = matched.take(~refuted)
-    clocks, doubts = align(matched, summaries, trusted=trust_clocks)
-    wrong = apart(matched, clocks)
-    if count := int(wrong.sum()) + int(refuted.sum()):
-        why = "collectives without known group in which a rank ends before another begins: not matched; left out"
-        doubts.append(Diagnostic("collectives_apart", count, why))
-        matched = matched.take(~wrong)
+    matched, clocks, doubts = _joined(summaries, trusted=trust_clocks)
+    apart_in_time = recorded_apart(summaries)
+    if strays := [member for member in apart_in_time if not (len(matched) and clocks[member].comparable)]:
+        of_one_time = [*summaries]
+        for member in strays:  # as if they had no collective and no step
+            columns, steps = (
+                dict.fromkeys(table, b"") for table in (summaries[member].columns, summaries[member].steps)
+            )
+            of_one_time[member] = replace(summaries[member], columns=columns, steps=steps, tables={})
+        joined = _joined(of_one_time, trusted=trust_clocks)
+        if len(joined[0]):
+            summaries, (matched, clocks, doubts) = of_one_time, joined
+            why = "recorded at another time than the others: it seems to be of another run"
+            clocks = [replace(clock, refused=why) if member in strays else clock for member, clock in enumerate(clocks)]
+            others = text.listed([summaries[member].name for member in strays])
+            doubts.append(
+                Diagnostic(
+                    "recorded_apart", len(strays), f"traces that seem to be of another run; not compared: {others}"
+                )
+            )
     doubts += _doubts(summaries, matched)
     return Answer(
         summaries,
@@ -256,6 +267,37 @@ def answer_of(
         aggregation,
         hashes,
     )
+
+
+def _joined(summaries: Sequence[RankSummary], *, trusted: bool) -> tuple[Matched, list[Clock], list[Diagnostic]]:
+    """The matched collectives, the clocks by them, and doubts about both."""
+    matched = match(summaries)
+    refuted = _refuted(matched, summaries, trusted=trusted)
+    if refuted.any():
+        matched = matched.take(~refuted)
+    clocks, doubts = align(matched, summaries, trusted=trusted)
+    wrong = apart(matched, clocks)
+    if count := int(wrong.sum()) + int(refuted.sum()):
+        why = "collectives without known group in which a rank ends before another begins: not matched; left out"
+        doubts.append(Diagnostic("collectives_apart", count, why))
+        matched = matched.take(~wrong)
+    return matched, clocks, doubts
+
+
+def recorded_apart(summaries: Sequence[RankSummary]) -> list[int]:
+    """The members whose recordings overlap none of those of more than half of the ranks, which overlap each other in a
+    chain; none where there is no such half."""
+    spans = [(each.first_ns, each.last_ns, member) for member, each in enumerate(summaries)]
+    known = sorted((first, last, member) for first, last, member in spans if first is not None and last is not None)
+    chains: list[list[int]] = []
+    until = 0
+    for first, last, member in known:
+        if not chains or first > until:
+            chains.append([])
+        chains[-1].append(member)
+        until = max(until, last)
+    most = max(chains, key=len, default=[])
+    return [member for member in range(len(summaries)) if member not in most] if 2 * len(most) > len(summaries) else []
 
 
 def _refuted(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool) -> Bools:

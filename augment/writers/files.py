@@ -63,12 +63,15 @@ SERVER_JOB = re.compile(r"(?:projects/[^/]+/)?jobs/[0-9a-z]{1,40}")
 
 LONGEST_STEM = 200  #: bytes; names of 255 are possible, and the longest of outputs has 50 more while it is written
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
+_ONE_OF_JOBS = re.compile(rf".+\.job(?:-\d+)?{re.escape(METRICS_SUFFIX)}")
 _DOT = re.compile(r"\.")
 
 
 def is_of_job(name: str) -> bool:
-    """Whether metrics of this name are of several traces."""
-    return os.path.basename(name).startswith(OF_JOBS)
+    """Whether metrics of this name are of several traces: ``job.metrics.json``; ``NAME.job.metrics.json`` where a
+    folder has several jobs."""
+    base = os.path.basename(name)
+    return base.startswith(OF_JOBS) or _ONE_OF_JOBS.fullmatch(base) is not None
 
 
 def stem(name: str) -> str:

@@ -251,5 +251,5 @@ def test_metrics_of_some_of_the_traces_do_not_stand_for_the_folder(tmp_path: Pat
 
 
 def test_metrics_of_ranks_are_those_of_no_job_and_no_comparison() -> None:
-    names = ("a/job", "job.w1", "roles.job", "b.diff", "a/bigjob")
+    names = ("a/job", "job.w1", "roles.job", "b.diff", "a/bigjob", "b.17.job", "b.job-2")
     assert of_ranks(f"{name}.metrics.json" for name in names) == ["a/bigjob.metrics.json"]

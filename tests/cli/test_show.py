@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,17 @@ def test_a_folder_shows_its_job(tmp_path: Path, augment: Augment) -> None:
     alone = tmp_path / "alone"
     for name in ("a.json", "b.json"):
         write_trace(alone / name, launch(), kernel())
-    assert f"or look at all: augment diagnose {alone}" in augment("show", alone).err
+    assert (
+        f"holds 2 traces that are no job; name one; look at all: augment diagnose {alone};"
+        in augment("show", alone).err
+    )
+    job = tmp_path / "job"
+    for window in ("0", "1"):
+        for rank in ("0", "1"):
+            target = tmp_path / f"windows/iteration_{window}/rank{rank}.json.gz"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(job / f"rank{rank}.pt.trace.json.gz", target)
+    assert "holds 2 jobs, or recordings of one; name one;" in augment("report", tmp_path / "windows").err
 
 
 def test_columns_are_for_people() -> None:

@@ -20,6 +20,7 @@ from augment.job.ranks.summary import summarize
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
+from simulator.options import CollectiveArgs
 
 JOB = JobOptions(ranks=4, steps=4, layers=2, straggler=2, straggler_factor=1.4, seed=11)
 
@@ -48,6 +49,25 @@ def test_the_order_of_the_files_changes_nothing(tmp_path: Path) -> None:
     (first,), (second,) = forward.rows, backward.rows
     assert (first.rank, first.cause) == (second.rank, second.cause)
     assert second.charged_ns == pytest.approx(first.charged_ns, rel=0.01)
+
+
+@pytest.mark.parametrize("recorded", ["full", "no_group", "none"])
+@pytest.mark.parametrize("layers", [4, 5])
+def test_a_trace_of_another_run_changes_nothing(recorded: CollectiveArgs, layers: int, tmp_path: Path) -> None:
+    """Also where its collectives have the numbers of the others'."""
+    options = JobOptions(ranks=4, steps=4, collective_args=recorded)
+    ranks = [path for path, _ in simulate(replace(options, straggler=1), tmp_path / "a")][:3]
+    later = replace(options, seed=7, layers=layers, clock_offset_ns=4 * (300_000_000_000,))
+    stray = [path for path, _ in simulate(later, tmp_path / "b")][3]
+    alone, beside = answered(ranks), answered([*ranks, stray])
+    rows = [
+        [(row.rank, row.cause, row.charged_ns, row.gain_ns) for row in each.verdict.rows] for each in (alone, beside)
+    ]
+    assert rows[0] == rows[1] != []
+    assert beside.verdict.text[:1] == alone.verdict.text[:1]
+    why = "recorded at another time than the others: it seems to be of another run"
+    assert beside.verdict.text[1] == f"Not compared with the others: rank 3 ({why})."
+    assert [each.count for each in beside.diagnostics if each.code == "recorded_apart"] == [1]
 
 
 def test_a_rank_whose_recording_begins_a_step_later_changes_no_gain() -> None:
