@@ -68,7 +68,8 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         if analysis["status"] not in ("skipped", "failed"):
             rows = analysis["rows"]
             title = name.replace("_", " ").capitalize()
-            title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS else title
+            host = name == "steps" and rows and rows[0]["device"] is None
+            title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS and not host else title
             if rows:
                 print_rows(title, rows[:limit] if limit else rows)
             else:

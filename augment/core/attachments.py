@@ -181,7 +181,7 @@ class Reason(Struct, frozen=True):
 #: why one rank is late, and why several are
 _CAUSES: dict[Cause, tuple[str, str]] = {
     "host": ("its host", "their hosts"),
-    "compute": ("its device computes longer", "their devices compute longer"),
+    "compute": ("it computes longer", "they compute longer"),
     "communication": ("its links", "their links"),
     "queued": ("its device stood idle with work queued", "their devices stood idle with work queued"),
     "before_recording": ("work from before its recording", "work from before their recordings"),

@@ -32,7 +32,7 @@ from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names import STEP, starting
+from augment.facts.names import COMPILED, STEP, starting
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_windows import steps
 
@@ -159,6 +159,13 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
         text += f"; {waiting} (the traces of all ranks, in a folder, show which)"
     ns = np.zeros(len(trace.strings)) if lane == NO_INDEX else _spent(trace, lane, outside)
     ns[starting(trace, STEP)] = 0
+    compiled = starting(trace, COMPILED)
+    if (ran := float(ns[compiled].sum())) > NAMED_RATIO * total(outside):
+        text += (
+            f"; {percent(ran / total(outside))} of it is code that torch.compile made, whose loops are no operators "
+            "(torch._inductor.config.cpp.enable_kernel_profile=True records them)"
+        )
+        ns[compiled] = 0
     rows = trace.events.slices_of(Category.USER_ANNOTATION)
     for name in distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
         spans = Spans.of(trace, rows[trace.events.name[rows] == name])
@@ -167,6 +174,8 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
     shares = _shares(trace, ns, total(outside))
     if shares:
         return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"
+    if 2 * ran > total(outside):
+        return text
     unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
     return f"{text}, and {unknown} ({words(trace).stacks} shows it)"
 

@@ -24,8 +24,8 @@ from augment.errors import UsageError, expect_known
 
 # fmt: off
 __all__ = [
-    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "LONG_CALL_NS", "POINT_TO_POINT", "RECV", "REDUCE_SCATTER", "SEND",
-    "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting", "strings_where",
+    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "COMPILED", "LONG_CALL_NS", "POINT_TO_POINT", "RECV", "REDUCE_SCATTER",
+    "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting", "strings_where",
 ]
 # fmt: on
 
@@ -33,6 +33,7 @@ __all__ = [
 
 LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
 STEP = "ProfilerStep"  #: how the names of steps begin
+COMPILED = "## Call CompiledFxGraph"  #: of annotations around what Inductor compiled; its loops on a CPU are no events
 #: calls that ask the driver for memory, or give it back
 CALLS_FOR_MEMORY = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"

@@ -146,6 +146,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     length = (summary.step_column("end") - summary.step_column("start"))[judged]
     has_steps = bool((summary.step_column("number") >= 0).any())
     words = words_of(alone.vendor if alone else "nvidia", "step" if has_steps else "recording", int(length.mean()))
+    words = words._replace(gpu="rank") if summary.is_host_alone else words
     straggling = straggling_rank.of_job(figures, words)
     finding = _finding(straggling_rank.NAME, straggling, words)
     if finding is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import augment
 from answered_jobs import answered, rows
 from traces import write_trace
 
@@ -130,6 +131,54 @@ def test_equal_hosts_are_not_blamed(tmp_path: Path) -> None:
     assert {kind: row.count for kind, row in kinds.items()} == {"AllReduce": STEPS, "Barrier": STEPS}
     assert kinds["AllReduce"].bytes == 4000 * STEPS
     assert kinds["AllReduce"].group_size == RANKS
+
+
+def in_memory(folder: Path, later: int, reduce: bool = True) -> list[Path]:
+    """Two ranks of a server on CPUs. Compiled code without operators and one product, ``later`` µs longer on rank 1,
+    then an all-reduce through memory, by an operator in another, under two names."""
+    events: list[list[dict[str, Any]]] = [[], []]
+    typed = {"Input Dims": [[], [100, 10]], "Input type": ["Scalar", "c10::BFloat16"]}
+    t = 0
+    for step in range(STEPS):
+        done = t + 5000 + later + 300
+        for rank in range(2):
+            reached = t + 5000 + later * rank
+            slices = [("aten::mm", "cpu_op", t + 3000, reached)]
+            if reduce:
+                slices += [(name, "cpu_op", reached, done) for name in ("vllm::all_reduce", *SHARED_MEMORY)]
+            slices.append(("## Call CompiledFxGraph None ##", "user_annotation", t + 10, done + 10))
+            slices.append((f"ProfilerStep#{step}", "user_annotation", t, done + 20))
+            events[rank] += [complete(*each, 1, 50 + rank, **typed) for each in slices]
+        t = done + 20
+    group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}
+    alone = {"pg_name": "9", "pg_desc": "undefined", "ranks": [0]}
+    listed = {"backend": "gloo", "world_size": 2, "pg_config": [group, {**group, "pg_name": "3"}, alone]}
+    return [
+        write_trace(folder / f"rank{rank}.json", *events[rank], distributedInfo={**listed, "rank": rank}, host_name="a")
+        for rank in range(2)
+    ]
+
+
+SHARED_MEMORY = ("sgl-kernel::shm_allreduce", "_C::shm_allreduce")
+
+
+def test_operators_through_shared_memory_are_collectives(tmp_path: Path) -> None:
+    result = answered(in_memory(tmp_path, 2000))
+    (text,) = result.verdict.text
+    assert text.startswith("Rank 1 (host a) delays the other rank by 2.00 ms per step (27 %). Cause: it computes")
+    (row,) = rows(result, "job_collectives")
+    assert (row.kind, row.count, row.group_size, row.bytes) == ("AllReduce", STEPS, 2, 2000 * STEPS)
+    assert row.wait_ns == 2_000_000 * STEPS
+    cells = {(cell.rank, cell.compute_ns, cell.idle_ns) for cell in rows(result, "step_heat")}
+    assert cells == {(0, 5_000_000, 20_000), (1, 7_000_000, 20_000)}
+    assert {row.max_compute_ns for row in rows(result, "load_imbalance")} == {7_000_000}
+    assert "No rank stands out" in answered(in_memory(tmp_path / "equal", 0)).verdict.text[0]
+
+
+def test_compiled_code_of_a_host_is_told(tmp_path: Path) -> None:
+    verdict = augment.augment(in_memory(tmp_path, 0)[0]).verdict.text[0]
+    assert "no thread runs an operator; 99.3 % of it is code that torch.compile made" in verdict
+    assert "not recorded" not in verdict
 
 
 def test_a_device_that_works_has_the_collectives_of_devices_alone(tmp_path: Path) -> None:

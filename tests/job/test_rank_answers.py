@@ -51,7 +51,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "host": {"host_stall_us": 20_000.0, "host_stall_rank": 2},
     "compute": {"straggler": 2},
 }
-REASONS = {"host": "its host", "compute": "its device computes longer"}
+REASONS = {"host": "its host", "compute": "it computes longer"}
 LATE = 2
 LAST = 12  #: collectives at the end of the recording that all ranks have
 POINTS = 0.05

@@ -168,7 +168,7 @@ def of_its_ranks(trace: Trace) -> RankInJob | None:
     ("options", "reason"),
     [
         (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, host_stall_us=20_000.0, host_stall_rank=2), "its host"),
-        (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, straggler=2), "its device computes longer"),
+        (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, straggler=2), "it computes longer"),
     ],
     ids=["host", "compute"],
 )

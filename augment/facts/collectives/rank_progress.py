@@ -6,6 +6,7 @@ The job's critical path uses both.
 from __future__ import annotations
 
 import math
+import re
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -33,7 +34,9 @@ from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import occupants
 from augment.facts.names import (
+    ALL_GATHER,
     CALLS_FOR_MEMORY,
+    COMPILED,
     LONG_CALL_NS,
     OTHER,
     OTHER_CALLS,
@@ -158,13 +161,17 @@ def _host_waited(trace: Trace, moments: Int64s) -> Bools:
 # Collectives that the host does itself, as gloo does: those of a rank without GPU work.
 #
 # PyTorch annotates each on the thread of the backend that does it (``gloo:all_reduce``): it begins when the rank takes
-# it up, and ends when all ranks are done. Its process group is not recorded; it is known where the rank is in one
-# alone.
+# it up, and ends when all ranks are done. So does an operator that exchanges tensors through the memory of the machine
+# (``_C::shm_allreduce`` of vLLM, ``sgl-kernel::shm_allreduce`` of SGLang). The process group is not recorded; it is
+# known where all groups of several ranks are of the same ranks.
 
 
 _BACKENDS = ("gloo:", "mpi:")
-#: operators in which the host does not compute: it hands collectives over, or waits
-_NO_WORK = (*_BACKENDS, "c10d::", "enumerate(DataLoader)", "ProfilerStep")
+_IN_MEMORY = re.compile(r"^[\w-]+::shm_(?:all_?(?:reduce|gather|to_?all)|reduce_?scatter|broadcast|barrier)\w*$")
+#: operators that hand collectives over, or wait for them
+_HANDING_OVER = ("c10d::", "_c10d_functional::")
+#: operators in which the host does not compute
+_NO_WORK = (*_BACKENDS, *_HANDING_OVER, "enumerate(DataLoader)", "ProfilerStep")
 
 
 class HostCollectives(Struct, frozen=True):
@@ -190,7 +197,13 @@ def host_collectives(trace: Trace) -> HostCollectives:
     row = events.slices_of()
     if not len(gpu_work(trace)):
         row = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-        row = row[starting(trace, *_BACKENDS)[events.name[row]]]
+        row = row[(starting(trace, *_BACKENDS) | matching(trace, _IN_MEMORY))[events.name[row]]]
+        inner = np.zeros(len(row), np.bool_)  # the same under a name of the dispatcher and of the library
+        for track in distinct(events.track[row]).tolist():
+            of_track = np.flatnonzero(events.track[row] == track)
+            end = events.end[row[of_track]]
+            inner[of_track[1:]] = end[1:] <= np.maximum.accumulate(end)[:-1]
+        row = row[~inner]
     names = [trace.strings[code].partition(":")[2] for code in events.name[row].tolist()]
     kinds = dict.fromkeys(kind_of(name) for name in names) or {OTHER: None}
     codes = np.array([list(kinds).index(kind_of(name)) for name in names], np.int32)
@@ -200,23 +213,22 @@ def host_collectives(trace: Trace) -> HostCollectives:
     exposed = end - ts
     which, _, computing = intervals.clip(Intervals(ts, end), operators)
     np.subtract.at(exposed, which, computing.end - computing.start)
-    # The process group of the rank where its trace lists no other; else one without a name
+    # The process group of the rank where all that its trace lists are of the same ranks; else one without a name
     info = trace.source.metadata.get("distributedInfo")
     listed = info.get("pg_config") if isinstance(info, dict) else None
-    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
-        only_group = Group()
-    else:
-        name, about, ranks = (listed[0].get(key) for key in ("pg_name", "pg_desc", "ranks"))
-        if not isinstance(ranks, list) or not all(isinstance(rank, int) for rank in ranks):
-            only_group = Group()
-        else:
+    every = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    every = [each for each in every if not isinstance(each.get("ranks"), list) or len(each["ranks"]) > 1] or every
+    only_group = Group()
+    if every and all(each.get("ranks") == every[0].get("ranks") for each in every):
+        name, about, ranks = (every[0].get(key) for key in ("pg_name", "pg_desc", "ranks"))
+        if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
             only_group = Group(str(name or ""), str(about or ""), str(ranks), size=len(ranks))
     return HostCollectives(
         row=row,
         ts=ts,
         end=end,
         kind=Texts(codes, tuple(kinds)),
-        bytes=np.array([_bytes(args) for args in trace.args_of(row)], np.int64),
+        bytes=np.array([*map(_bytes, trace.args_of(row), names)], np.int64),
         step=number[steps(trace).at(ts)],
         exposed_ns=exposed,
         group=only_group,
@@ -225,23 +237,41 @@ def host_collectives(trace: Trace) -> HostCollectives:
 
 @derived
 def host_operators(trace: Trace) -> Intervals:
-    """When any thread of the host runs an operator that neither communicates nor waits: disjoint, ascending."""
-    rows = trace.events.slices_of(Category.CPU_OP)
-    rows = rows[~starting(trace, *_NO_WORK)[trace.events.name[rows]]]
-    return intervals.union(trace.events.ts[rows], trace.events.end[rows])
+    """When any thread of the host runs an operator that neither communicates nor waits, or what Inductor compiled:
+    disjoint, ascending."""
+    events = trace.events
+    rows = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
+    name, is_operator = events.name[rows], events.category[rows] == Category.CPU_OP
+    shared = matching(trace, _IN_MEMORY)
+    waiting = rows[is_operator & (starting(trace, *_HANDING_OVER) | shared)[name]]
+    rows = rows[(is_operator & ~(starting(trace, *_NO_WORK) | shared)[name]) | starting(trace, COMPILED)[name]]
+    parts = []
+    for track in distinct(events.track[rows]).tolist():  # what encloses an operator that waits does not compute then
+        spans = (
+            intervals.union(events.ts[chosen], events.end[chosen])
+            for chosen in (each[events.track[each] == track] for each in (rows, waiting))
+        )
+        parts.append(intervals.subtract(*spans))
+    start, end = (np.concatenate([events.ts[:0], *(part[side] for part in parts)]) for side in (0, 1))
+    return intervals.union(start, end)
 
 
-def _bytes(args: dict[str, Any]) -> int:
-    """The bytes of the tensors in the args of an annotation."""
+def _bytes(args: dict[str, Any], name: str) -> int:
+    """The bytes of the tensors in the args of an annotation; of an operator with ``name``, those of the largest."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list) or not dims or len(dims) != len(types):
         return UNKNOWN
-    total = 0
-    for shape, name in zip(dims, types, strict=True):
-        width = element_bytes(name) if isinstance(name, str) else None
+    sizes = []
+    for shape, kind in zip(dims, types, strict=True):
+        width = element_bytes(kind) if isinstance(kind, str) else None
+        if name.startswith(":") and shape == [] and width is None:
+            continue  # a number, or nothing
         if width is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
             return UNKNOWN
-        total += width * math.prod(shape)
+        sizes.append(width * math.prod(shape))
+    if name.startswith(":") and (not sizes or (kind_of(name) == ALL_GATHER and len(sizes) < 2)):
+        return UNKNOWN  # what is received is not among the tensors
+    total = max(sizes) if name.startswith(":") else sum(sizes)
     return total if 0 <= total < 1 << 63 else UNKNOWN
 
 

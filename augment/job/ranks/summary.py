@@ -167,6 +167,17 @@ class RankSummary(msgspec.Struct):
         """What the rank says of itself; None if no rule was asked."""
         return msgspec.msgpack.decode(zlib.decompress(self.diagnosis), type=OwnDiagnosis) if self.diagnosis else None
 
+    @property
+    def computing_ns(self) -> Int64s:
+        """The computing in each step: of all devices, or of the host where it is alone."""
+        after, before = (self.step_column(SPENT[moment][0]) for moment in ("end", "start"))
+        return after - before if self.is_host_alone else self.step_column("compute_ns")
+
+    @property
+    def is_host_alone(self) -> bool:
+        """Whether its collectives are those that its host does itself, without a device."""
+        return bool(self.streams) and not any(stream.name for stream in self.streams)
+
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
         return np.frombuffer(self.columns[name], np.int64)

@@ -399,7 +399,8 @@ class Judgement:
         reason, ns, gain = self._shared
         waits = ns[self._members]
         sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
-        evidence = verdict_text.shared(reason, waits, self._own_time, len(waits))
+        alone = all(self._summaries[member].is_host_alone for member in self._members.tolist())
+        evidence = verdict_text.shared(reason, waits, self._own_time, len(waits), alone)
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
         ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
         mean, confidence = int(waits.mean()), "high" if sure else "medium"

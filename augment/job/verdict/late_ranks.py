@@ -179,10 +179,11 @@ def lead_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
 def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
     """The rows of each step, ascending."""
     member = np.repeat(np.arange(len(summaries)), [len(summary.step_column("number")) for summary in summaries])
-    number, start, end, compute = (
+    number, start, end = (
         np.concatenate([summary.step_column(name) for summary in summaries]) if summaries else np.empty(0, np.int64)
-        for name in ("number", "start", "end", "compute_ns")
+        for name in ("number", "start", "end")
     )
+    compute = np.concatenate([summary.computing_ns for summary in summaries]) if summaries else np.empty(0, np.int64)
     wall, known = end - start, number != UNKNOWN
     member, number, wall, compute = member[known], number[known], wall[known], compute[known]
     order = np.argsort(number, kind="stable")

@@ -32,6 +32,7 @@ _CHARGED = {
 _LEAST_PART = 0.005  #: of what a rank is charged with: less is not drawn
 _CURED = ("saved", charts.GREEN)
 _LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
+_NO_DEVICE = "No work of a device was recorded, so that nothing is known of computing, waiting and idling."
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
 ON_PATH = {
     "compute_ns": ("computing", charts.BLUE),
@@ -119,7 +120,11 @@ def heat(sidecar: Sidecar) -> Section:
         return Section("Ranks and steps")
     cells = rows[:_MOST_CELLS]
     maps = []
-    for name, title in (("wait_ns", "waits within collectives"), ("compute_ns", "computation"), ("idle_ns", "idle")):
+    computed = any(row["compute_ns"] for row in rows)  # without devices and collectives nothing is known of idle time
+    names = {"wait_ns": "waits within collectives", "compute_ns": "computation"} | (
+        {"idle_ns": "idle"} if computed else {}
+    )
+    for name, title in names.items():
         values = [
             {"rank": row["rank"], "step": row["step"], "value": row[name] / 1e6, "exact": f"{row[name]:,} ns"}
             for row in cells
@@ -137,12 +142,13 @@ def heat(sidecar: Sidecar) -> Section:
             waited += f", of which {time(row['exposed_wait_ns'])} without computing"
             break
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
+    lead = lead if longest["wait_ns"] else "No rank waits within collectives." if computed else _NO_DEVICE
     late = next((row["rank"] for row in sidecar.get("verdict", {}).get("rows", ()) if row["rank"] is not None), None)
     if late is not None and step_count > 1:
         lead += f" The pale row is rank {late}, which waits least: the others wait for it."
     tables = [
         *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=step_count > 1),
-        *table(sidecar, "load_imbalance", "Balance of computation"),
+        *(table(sidecar, "load_imbalance", "Balance of computation") if computed else ()),
         *table(sidecar, "job_step_efficiency", "Where each step went", by="exposed_wait_ns", folded=True),
     ]
     return Section("Ranks and steps", lead, maps, tables)

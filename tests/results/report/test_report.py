@@ -192,6 +192,15 @@ def test_maps_of_one_colour_or_step_are_left_out(steps: int, slowest: int, drawn
     assert [chart.name for chart in section.charts] == drawn
 
 
+def test_of_hosts_alone_no_idle_time_is_drawn() -> None:
+    """Without devices or collectives nothing is known of it."""
+    cell = {"trace": 0, "wait_ns": 0, "compute_ns": 0}
+    rows = [{**cell, "rank": r, "step": s, "idle_ns": 9 + 90 * r} for r in (0, 1) for s in (0, 1)]
+    section = heat({"analyses": {"step_heat": {"rows": rows}, "load_imbalance": {"rows": [{"mean_compute_ns": 0}]}}})
+    assert section.lead.startswith("No work of a device was recorded")
+    assert ([*section.charts], [each.name for each in section.tables]) == ([], ["step_heat"])
+
+
 def test_communication_has_one_colour_in_all_charts(outputs: Path) -> None:
     (areas, *_) = kernels(json.loads(metrics(outputs).read_text())).charts
     leaves = [leaf for leaf in areas.spec["data"][0]["values"] if leaf.get("label")]
