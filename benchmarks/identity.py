@@ -24,9 +24,8 @@ from bench import ROOT, cache
 sys.path.insert(0, str(ROOT))
 
 from augment.batch import spilling
-from augment.batch.convert import convert
+from augment.batch.conversion import Progress, RunPlan, convert
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Progress, RunPlan
 from augment.pipeline.request import Request
 from augment.readers import containers
 

@@ -30,11 +30,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
+from augment.batch.conversion import RunPlan  # noqa: E402
 from augment.batch.execution import executor_of  # noqa: E402
 from augment.batch.inputs import Input  # noqa: E402
 from augment.batch.job_question import compare_ranks  # noqa: E402
 from augment.batch.jobs import Job, Member  # noqa: E402
-from augment.batch.run_plan import RunPlan  # noqa: E402
 from augment.core.threads import keep_freed_memory  # noqa: E402
 from augment.job.ranks.summary import read_summary, summarize  # noqa: E402
 from augment.pipeline import augment  # noqa: E402

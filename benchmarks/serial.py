@@ -120,9 +120,8 @@ class Recorder:
         threading.Thread.run = measured  # type: ignore[method-assign]
 
         def convert() -> None:
-            from augment.batch.convert import convert_or_raise
+            from augment.batch.conversion import Progress, RunPlan, convert_or_raise
             from augment.batch.inputs import Input
-            from augment.batch.run_plan import Progress, RunPlan
             from augment.core.threads import keep_freed_memory
             from augment.pipeline.request import Request
 

@@ -32,7 +32,6 @@ from msgspec import Struct
 
 from augment.core import Category, Findings, Skipped, Trace, Verdict, column
 from augment.core.text import listed, short
-from augment.diagnosis.devices import has_work, words
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
@@ -43,7 +42,7 @@ from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.diagnosis.verdict import named, sentences, verdict
-from augment.diagnosis.wording import advice, answer_text, evidence, title, track_of
+from augment.diagnosis.wording import advice, answer_text, evidence, has_work, title, track_of, words
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
 NAME = "diagnosis"

@@ -58,6 +58,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import Int64s, Places, WorkIndex, combinations, each, intervals, is_among, numbered
 from augment.core import (
     GPU_WORK,
@@ -75,14 +76,10 @@ from augment.core import (
     column,
 )
 from augment.core.text import recording_words
-from augment.facts.gpu.gpu_work import gpu_work, sort_key
 from augment.facts.names import KernelType
-from augment.facts.operators.captured_graphs import graph_work
 from augment.facts.operators.counted_operators import list_kernels
 from augment.facts.operators.operator_calls import Work
-from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.peaks import device_peaks, why_unknown
-from augment.facts.operators.roofline_bounds import Bound, Floats, roofs
+from augment.facts.operators.peaks import Bound, Floats, device_peaks, roofs, why_unknown
 
 NAME = "roofline"
 NEEDS = (GPU_WORK, (Category.CPU_OP,))
@@ -119,7 +116,7 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Hold each operator against its roof."""
-    operators = operator_work(trace)
+    operators = facts.operators.work(trace)
     if not operators.recorded:
         return Skipped(f"no operator has shapes; record with {recording_words(trace.source.metadata).shapes}")
     if not len(operators):
@@ -130,7 +127,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     calls = [(call.operator, str(call.dims), tuple(call.types), call.element_bytes) for call in operators.calls]
     alike = np.array([codes.setdefault(call, len(codes)) for call in calls], np.int64)
     texts = [(operator, shapes) for operator, shapes, *_ in codes]
-    devices = gpu_work(trace).devices
+    devices = facts.gpu.work(trace).devices
     width = len(on_roof.numbers) + 1
     attends = np.array([work.attends for work in operators.works], np.bool_)[operators.kind]
     shortened = on_roof.beyond & attends  # layers that attend to a window have rows of their own
@@ -143,8 +140,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         rows.append(_row(trace, places, *texts[which], is_number, devices[device].rank, devices[device].device))
     rows.sort(
         key=lambda row: (
-            sort_key(row.rank), sort_key(row.device), -(row.lost_ns or 0), -row.time_ns, row.operator, row.shapes,
-            row.number or "",
+            facts.gpu.sort_key(row.rank), facts.gpu.sort_key(row.device), -(row.lost_ns or 0), -row.time_ns,
+            row.operator, row.shapes, row.number or "",
         )
     )  # fmt: skip
     return Findings(rows, list(_annotations(trace)), list(_diagnostics(trace)))
@@ -153,7 +150,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 def _row(
     trace: Trace, places: Places, operator: str, shapes: str, number: str | None, rank: int | None, device: Identity
 ) -> Row:
-    operators, on_roof = operator_work(trace), roofs(trace)
+    operators, on_roof = facts.operators.work(trace), roofs(trace)
     ns = int(on_roof.ns[places].sum())
     kinds = [(operators.works[kind], count) for kind, count in Counter(operators.kind[places].tolist()).items()]
     is_known = not (np.isnan(on_roof.flops[places]) & np.isnan(on_roof.bytes[places])).all()
@@ -195,13 +192,13 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
     for device, peak in device_peaks(trace).items():
         if peak is None:
             yield Diagnostic("no_peak", 1, f"{why_unknown(trace, device)}; so there is no roof")
-    if reasons := graph_work(trace).reasons:
+    if reasons := facts.operators.graphs(trace).reasons:
         why = "; ".join(dict.fromkeys(reasons))
         yield Diagnostic(
             "graph_not_joined", len(reasons), f"launches of graphs whose kernels do not all have operators: {why}"
         )
-    work, lists = gpu_work(trace), list_kernels(trace)
-    unknown = ~is_among(lists.row, operator_work(trace).row)
+    work, lists = facts.gpu.work(trace), list_kernels(trace)
+    unknown = ~is_among(lists.row, facts.operators.work(trace).row)
     ns = int(lists.ns[unknown].sum())
     if ns and ns >= LEAST_UNKNOWN * (work.end - work.ts)[work.type == KernelType.COMPUTATION].sum():
         why = "no shapes are recorded of more than 30 tensors, and types only in names of PyTorch's kernels"
@@ -217,7 +214,7 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
 
 
 def _annotations(trace: Trace) -> Iterator[Annotation]:
-    operators, on_roof, work = operator_work(trace), roofs(trace), gpu_work(trace)
+    operators, on_roof, work = facts.operators.work(trace), roofs(trace), facts.gpu.work(trace)
     moved = np.where(on_roof.beyond, np.nan, on_roof.bytes)
     work_places = np.flatnonzero(operators.owner >= 0)
     owner = operators.owner[work_places]
@@ -263,7 +260,7 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
 
 
 def _track(trace: Trace, under: int, chosen: Places, start: Int64s, end: Int64s) -> SliceTrack:
-    operators, on_roof = operator_work(trace), roofs(trace)
+    operators, on_roof = facts.operators.work(trace), roofs(trace)
     shares = np.rint(100 * on_roof.roof_ns[chosen] / on_roof.ns[chosen]).astype(np.int64)
     kinds, kind = numbered(operators.kind[chosen])  # texts are made once for each distinct call, not for each slice
     calls = [operators.calls[kind] for kind in kinds.tolist()]

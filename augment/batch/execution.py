@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from augment.batch.convert import convert
+from augment.batch.conversion import Progress, Result, RunPlan, convert
 from augment.batch.inputs import Input, sweep
-from augment.batch.run_plan import Progress, Result, RunPlan
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
+    from augment.batch.conversion import Executor
     from augment.batch.job_question import Concluded, Earlier
     from augment.batch.jobs import Job
     from augment.batch.manifest import Manifest
     from augment.batch.remote import Folder, RemoteJob
-    from augment.batch.run_plan import Executor
     from augment.batch.workers import Task, Workers
     from augment.job.answer import Answer
 
@@ -90,7 +89,7 @@ class Run:
         outputs = self._plan.outputs
         if isinstance(outputs, str):
             return outputs == "all"
-        from augment.batch.peek import identify
+        from augment.batch.inputs import identify
 
         rank = result.rank if result else identify(item.path).rank
         return rank is not None and any(rank in some for some in outputs)

@@ -21,11 +21,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
-from augment.batch.convert import result_of, sha256_of
-from augment.batch.inputs import Input
+from augment.batch.conversion import (
+    Conclusion,
+    Executor,
+    File,
+    Outputs,
+    Question,
+    Result,
+    T,
+    Tracks,
+    result_of,
+    sha256_of,
+)
+from augment.batch.inputs import FileIdentity, Input
 from augment.batch.jobs import Job, Member, group, pipelines
-from augment.batch.peek import FileIdentity
-from augment.batch.run_plan import Conclusion, Executor, File, Outputs, Question, Result, T, Tracks
 from augment.errors import AugmentError
 from augment.writers.files import METRICS_SUFFIX
 

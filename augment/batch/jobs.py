@@ -20,8 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
-from augment.batch.inputs import Input
-from augment.batch.peek import FileIdentity, identify
+from augment.batch.inputs import FileIdentity, Input, identify
 from augment.facts.names import Rules, place_of_role, role_of
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem

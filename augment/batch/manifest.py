@@ -19,9 +19,9 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from augment.batch import job_question, locations
+from augment.batch.conversion import File, Result, RunPlan
 from augment.batch.inputs import Input
 from augment.batch.job_question import Earlier
-from augment.batch.run_plan import File, Result, RunPlan
 from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
 from augment.version import __version__

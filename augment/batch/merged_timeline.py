@@ -25,11 +25,10 @@ from msgspec.structs import replace
 from augment.arrays import Int64s, looked_up
 from augment.batch import locations
 from augment.batch import memory_limit as memory
-from augment.batch.convert import kept_tracks
+from augment.batch.conversion import Executor, Report, RunPlan, kept_tracks
 from augment.batch.inputs import Input
 from augment.batch.job_question import alone, jobs_of, rules_of, summary_of
 from augment.batch.jobs import Job, Member, group, pipelines
-from augment.batch.run_plan import Executor, Report, RunPlan
 from augment.batch.timeline_contents import (
     EVER,
     JOB,
@@ -45,7 +44,7 @@ from augment.core import Diagnostic, Trace
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 
 if TYPE_CHECKING:
-    from augment.batch.run_plan import Result
+    from augment.batch.conversion import Result
     from augment.core import Annotation, CounterTrack, RankInJob, SliceTrack
     from augment.job.answer import Answer
     from augment.job.matching.clocks import Clock

@@ -17,13 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
-from augment.batch.convert import delivered, result_of
-from augment.batch.inputs import Input
+from augment.batch.conversion import File, Progress, Result, RunPlan, delivered, result_of
+from augment.batch.inputs import Input, identify
 from augment.batch.job_question import COMPARISON, Concluded, drawn_at_first, job_digest, jobs_of, summary_of
 from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
-from augment.batch.peek import identify
-from augment.batch.run_plan import File, Progress, Result, RunPlan
 from augment.core.attachment_kinds import RANK
 from augment.errors import AugmentError, InputError
 from augment.readers.attachments import Evidence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from augment.batch.run_plan import BROWSER_TEXT_BYTES
+from augment.batch.conversion import BROWSER_TEXT_BYTES
 from augment.core.text import ranges_text
 from augment.errors import UsageError
 from augment.writers.perfetto.several import FirstView

@@ -20,9 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from augment.batch.convert import convert, failure
+from augment.batch.conversion import Progress, Result, RunPlan, convert, failure
 from augment.batch.inputs import Input, sweep
-from augment.batch.run_plan import Progress, Result, RunPlan
 from augment.core.threads import keep_freed_memory
 from augment.errors import OutputError, UsageError
 

@@ -115,8 +115,8 @@ def command(
     The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
     differences on its timeline; STEM.diff.metrics.json is the whole comparison. With several TESTs no file is written.
     """
+    from augment.batch.inputs import identify
     from augment.batch.memory_limit import bounded, expect_possible
-    from augment.batch.peek import identify
     from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.terminal import bar, emit, say
     from augment.compare import diff

@@ -18,7 +18,7 @@ from augment.cli.options import debug
 def command(schema: bool, as_json: bool) -> None:
     """List analyses with their options, the rules of the diagnosis, readers and writers."""
     from augment.cli.terminal import emit
-    from augment.pipeline.registries import everything
+    from augment.pipeline.request import everything
 
     if schema:
         from augment.analyses import ANALYSES

@@ -68,9 +68,9 @@ def write_timeline(
         AugmentError: there are several jobs, none of its ranks can be read, or ``out`` is no timeline's name.
     """
     from augment.batch import locations
+    from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
     from augment.batch.memory_limit import expect_possible
     from augment.batch.merged_timeline import default_output, merge, only_job
-    from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
     from augment.cli.terminal import bar, complain, emit, say
 
     expect_possible(memory)

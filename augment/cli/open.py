@@ -13,6 +13,8 @@ import click
 from augment.cli.options import TRACE, debug, moment
 
 if TYPE_CHECKING:
+    from augment.batch.conversion import Report
+    from augment.batch.inputs import Input
     from augment.viewer.preparing import Prepared
     from augment.viewer.server import TraceServer
 
@@ -118,18 +120,15 @@ def _of_folder(
     Raises:
         AugmentError: it holds no trace, or ranks of several jobs.
     """
-    from augment.batch.inputs import choose_inputs, no_trace
+    from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
+    from augment.batch.inputs import choose_inputs, has_events, no_trace
     from augment.batch.merged_timeline import default_output, merge, only_job
-    from augment.batch.peek import has_events
-    from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
     from augment.cli.merge import say_merged
     from augment.errors import InputError
     from augment.writers.perfetto import SUFFIX
 
     inputs = [item for item in choose_inputs([folder], None).inputs if has_events(item.path)]
     if rank is not None:
-        from augment.batch.of_rank import trace_of
-
         return trace_of(folder, inputs, rank, scratch, stage)
     if not inputs:
         written = sorted(map(str, Path(folder).glob(f"*{SUFFIX}")))
@@ -151,6 +150,55 @@ def _of_folder(
     say_merged(merge(job, timeline, RunPlan(timeline_bytes=None if whole else BROWSER_TEXT_BYTES), stage), say)
     say(f"merged the ranks in {folder} into a temporary folder; augment run --merge keeps what it makes")
     return timeline
+
+
+def trace_of(folder: str, inputs: list[Input], rank: int, scratch: Path, report: Report) -> str:
+    """The path of the augmented trace of a rank, made on demand with what its job tells; of its trace if no run has
+    written into the folder.
+
+    Args:
+        folder: with the outputs of a run, or with traces.
+        inputs: the traces in the folder.
+        rank: of the only job there.
+        scratch: where the trace is written if none is there.
+        report: called with the current activity.
+
+    Raises:
+        AugmentError: there is no such rank, or there are several; its trace cannot be read.
+    """
+    from augment.batch.conversion import Progress, RunPlan, convert_or_raise
+    from augment.batch.inputs import Input, of_ranks
+    from augment.batch.job_question import COMPARISON, alone, draw, jobs_of, summary_of
+    from augment.batch.manifest import results_in
+    from augment.errors import InputError
+
+    known = {result.path: result for result in results_in(folder)}
+    results = [result for result in known.values() if result.rank == rank]
+    paths = [result.path for result in results] or [item.path for item in of_ranks(inputs, [range(rank, rank + 1)])]
+    if len(paths) != 1:
+        raise InputError(
+            folder, f"holds {len(paths)} traces of rank {rank}" + "".join(f"; {path}" for path in paths[:2])
+        )
+    if not results:
+        return paths[0]
+    if there := next(filter(os.path.exists, results[0].traces), ""):
+        return there
+    members = [Input(path, folder, named=False) for path in known]
+    job = next(job for job in jobs_of(members, known) if any(member.input.path == paths[0] for member in job.members))
+    with_summaries = ((member, summary_of(known[member.input.path], COMPARISON)) for member in job.members)
+    summaries = [(member, path) for member, path in with_summaries if path]
+    plan = RunPlan(question=COMPARISON)
+    item = Input(paths[0], str(scratch), named=True)
+    written = convert_or_raise(item, plan, Progress(stage=report))
+    if len(summaries) > 1:
+        report("what the job tells")
+        conclusion = COMPARISON.conclude(job, summaries, plan.request, alone)
+        place = next(place for place, (member, _) in enumerate(summaries) if member.input.path == item.path)
+        if tracks := conclusion.tracks[place]:
+            written = draw(item, written, tracks(), conclusion.digest)
+    if not written.traces:
+        raise InputError(item.path, written.message)
+    return written.traces[0]
 
 
 def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:

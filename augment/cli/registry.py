@@ -17,6 +17,7 @@ GROUPS = {
     "Compare runs": ("diff", "check", "history"),
     "More": ("serve", "work", "list"),
 }
+_ELSEWHERE = {"work": ("serve", "work")}  #: commands in the module of another, and their names there
 ALIASES = ("merge",)  #: earlier names, which the help leaves out
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 _LIKE_A_PATH = re.compile(r"[/\\.*?]")
@@ -25,7 +26,8 @@ DEFAULT = "diagnose"  #: what is done with a file or folder that no command prec
 
 def command_named(name: str) -> click.Command:
     """The command of this name, one of :data:`COMMANDS`."""
-    command: click.Command = import_module(f"augment.cli.{name}").command
+    module, attribute = _ELSEWHERE.get(name, (name, "command"))
+    command: click.Command = getattr(import_module(f"augment.cli.{module}"), attribute)
     return command
 
 

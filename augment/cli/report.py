@@ -113,7 +113,7 @@ def _document(
     from augment.cli.show import analysed, analysed_folder, in_folder
     from augment.history.store import is_store
     from augment.pipeline.request import Request
-    from augment.results.report.subject import document_of, document_of_metrics, trend_of
+    from augment.results.report.page import document_of, document_of_metrics, trend_of
     from augment.results.sidecars import read_sidecar
     from augment.writers.files import DIFF_METRICS_SUFFIX
 

@@ -28,9 +28,9 @@ from augment.cli.options import (
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
+    from augment.batch.conversion import Outputs, Question, Result, RunPlan
     from augment.batch.inputs import ChosenInputs, Input
     from augment.batch.job_question import Concluded
-    from augment.batch.run_plan import Outputs, Question, Result, RunPlan
     from augment.cli.terminal import Bar
     from augment.pipeline.request import Request
 
@@ -167,9 +167,9 @@ def command(
     """
     from msgspec.structs import replace
 
+    from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
     from augment.batch.inputs import choose_inputs, of_ranks, share
     from augment.batch.locations import protocol
-    from augment.batch.run_plan import BROWSER_TEXT_BYTES, RunPlan
     from augment.cli.merge import TIMELINE_SUFFIXES, merge_there, write_timeline
     from augment.core.threads import keep_freed_memory, processors
 
@@ -239,9 +239,8 @@ class _Command:
 
     def all(self) -> int:
         """Convert, print the results, and return the exit code."""
-        from augment.batch.convert import failure
+        from augment.batch.conversion import Progress, Result, failure
         from augment.batch.execution import Run
-        from augment.batch.run_plan import Progress, Result
         from augment.cli.terminal import bar
 
         for name, error in self._chosen.refused:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.batch import locations
+from augment.batch.conversion import Result
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Result
 from augment.cli.table_output import source_line, verdict_lines
 from augment.core.text import counted, device_label, exact_time, ranges_text, share, time
 from augment.results.sidecars import in_job, in_steady_steps

@@ -86,8 +86,7 @@ def files_of(path: str) -> list[str]:
 def metrics_of(folder: str) -> list[str]:
     """The metrics below ``folder`` that stand for its traces, those of a job first, not of comparisons; none, where a
     trace there has none and no job's tell of all: then its traces are to be analysed. Both are said."""
-    from augment.batch.inputs import choose_inputs
-    from augment.batch.peek import has_events
+    from augment.batch.inputs import choose_inputs, has_events
     from augment.cli.terminal import complain
     from augment.core.text import counted
     from augment.results.report.health import metrics_among

@@ -41,3 +41,4 @@ class Served(click.Command):
 
 
 command = Served("serve", short_help="Serve augmentation over gRPC.")
+work = Served("work", short_help="Do the jobs of servers that share a catalog.")

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, run_starts
 from augment.core import Annotation, Ends, Flows, InstantTrack, SliceTrack, Texts, Trace
 from augment.core.annotations import CUT_OFF
 from augment.core.text import percent, time
-from augment.diagnosis.devices import words as words_of_trace
 from augment.diagnosis.judging import longest, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import ends_early
@@ -21,8 +21,7 @@ from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.verdict import headline
 from augment.diagnosis.wording import advice, evidence, heading, title, track_of
-from augment.facts.critical.handovers import main_track
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.diagnosis.wording import words as words_of_trace
 
 TRACK = "Diagnosis"
 MOST_SLICES = 32  #: of one finding; the longest
@@ -199,7 +198,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         arrows=[tuple(arrow) for arrow in arrows.tolist()],
     )
     # A mark where the GPU's events end in a recording that ends before its last work does; none if it has no such event
-    work, end_of_work = gpu_work(trace), list[Annotation]()
+    work, end_of_work = facts.gpu.work(trace), list[Annotation]()
     if len(work) and (trace.partial is not None or ends_early(trace)):
         why = "the recording ended before the work did" if trace.partial is None else "the file is cut off"
         text = Texts(np.zeros(1, np.int32), [f"{words_of_trace(trace).gpu} events end here: {why}"])
@@ -236,8 +235,8 @@ def drawn_alone(trace: Trace, analysis: str, sentences: tuple[str, str]) -> list
 
 
 def _under(trace: Trace) -> int:
-    main = main_track(trace)
-    streams = gpu_work(trace).streams
+    main = facts.critical.main_track(trace)
+    streams = facts.gpu.work(trace).streams
     return streams[0].track if main == NO_INDEX and streams else max(main, 0)
 
 

@@ -10,6 +10,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import (
     NO_INDEX,
     Bools,
@@ -28,9 +29,6 @@ from augment.arrays import (
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.judging import idle_ns, measure, rows_in_steps, within_steps
 from augment.diagnosis.rule import Spans
-from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host import innermost, operators_around
 from augment.facts.names import matching
 from augment.facts.waits.dependencies import DependencyKind
 from augment.facts.waits.sync_dependencies import freeing_calls
@@ -41,11 +39,11 @@ def waiting_calls(trace: Trace) -> EventRows:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures; and without those that, without steps, waited for its last
     work, behind which nothing comes. Calls that give memory back have a rule of their own."""
-    graph = critical_graph(trace)
+    graph = facts.critical.graph(trace)
     calls = distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
     calls = calls[~is_among(calls, freeing_calls(trace))]
-    launch = gpu_work(trace).launch
+    launch = facts.gpu.work(trace).launch
     launch = launch[launch != NO_INDEX]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone
         calls = calls[trace.events.ts[calls] + trace.events.dur[calls] > trace.events.ts[launch].min()]
@@ -73,7 +71,7 @@ def at_first_calls(trace: Trace, rows: EventRows) -> Bools:
     operator is called again afterwards; a call within a call of the same name is not another one."""
     events = trace.events
     operators = events.slices_of(Category.CPU_OP)
-    around = innermost(trace, rows, (Category.CPU_OP,))
+    around = facts.host.innermost(trace, rows, (Category.CPU_OP,))
     names = events.name[operators]
     first, last = np.full((2, len(trace.strings)), -1)
     first[names[::-1]], last[names] = operators[::-1], operators
@@ -102,10 +100,10 @@ class LaunchingOperators(Struct, frozen=True):
 @derived(until="diagnosis")
 def launching_operators(trace: Trace) -> LaunchingOperators:
     """The operators, beside what is usual."""
-    work, events = gpu_work(trace), trace.events
+    work, events = facts.gpu.work(trace), trace.events
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
-    operator = operators_around(trace, work.launch[place])
+    operator = facts.host.operators_around(trace, work.launch[place])
     place, operator = place[operator >= 0], operator[operator >= 0]
     kernel = events.name[work.row[place]]
     first = np.full(len(trace.strings), -1, np.int64)
@@ -140,7 +138,7 @@ def loading_launches(trace: Trace) -> EventRows:
     its kernel in the recording, and never for a tenth of that in one of a kernel that was launched before, which a
     shared device or a host that gets no CPU would hold up, too. Or the driver
     says that it loads."""
-    work, events = gpu_work(trace), trace.events
+    work, events = facts.gpu.work(trace), trace.events
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
@@ -151,7 +149,7 @@ def loading_launches(trace: Trace) -> EventRows:
     far = int(idle[first].max(initial=0)) >= 10 * known
     loads = events.slices_of(Category.OVERHEAD)
     loads = loads[matching(trace, _LOADS)[events.name[loads]]]
-    loading = is_among(calls, innermost(trace, loads, LAUNCHES)) & (idle > LEAST_NS)
+    loading = is_among(calls, facts.host.innermost(trace, loads, LAUNCHES)) & (idle > LEAST_NS)
     return distinct(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)])
 
 
@@ -177,14 +175,14 @@ def cold_start(trace: Trace) -> ColdStart | None:
     loads = loading_launches(trace)
     if measure(trace).count > 1 or int(idle_ns(trace, Spans.of(trace, loads)).max(initial=0)) < CONTEXT_NS:
         loads = loads[:0]  # later steps tell, or it is no module
-    rows = distinct(np.append(rows, loads[~is_among(operators_around(trace, loads), rows)]))
+    rows = distinct(np.append(rows, loads[~is_among(facts.host.operators_around(trace, loads), rows)]))
     which, parts = within_steps(trace, events.ts[rows], events.ts[rows] + events.dur[rows])
     spans, whole = Spans(parts.start, parts.end, rows[which]), union(parts.start, parts.end)
     pause = Spans(whole.start, whole.end, np.full(len(whole.start), NO_INDEX, np.int64))
     most = 2 * int(idle_ns(trace, pause).sum()) > measure(trace).length_ns * measure(trace).count
     if most and (context != NO_INDEX or len(loads) or _chance(launching_operators(trace)) < MOST_CHANCE):
         return ColdStart(spans, context)
-    few = 0 < len(gpu_work(trace)) < FEW_PIECES
+    few = 0 < len(facts.gpu.work(trace)) < FEW_PIECES
     return ColdStart(spans, context) if context != NO_INDEX and few else None
 
 
@@ -203,7 +201,7 @@ def _chance(operators: LaunchingOperators) -> float:
 def _context_creation(trace: Trace) -> int:
     """The row of the longest call of the runtime that returns before anything is launched or runs on a device, and
     takes as long as only the device's context does; -1 if there is none."""
-    work, events = gpu_work(trace), trace.events
+    work, events = facts.gpu.work(trace), trace.events
     launch = work.launch[work.launch != NO_INDEX]
     if not len(launch):
         return NO_INDEX

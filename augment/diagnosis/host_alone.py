@@ -23,11 +23,11 @@ from augment.arrays import (
 )
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.diagnosis.devices import known_slices, words
 from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.standstills import WHOLE
+from augment.diagnosis.wording import known_slices, words
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times

@@ -43,10 +43,7 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
-from augment.facts.critical import BoundBy, Cut, host_kinds, joined, main_track, without_waits
-from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host import host_segments, outermost
+from augment.facts import critical, gpu, host
 from augment.facts.names import (
     CALLS_FOR_MEMORY,
     LONG_CALL_NS,
@@ -72,7 +69,7 @@ class Cause(Struct, frozen=True):
     """What holds the host up: the slices, the cut that takes them out of the steady steps, and what that saves."""
 
     spans: Spans
-    cut: Cut
+    cut: critical.Cut
     saved_ns: int  #: per step
     inferred: bool = False  #: most of the slices only surround what holds the host up
 
@@ -109,7 +106,9 @@ def allocating(trace: Trace) -> Cause | None:
     if not len(rows):
         return None
     spans = Spans.of(trace, rows)
-    cut = joined([host_cut(trace, trace.events.track[rows], spans.start, spans.end), without_waits(trace, rows)])
+    cut = critical.joined(
+        [host_cut(trace, trace.events.track[rows], spans.start, spans.end), critical.without_waits(trace, rows)]
+    )
     return Cause(spans, cut, saved_a_step(trace, cut))
 
 
@@ -123,9 +122,11 @@ def calling(trace: Trace) -> Cause | None:
 def stalling(trace: Trace) -> Cause | None:
     """Long stretches of the launching threads that are no launching, and long handovers between them."""
     spans, (handed, edges) = _stretches(trace), _long_handovers(trace)
-    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace)).astype(np.int32)
     which, parts = within_steps(trace, handed.start, handed.end)
-    cut = joined([host_cut(trace, track, spans.start, spans.end), Cut(edges[which], parts.end - parts.start)])
+    cut = critical.joined(
+        [host_cut(trace, track, spans.start, spans.end), critical.Cut(edges[which], parts.end - parts.start)]
+    )
     whole = Spans(*(np.append(getattr(spans, name), getattr(handed, name)) for name in Spans.__struct_fields__))
     if not len(within_steps(trace, whole.start, whole.end)[0]):
         return None
@@ -139,7 +140,7 @@ def starving(trace: Trace) -> Cause | None:
     spans = standstills(trace)
     if not len(spans):
         return None
-    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace)).astype(np.int32)
     return _of_spans(trace, spans, track)
 
 
@@ -150,7 +151,7 @@ def collecting(trace: Trace) -> Cause | None:
     if not len(rows):
         return None
     track = trace.events.track[rows]
-    track = np.where(np.isin(track, critical_graph(trace).lane), track, main_track(trace)).astype(np.int32)
+    track = np.where(np.isin(track, critical.graph(trace).lane), track, critical.main_track(trace)).astype(np.int32)
     return _of_spans(trace, Spans.of(trace, rows), track)
 
 
@@ -189,10 +190,10 @@ CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compili
 def profiler_slices(trace: Trace) -> EventRows:
     """The rows of the profiler's own work, not the driver's, that holds up the threads that launch: on them, or, of a
     thread that is not known (0), while devices idle and these threads begin, end and await nothing."""
-    events, segments = trace.events, host_segments(trace)
+    events, segments = trace.events, host.host_segments(trace)
     rows = events.slices_of(Category.OVERHEAD)
     rows = rows[~matching(trace, DRIVERS_OWN)[events.name[rows]]]
-    lanes = distinct(critical_graph(trace).lane)
+    lanes = distinct(critical.graph(trace).lane)
     lanes = lanes[lanes >= 0]
     there = np.isin(events.track[rows], lanes)
     spans = Spans.of(trace, rows)
@@ -213,7 +214,7 @@ def owned_times(trace: Trace) -> dict[int, Intervals]:
     known = [cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None]
     columns = ([getattr(spans, name) for spans in known] for name in Spans.__struct_fields__)
     spans = Spans(*(np.concatenate([np.empty(0, np.int64), *parts]) for parts in columns))
-    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace))
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace))
     return {lane: union(spans.start[places], spans.end[places]) for lane, places in each(track, len(trace.tracks))}
 
 
@@ -238,7 +239,7 @@ def single_calls(trace: Trace) -> EventRows:
     rows = rows[~is_among(rows, waiting_calls(trace)) & ~is_among(rows, standstills(trace).row)]
     memory = matching(trace, CALLS_FOR_MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
-    rows = rows[outermost(trace, rows, LAUNCHES) == rows]
+    rows = rows[host.outermost(trace, rows, LAUNCHES) == rows]
     rows = _of_no_cold_start(trace, rows)
     chosen: EventRows = rows[
         idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
@@ -278,7 +279,11 @@ def _stretches(trace: Trace) -> Spans:
     """The long stretches of the launching threads, also of many frames of Python, and all within operators that launch
     a kernel for the first time and take long for it, which in a cold start have a rule of their own; of other threads
     than the main one only those in a slice."""
-    segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
+    segments, lanes, main = (
+        host.host_segments(trace),
+        distinct(critical.graph(trace).lane),
+        critical.main_track(trace),
+    )
     spans = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace)))
     others = union(spans.start, spans.end)
     parts = [(np.empty(0, np.int64),) * 3]
@@ -308,7 +313,7 @@ def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: EventRows) -> Span
     """The long stretches in which a thread is in no operator or call, but in one short frame of Python after the other;
     the rows are the shortest frames that hold most of a stretch. Without stacks each would be one segment."""
     events = trace.events
-    chosen = np.append(host_kinds(trace, row) == BoundBy.OUTSIDE_OPERATORS, False)
+    chosen = np.append(critical.host_kinds(trace, row) == critical.BoundBy.OUTSIDE_OPERATORS, False)
     outside = where(ts, chosen)
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
     long = outside.end - outside.start >= LONG_NS
@@ -345,7 +350,7 @@ def _quiet_operators(trace: Trace, lane: int, known: Intervals) -> Spans:
 def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:
     """Whether one piece of GPU work runs from before each stretch until just before its end: the host waits for it in a
     call that profilers do not record, as PyTorch's allocator does before it gives memory back."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     places = np.flatnonzero(work.end - work.ts >= (end - start).min(initial=RETURN_NS))
     places = places[np.argsort(work.end[places], kind="stable")]
     ts, ends = work.ts[places], work.end[places]
@@ -366,7 +371,11 @@ def _mostly(times: Intervals, start: Int64s, end: Int64s) -> Bools:
 def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
     """The times in which neither the main thread nor one that works for it does anything for long, until one of them
     goes on; the rows are what the main thread is in. And the edges of the graph that are so long."""
-    graph, segments, main = critical_graph(trace), host_segments(trace), main_track(trace)
+    graph, segments, main = (
+        critical.graph(trace),
+        host.host_segments(trace),
+        critical.main_track(trace),
+    )
     edges = np.flatnonzero((graph.kind == DependencyKind.HANDOVER) & (graph.weight >= LONG_NS))
     into = graph.lane[graph.target[edges]] == main
     edges = edges[into | (graph.lane[graph.source[edges]] == main)]
@@ -382,8 +391,8 @@ def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
 
 def _other_work(trace: Trace, row: EventRows) -> Bools:
     """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
-    kind = host_kinds(trace, row)
-    other: Bools = (kind == BoundBy.CPU_OPERATOR) | (kind == BoundBy.OUTSIDE_OPERATORS)
+    kind = critical.host_kinds(trace, row)
+    other: Bools = (kind == critical.BoundBy.CPU_OPERATOR) | (kind == critical.BoundBy.OUTSIDE_OPERATORS)
     named = compiles(trace) | starting(trace, *_COMMUNICATION)
     other &= ~((row >= 0) & named[trace.events.name[row]])
     return other

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment import facts
 from augment.arrays import (
     NO_INDEX,
     Bools,
@@ -42,7 +43,6 @@ from augment.facts.critical.what_if import (
     taken_work_ns,
     without_host_time,
 )
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import STEP, KernelType, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
@@ -54,8 +54,6 @@ from augment.facts.steps.step_windows import (
     steps,
     windows_of,
 )
-from augment.facts.waits.gap_causes import GapCategory
-from augment.facts.waits.sync_dependencies import sync_calls
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
@@ -112,7 +110,7 @@ def measure(trace: Trace) -> Measure:
     windows = recorded_windows(trace)
     real = len(steps(trace)) > 0
     lead_in, tail, host_from = 0, 0, int(windows.begin.min(initial=0))
-    if real and trace.partial is None and not is_served(trace) and len(windows) and len(gpu_work(trace)):
+    if real and trace.partial is None and not is_served(trace) and len(windows) and len(facts.gpu.work(trace)):
         until = _recorded_until(trace, windows)
         if until < windows.finish[-1]:
             shorter = windows_of(trace, windows.number, windows.begin, np.append(windows.finish[:-1], until))
@@ -121,7 +119,7 @@ def measure(trace: Trace) -> Measure:
         lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
         start = windows.start[:1]
-        work, events = gpu_work(trace), trace.events
+        work, events = facts.gpu.work(trace), trace.events
         first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
         returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
         first_returned = np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
@@ -222,7 +220,7 @@ def host_cut(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
 def work_in_steps(trace: Trace) -> Bools:
     """Whether each piece of ``gpu_work`` was launched in a steady step."""
     if measure(trace).unit == "recording":
-        return np.ones(len(gpu_work(trace)), np.bool_)
+        return np.ones(len(facts.gpu.work(trace)), np.bool_)
     inside: Bools = step_of_work(trace, measure(trace).windows) >= 0
     return inside
 
@@ -254,12 +252,12 @@ def saved_a_step(trace: Trace, cut: Cut) -> int:
     ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no shorter
     than what the host takes for them."""
     saved, whole = saved_ns(trace, cut), measure(trace)
-    if has_pauses(trace) or (whole.unit == "recording" and len(gpu_work(trace))):
+    if has_pauses(trace) or (whole.unit == "recording" and len(facts.gpu.work(trace))):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + taken_work_ns(trace, cut))
     elif whole.unit == "step":
         finish, start = int(whole.windows.finish[-1]), int(whole.windows.start[0])
-        calls = sync_calls(trace).row
+        calls = facts.waits.syncs(trace).row
         ts, end = trace.events.ts[calls], trace.events.ts[calls] + trace.events.dur[calls]
         held = ((ts < start) & (end > start - HELD_NS)).any()  # it waited for work before the steps
         host, devices = finish - (start if held else int(whole.windows.begin[0])), whole.length_ns * whole.count
@@ -296,10 +294,12 @@ def saved_unwaited(trace: Trace, cut: Cut) -> int:
     """As :func:`saved_ahead`, where ``cut`` ends waits of the host: a delay remains of each wait for it. Where ranks
     communicate, no more than the idle time that the host explains: collectives that this rank begins earlier end no
     earlier unless all others begin them earlier, too."""
-    waits = [(idle.end - idle.start)[idle.category == GapCategory.HOST_WAIT] for idle in idle_in_steps(trace)]
+    waits = [
+        (idle.end - idle.start)[idle.category == facts.waits.GapCategory.HOST_WAIT] for idle in idle_in_steps(trace)
+    ]
     remaining = max((int(np.minimum(wait, delay_ns(trace)).sum()) for wait in waits), default=0)
     saved = saved_ahead(trace, cut)
-    if (gpu_work(trace).type == KernelType.COMMUNICATION).any():
+    if (facts.gpu.work(trace).type == KernelType.COMMUNICATION).any():
         saved = min(saved, _explained_idle_ns(trace) // measure(trace).count)
     return max(saved - remaining // measure(trace).count, 0)
 
@@ -308,7 +308,7 @@ def saved_unwaited(trace: Trace, cut: Cut) -> int:
 def delay_ns(trace: Trace) -> int:
     """What a device takes between two kernels of which the second is queued, ns, and what remains of any wait for the
     host: the median of such gaps, or :data:`USUAL_DELAY_NS` where there are too few."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     later = np.flatnonzero(work.launch != NO_INDEX)
     later = later[~np.isin(later, [stream.start for stream in work.streams])]
     gap = work.ts[later] - work.end[later - 1]
@@ -328,18 +328,18 @@ def saved_by_host(trace: Trace, cut: Cut) -> int:
 def idle_in_steps(trace: Trace) -> list[StepIdle]:
     """The idle time of each device in the steady steps, in the order of ``gpu_work(trace).devices``."""
     windows = measure(trace).windows
-    return [step_idle(trace, place, windows) for place in range(len(gpu_work(trace).devices))]
+    return [step_idle(trace, place, windows) for place in range(len(facts.gpu.work(trace).devices))]
 
 
 @derived
 def late_beginnings(trace: Trace) -> list[Intervals]:
     """For each device, idle time in the steady steps that nothing in the file explains although work was queued: it
     ends with the first work of a stream, long after the call that launched this work had returned."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     launch = work.launch[[stream.start for stream in work.streams]]
     late = []
     for idle in idle_in_steps(trace):
-        chosen = np.isin(idle.launch, launch[launch != NO_INDEX]) & (idle.category == GapCategory.OTHER)
+        chosen = np.isin(idle.launch, launch[launch != NO_INDEX]) & (idle.category == facts.waits.GapCategory.OTHER)
         late.append(Intervals(idle.start[chosen], idle.end[chosen]))
     return late
 
@@ -350,7 +350,7 @@ def late_starts(trace: Trace) -> list[Intervals]:
     in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
     queued, no recorded device worked meanwhile, the call launched no graph, and the stream was not told to wait.
     Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
-    work, events = gpu_work(trace), trace.events
+    work, events = facts.gpu.work(trace), trace.events
     first = work.launch[[stream.start for stream in work.streams]]
     known = np.flatnonzero(work.launch != NO_INDEX)
     calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
@@ -362,7 +362,11 @@ def late_starts(trace: Trace) -> list[Intervals]:
     busy = union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in idle_in_steps(trace):
-        chosen = (idle.category == GapCategory.OTHER) & (idle.launch != NO_INDEX) & ~np.isin(idle.launch, excused)
+        chosen = (
+            (idle.category == facts.waits.GapCategory.OTHER)
+            & (idle.launch != NO_INDEX)
+            & ~np.isin(idle.launch, excused)
+        )
         start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
         held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
         held &= np.equal(*touched(start, np.maximum(start, end), busy))
@@ -381,13 +385,13 @@ def confidence_in(trace: Trace, saved_ns: int) -> Confidence:
 @derived
 def _explained_idle_ns(trace: Trace) -> int:
     """Idle time in the steady steps of the device that has most of it, but for ``other``, ns."""
-    explained = (GapCategory.HOST_WAIT, GapCategory.KERNEL_WAIT)
+    explained = (facts.waits.GapCategory.HOST_WAIT, facts.waits.GapCategory.KERNEL_WAIT)
     return max((each.time_of(*explained) for each in idle_in_steps(trace)), default=0)
 
 
 def idle_ns(trace: Trace, spans: Spans) -> Int64s:
     """The time in each of ``spans`` in which no device works, ns."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     which, _, parts = clip(Intervals(spans.start, spans.end), union(work.ts, np.maximum(work.end, work.ts)))
     idle: Int64s = spans.end - spans.start - sums(which, parts.end - parts.start, len(spans))
     return idle
@@ -396,7 +400,7 @@ def idle_ns(trace: Trace, spans: Spans) -> Int64s:
 def beside_ns(trace: Trace, among: Bools) -> Int64s:
     """For each piece of GPU work that is ``among`` some, how long of its time others of these run on its device, ns; 0
     for the rest."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     beside = np.zeros(len(work), np.int64)
     for device in work.devices:
         places = work.by_time[device.places]

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.core import RankInJob, Stage, Trace, derived
-from augment.diagnosis.devices import words
 from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
@@ -26,6 +25,7 @@ from augment.diagnosis.rule import (
     severity_of,
 )
 from augment.diagnosis.rules import RULES, Rule, partial_recording
+from augment.diagnosis.wording import words
 from augment.facts.critical.what_if import Cut, joined, saved_ns
 from augment.facts.gpu.device_activity import type_coverage
 from augment.facts.source.cut_mark import is_period

@@ -6,16 +6,13 @@ import re
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import NO_INDEX, Bools, EventRows, Intervals, WorkIndex, ordered, total, union
 from augment.core import Trace, derived
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure
-from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.gpu.launched_work import before_recording
 from augment.facts.names import strings_where
-from augment.facts.source.cut_mark import lacks_causes
-from augment.facts.waits.gap_causes import launch_end
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
@@ -29,7 +26,7 @@ def is_doubtful(trace: Trace) -> bool:
     """Whether so much is missing, or of the start of the process, that no cause is more than possible."""
     lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace) or held_up(trace) is not None
     cold = cold_start(trace) is not None
-    return lost or cold or trace.partial is not None or lacks_causes(trace.source.metadata)
+    return lost or cold or trace.partial is not None or facts.source.lacks_causes(trace.source.metadata)
 
 
 @derived
@@ -47,11 +44,11 @@ def held_up(trace: Trace) -> Intervals | None:
     """When a device begins launched work late, if it does so again and again, not only at first: then no earlier work
     is missing, but something that is not in the file holds it up, such as another process. Where all work begins late,
     clocks may differ."""
-    work, device = gpu_work(trace), late_device(trace)
+    work, device = facts.gpu.work(trace), late_device(trace)
     late_ns = [total(each) for each in late_starts(trace)]
     least = max(MOST_LATE * measure(trace).length_ns * measure(trace).count, 1)
     if device is None and late_ns and max(late_ns) >= least:
-        lag = (work.ts - launch_end(trace, np.arange(len(work), dtype=WorkIndex)))[work.launch != NO_INDEX]
+        lag = (work.ts - facts.waits.launch_end(trace, np.arange(len(work), dtype=WorkIndex)))[work.launch != NO_INDEX]
         device = late_ns.index(max(late_ns)) if lag.min() < HELD_NS else None
     if device is None:
         return None
@@ -65,9 +62,9 @@ def held_up(trace: Trace) -> Intervals | None:
 def lost_ratio(trace: Trace) -> float:
     """The share of the kernels launched outside of captures that are not in the recording; 0 without GPU work."""
     calls = kernel_launches(trace)
-    if not len(gpu_work(trace)) or not len(calls):
+    if not len(facts.gpu.work(trace)) or not len(calls):
         return 0.0
-    return float(np.mean(~np.isin(calls, gpu_work(trace).launch)))
+    return float(np.mean(~np.isin(calls, facts.gpu.work(trace).launch)))
 
 
 def ends_early(trace: Trace) -> bool:
@@ -76,7 +73,7 @@ def ends_early(trace: Trace) -> bool:
     Kernels are recorded when they have run, and a profiler that stops does not wait for the device.
     """
     calls, events = kernel_launches(trace), trace.events
-    present = np.isin(calls, gpu_work(trace).launch)
+    present = np.isin(calls, facts.gpu.work(trace).launch)
     moments = events.ts[calls]
     return bool(present.any() and (~present).any() and moments[~present].min() >= moments[present].max())
 
@@ -84,18 +81,18 @@ def ends_early(trace: Trace) -> bool:
 def is_excerpt(trace: Trace) -> bool:
     """Whether there is GPU work, but less than of any run that can be judged: neither because it was lost, nor because
     a graph's capture only writes launches down."""
-    launching = strings_where(trace, _KERNEL.match).take(trace.events.name[launches(trace).row])
-    return 0 < len(gpu_work(trace)) < LEAST_PIECES and int(np.count_nonzero(launching)) < LEAST_PIECES
+    launching = strings_where(trace, _KERNEL.match).take(trace.events.name[facts.gpu.calls(trace).row])
+    return 0 < len(facts.gpu.work(trace)) < LEAST_PIECES and int(np.count_nonzero(launching)) < LEAST_PIECES
 
 
 def unlaunched_ratio(trace: Trace) -> float:
     """The share of the GPU's work without a launch, apart from what was launched before the recording."""
-    return share_of_work(trace, (gpu_work(trace).launch == NO_INDEX) & ~before_recording(trace))
+    return share_of_work(trace, (facts.gpu.work(trace).launch == NO_INDEX) & ~facts.gpu.before_recording(trace))
 
 
 def share_of_work(trace: Trace, chosen: Bools) -> float:
     """The share of the time of the GPU's work that the ``chosen`` pieces have, a mask over ``gpu_work``."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     dur = (work.end - work.ts).clip(0)
     return float(dur[chosen].sum() / max(int(dur.sum()), 1))
 
@@ -103,7 +100,7 @@ def share_of_work(trace: Trace, chosen: Bools) -> float:
 @derived(until="diagnosis")
 def kernel_launches(trace: Trace) -> EventRows:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
-    rows = ordered(launches(trace).row)
+    rows = ordered(facts.gpu.calls(trace).row)
     named: Bools = strings_where(trace, _KERNEL.match)
     rows = rows[named.take(trace.events.name[rows])]
     spans = captures(trace)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import Places, median
 from augment.core import GraphCapture, Trace
 from augment.core.text import counted, percent, time
 from augment.diagnosis.judging import measure
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import KernelType
-from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.roofline_bounds import roofs
-from augment.facts.operators.served_steps import ServedSteps, served_steps
 from augment.facts.operators.step_time_parts import largest_names
 
 LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
@@ -49,9 +46,9 @@ def unknown_bandwidth(trace: Trace) -> str:
     return f"Its use of the memory's rate (MBU) is not known: {why}." if why else ""
 
 
-def _phases(trace: Trace) -> tuple[ServedSteps, dict[str, Places]] | None:
+def _phases(trace: Trace) -> tuple[facts.operators.ServedSteps, dict[str, Places]] | None:
     """The steps of the first device, and the steady ones of each phase, the main one first."""
-    if not (served := served_steps(trace)):
+    if not (served := facts.operators.served_steps(trace)):
         return None
     steps = served[0]
     steady = np.flatnonzero(np.isin(steps.windows.begin, measure(trace).windows.begin))
@@ -60,7 +57,7 @@ def _phases(trace: Trace) -> tuple[ServedSteps, dict[str, Places]] | None:
     return None if not by_phase or set(by_phase) == {"step"} else (steps, by_phase)
 
 
-def _phase(steps: ServedSteps, phase: str, places: Places, whole: int, lead_in_ns: int) -> str:
+def _phase(steps: facts.operators.ServedSteps, phase: str, places: Places, whole: int, lead_in_ns: int) -> str:
     """What the steps of a phase do, in the median. Tokens a second are an upper bound if the time before the first
     work, which is left out, is not short."""
     batches = [steps.batches[place] for place in places.tolist()]
@@ -93,7 +90,7 @@ def _phase(steps: ServedSteps, phase: str, places: Places, whole: int, lead_in_n
     return text + f", {most}{rate:,.0f} tokens/s"
 
 
-def _unknown_bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
+def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places: Places) -> str:
     if steps.lacking:
         return steps.lacking
     covered = median(steps.covered_ratio[places])
@@ -104,16 +101,16 @@ def _unknown_bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
     )
 
 
-def _bandwidth(trace: Trace, steps: ServedSteps, places: Places) -> str:
+def _bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places: Places) -> str:
     """How much of the memory's rate the phase uses."""
     used, covered = percent(median(steps.mbu_ratio[places])), percent(median(steps.covered_ratio[places]))
     known = f"bytes are known of {covered} of the busy time"
     return f". It uses at least {used} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
 
 
-def _unknown(trace: Trace, steps: ServedSteps) -> str:
+def _unknown(trace: Trace, steps: facts.operators.ServedSteps) -> str:
     """The kernels without a formula that take most of the device's time, if that is a good part of it."""
-    work, operators, on_roof = gpu_work(trace), operator_work(trace), roofs(trace)
+    work, operators, on_roof = facts.gpu.work(trace), facts.operators.work(trace), facts.operators.bounds(trace)
     device = work.devices[steps.device]
     owner = operators.owner[device.start : device.stop]
     computes = work.type[device.start : device.stop] == KernelType.COMPUTATION
@@ -165,8 +162,8 @@ def option_of(cause: str, engine: str) -> str:
     return _OPTIONS[cause].get(engine, _OPTIONS[cause][""])
 
 
-def steady_steps(trace: Trace) -> tuple[ServedSteps, Places] | None:
+def steady_steps(trace: Trace) -> tuple[facts.operators.ServedSteps, Places] | None:
     """The engine's steps on the first device, and the places of the steady ones; None without an engine."""
-    if not (served := served_steps(trace)):
+    if not (served := facts.operators.served_steps(trace)):
         return None
     return served[0], np.flatnonzero(np.isin(served[0].windows.begin, measure(trace).windows.begin))

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import (
     NO_INDEX,
     Bools,
@@ -26,10 +27,6 @@ from augment.core.text import LONGEST_NAME, short
 from augment.diagnosis.first_calls import at_first_calls, cold_operators, waiting_calls
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
-from augment.facts.critical import BoundBy, host_kinds, main_track
-from augment.facts.critical.critical_graph import critical_graph
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, innermost
 from augment.facts.host.occupancy import host_segments, occupants
 from augment.facts.names import STEP, matching
 
@@ -61,7 +58,7 @@ def standstills(trace: Trace) -> Spans:
     first call.
     If there is enough of it, stretches in other operators and outside of operators count, too.
     """
-    parts = [_long_stretches(trace, lane) for lane in distinct(critical_graph(trace).lane).tolist() if lane >= 0]
+    parts = [_long_stretches(trace, lane) for lane in distinct(facts.critical.graph(trace).lane).tolist() if lane >= 0]
     columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
     spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, EventRow))
     chosen = np.unique(within_steps(trace, spans.start, spans.end)[0])
@@ -70,13 +67,13 @@ def standstills(trace: Trace) -> Spans:
     row = spans.row[chosen]
     known = np.maximum(row, 0)
     calls = matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (trace.events.category[known] != Category.CPU_OP)
-    cold = is_among(innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
+    cold = is_among(facts.host.innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
     other: Bools = calls | cold | is_among(known, waiting_calls(trace))
     other |= at_first_calls(trace, known)
     first_or_other = other & (row >= 0)
     spans = _at(spans, chosen[~first_or_other])
     certain = _evident(trace, spans.row)
-    operator = innermost(trace, spans.row[certain], (Category.CPU_OP,))
+    operator = facts.host.innermost(trace, spans.row[certain], (Category.CPU_OP,))
     names = trace.events.name[np.where(operator < 0, spans.row[certain], operator)]
     often = np.bincount(names, minlength=1)
     windows = measure(trace).windows
@@ -95,9 +92,16 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     """The long stretches of a thread whose name usually takes far less; all outside of operators have one name."""
     segments, part = host_segments(trace), host_segments(trace).of(lane)
     ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
-    took, kind = np.diff(ts), host_kinds(trace, row)
-    row = np.where(kind == BoundBy.OUTSIDE_OPERATORS, NO_INDEX, row)
-    whole = is_any(kind, (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)) & (took > 0)
+    took, kind = np.diff(ts), facts.critical.host_kinds(trace, row)
+    row = np.where(kind == facts.critical.BoundBy.OUTSIDE_OPERATORS, NO_INDEX, row)
+    whole = is_any(
+        kind,
+        (
+            facts.critical.BoundBy.CPU_OPERATOR,
+            facts.critical.BoundBy.RUNTIME_CALL,
+            facts.critical.BoundBy.OUTSIDE_OPERATORS,
+        ),
+    ) & (took > 0)
     if not (whole & (took >= STILL_NS)).any():
         return Spans.of(trace, row[:0])
     of_name = np.where(row < 0, len(trace.strings), trace.events.name[row])
@@ -112,7 +116,7 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     thread = np.full(len(chosen), lane, np.int32)
     in_calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread).all_ns
     spans = _at(spans, np.flatnonzero(2 * in_calls < spans.end - spans.start))  # which waits, or does something
-    waits = elsewhere(trace, lane, spans.start, spans.end, spans.row) | (lane != main_track(trace))
+    waits = elsewhere(trace, lane, spans.start, spans.end, spans.row) | (lane != facts.critical.main_track(trace))
     return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
 
 
@@ -134,8 +138,8 @@ def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: EventRow
 
 def _evident(trace: Trace, row: EventRows) -> Int64s:
     """The places of stretches in launches, in operators that launch, and in views."""
-    launching = distinct(gpu_work(trace).launch)
-    operators = distinct(innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
+    launching = distinct(facts.gpu.work(trace).launch)
+    operators = distinct(facts.host.innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
     known = np.maximum(row, 0)
     views = matching(trace, _VIEWS)[trace.events.name[known]]
     evident: Int64s = np.flatnonzero((row >= 0) & (is_among(row, launching) | is_among(row, operators) | views))
@@ -145,7 +149,7 @@ def _evident(trace: Trace, row: EventRows) -> Int64s:
 def system_calls(trace: Trace, spans: Spans) -> Counter[str]:
     """The time, ns, of each call of the operating system that took most of a stretch, on the thread of the stretch;
     empty where none were recorded."""
-    thread = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    thread = np.where(spans.row >= 0, trace.events.track[spans.row], facts.critical.main_track(trace)).astype(np.int32)
     calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread)
     spent: Counter[str] = Counter()
     for name, ns in zip(calls.name.tolist(), calls.ns.tolist(), strict=True):
@@ -173,7 +177,7 @@ def _shown(name: str) -> str:
 def frame_around(trace: Trace, rows: EventRows, ns: Int64s) -> str:
     """The name of the innermost frame, annotation or operator that holds most of the time of stretches of ``ns``, each
     directly in one of ``rows``; empty if nothing does but what holds almost everything, such as a step."""
-    events, stacks = trace.events, call_stacks(trace)
+    events, stacks = trace.events, facts.host.stacks(trace)
     inside = np.flatnonzero(rows >= 0)
     place = stacks.place_of[rows[inside]]
     pairs = []  # a stretch, and what is around it

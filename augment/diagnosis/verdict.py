@@ -9,10 +9,10 @@ from typing import get_args
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.diagnosis.devices import words
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.judging import (
@@ -31,15 +31,8 @@ from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
 from augment.diagnosis.rules import eager_decodes, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
-from augment.diagnosis.wording import heading, title
-from augment.facts.critical import Cut, joined, main_track
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.occupancy import host_segments
+from augment.diagnosis.wording import heading, title, words
 from augment.facts.names import STEP, starting
-from augment.facts.source.cut_mark import lacks_causes
-from augment.facts.steps.step_windows import recorded_windows
-from augment.facts.waits.gap_causes import GapCategory
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
@@ -90,7 +83,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     made = [_of_finding(say, each) for each in said]
     if trace.partial is None or not measure(trace).is_empty:
         # What the devices did, or the host where it is alone
-        alone = not type_coverage(trace) or not len(measure(trace).windows)
+        alone = not facts.gpu.coverage(trace) or not len(measure(trace).windows)
         if not alone and (served := served_sentence(trace)):
             made.append(Sentence(served, is_state=True))
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
@@ -99,7 +92,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     possible: list[Sentence] = []
     if few and _possible(result):
         likeliest = _possible(result)[0]
-        pieces = counted(len(gpu_work(trace)), "piece")
+        pieces = counted(len(facts.gpu.work(trace)), "piece")
         text = f"Only {pieces} of {say.gpu} work, so this is merely possible: {title(say, likeliest)}."
         made.append(Sentence(text, (likeliest.rule,)))
     elif trace.partial is not None and measure(trace).is_empty:
@@ -133,7 +126,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     """What the named findings would save together, and what comes next, as far as that is known."""
     saving = [each for each in chosen if each.found.saved_ns]
     known = [each for each in saving if each.found.cut is not None]
-    cut = joined([each.found.cut for each in known if each.found.cut is not None])
+    cut = facts.critical.joined([each.found.cut for each in known if each.found.cut is not None])
     saved, rules = saved_a_step(trace, cut), tuple(each.rule for each in chosen)
     overlapping = "These savings overlap; do not add them."
     made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
@@ -150,7 +143,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     return [*made, *(_next(trace, result, known, cut) if known and len(known) == len(saving) else [])]
 
 
-def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: Cut) -> list[Sentence]:
+def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: facts.critical.Cut) -> list[Sentence]:
     """What would limit the run once ``cut`` has taken out what is ``fixed``: the finding that saves most then, or else
     what decides most of a step, if that is news and much of it remains."""
     say, saved = words(trace), saved_a_step(trace, cut)
@@ -158,7 +151,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
     most, largest = 0, None
     for each in result.findings[:COMPARED]:
         if each.rule not in done and each.found.confidence != "low" and each.found.cut is not None:
-            gain = saved_a_step(trace, joined([cut, each.found.cut])) - saved
+            gain = saved_a_step(trace, facts.critical.joined([cut, each.found.cut])) - saved
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and measure(trace).ratio(most) >= WARNING_RATIO:
         saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
@@ -169,7 +162,11 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: C
         return []
     then = decided_in_steps(trace, cut)[1]
     decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))
-    if decides in {each.limit for each in fixed} or 2 * getattr(then, decides) < then.ns or not type_coverage(trace):
+    if (
+        decides in {each.limit for each in fixed}
+        or 2 * getattr(then, decides) < then.ns
+        or not facts.gpu.coverage(trace)
+    ):
         return []
     share = percent(getattr(then, decides) / then.ns)
     rest = {name: getattr(then, limit) / then.ns for limit, name in _RESTS.items() if limit != decides}
@@ -202,14 +199,14 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     say = words(trace)
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     possible = _possible(result)
-    if lacks_causes(trace.source.metadata):
+    if facts.source.lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told
     parts = [("Possible", each) for each in possible[:1]]
     if sure:
         parts = [("No serious problem. The largest minor one", sure[0]), *parts]
     elif possible:
         parts = [("No cause is certain. The likeliest", possible[0])]
-    if parts or not type_coverage(trace):  # nearly all rules are about the device
+    if parts or not facts.gpu.coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
     text = f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}"
     return [Sentence(text, is_nothing=True)]
@@ -217,7 +214,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
 
 def _longest_kernel(trace: Trace) -> str:
     """What to look at if the devices are the limit: the kernel that takes most of their time."""
-    work, inside = gpu_work(trace), work_in_steps(trace)
+    work, inside = facts.gpu.work(trace), work_in_steps(trace)
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
     if 2 * spent.sum() < measure(trace).length_ns * measure(trace).count:
         return ""
@@ -239,15 +236,17 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     for category, what in _UNEXPLAINED.items():
         spent = sum(each.time_of(category) for each in idle)
-        if category == GapCategory.OTHER:
+        if category == facts.waits.GapCategory.OTHER:
             if any(each.found.first for each in result.findings):
                 continue  # what is missing is said
             spent -= sum(map(total, late_beginnings(trace)))
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
         # what a cure saves is time that waited for the host, or work: no rule explains idle time for other reasons
-        if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == GapCategory.OTHER):
-            lines = "" if stacks or category == GapCategory.OTHER else f" ({words(trace).stacks} adds lines)"
-            if category == GapCategory.OTHER:
+        if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == facts.waits.GapCategory.OTHER):
+            lines = (
+                "" if stacks or category == facts.waits.GapCategory.OTHER else f" ({words(trace).stacks} adds lines)"
+            )
+            if category == facts.waits.GapCategory.OTHER:
                 what += unknown_reason(trace)
             gpu = words(trace).gpu
             text = f"No rule explains most of the {percent(ratio)} in which the {gpu} {what}"
@@ -260,7 +259,7 @@ def unknown_reason(trace: Trace) -> str:
     did meanwhile, if most of the time is alike."""
     parts = []
     for idle in idle_in_steps(trace):
-        chosen = idle.category == GapCategory.OTHER
+        chosen = idle.category == facts.waits.GapCategory.OTHER
         parts.append((idle.start[chosen], idle.end[chosen], idle.launch[chosen]))
     start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
     length = end - start
@@ -273,7 +272,7 @@ def unknown_reason(trace: Trace) -> str:
         text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
     gaps = Intervals(start, end)
-    lane, segments = main_track(trace), host_segments(trace)
+    lane, segments = facts.critical.main_track(trace), facts.host.host_segments(trace)
     if lane == NO_INDEX:
         name, share = "", 0.0
     else:
@@ -298,7 +297,7 @@ def _annotated(trace: Trace, gaps: Intervals) -> str:
     """The shortest annotation that holds most of the ``gaps``, but for steps; empty if none does."""
     events, best, shortest = trace.events, "", np.inf
     rows = events.slices_of(Category.USER_ANNOTATION)
-    rows = rows[(events.track[rows] == main_track(trace)) & ~starting(trace, STEP)[events.name[rows]]]
+    rows = rows[(events.track[rows] == facts.critical.main_track(trace)) & ~starting(trace, STEP)[events.name[rows]]]
     longest = np.bincount(events.name[rows], events.dur[rows], len(trace.strings))
     for name in np.argsort(-longest, kind="stable")[: min(MOST_ANNOTATIONS, np.count_nonzero(longest))].tolist():
         chosen = rows[events.name[rows] == name]
@@ -310,14 +309,14 @@ def _annotated(trace: Trace, gaps: Intervals) -> str:
 
 
 _UNEXPLAINED = {
-    GapCategory.HOST_WAIT: "waits for the host",
-    GapCategory.OTHER: "idles for other reasons",
+    facts.waits.GapCategory.HOST_WAIT: "waits for the host",
+    facts.waits.GapCategory.OTHER: "idles for other reasons",
 }
 
 
 def busy(trace: Trace) -> str:
     """What the devices did in the steps, as shares: ``The GPU is busy 93 % of …``. There is GPU work."""
-    windows, devices = measure(trace).windows, type_coverage(trace)
+    windows, devices = measure(trace).windows, facts.gpu.coverage(trace)
     span = int((windows.end - windows.start).sum()) * len(devices)
     parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE, _HELD), 0)
     for device, idle in zip(devices, idle_in_steps(trace), strict=True):
@@ -330,7 +329,7 @@ def busy(trace: Trace) -> str:
         parts[_LATE] = sum(map(total, late_beginnings(trace)))
     else:
         parts[_HELD] = total(held)
-    parts[_IDLE[GapCategory.OTHER]] -= parts[_LATE] + parts[_HELD]
+    parts[_IDLE[facts.waits.GapCategory.OTHER]] -= parts[_LATE] + parts[_HELD]
     return busy_text(words(trace), len(devices), span, parts, _length(trace), _notes(trace))
 
 
@@ -366,7 +365,7 @@ def _left_out(trace: Trace) -> str:
     whole, least = measure(trace), TOLD_RATIO * measure(trace).length_ns
     whose = "its first" if whole.unit == "recording" else "the step's first"
     before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
-    windows, events, work = recorded_windows(trace), trace.events, gpu_work(trace)
+    windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
     calls = events.slices_of(*LAUNCHES)
     if before and len(windows) and len(calls):
         start, end = max(int(windows.begin[0]), int(events.ts[0])), int(windows.start[0])
@@ -408,9 +407,9 @@ def _notes(trace: Trace) -> str:
 
 
 _PARTS = {
-    "computing": (COMPUTATION, 0),
-    "exposed communication": (COMMUNICATION, COMPUTATION),
-    "exposed copies": (MEMORY, COMPUTATION | COMMUNICATION),
+    "computing": (facts.gpu.COMPUTATION, 0),
+    "exposed communication": (facts.gpu.COMMUNICATION, facts.gpu.COMPUTATION),
+    "exposed copies": (facts.gpu.MEMORY, facts.gpu.COMPUTATION | facts.gpu.COMMUNICATION),
 }
 #: the same, and idle time, by the columns of a step that have them
 PART_COLUMNS = {
@@ -422,9 +421,9 @@ PART_COLUMNS = {
     "other_wait_ns": "for other reasons",
 }
 _IDLE = {
-    GapCategory.HOST_WAIT: "waiting for the host",
-    GapCategory.KERNEL_WAIT: "between kernels",
-    GapCategory.OTHER: "for other reasons",
+    facts.waits.GapCategory.HOST_WAIT: "waiting for the host",
+    facts.waits.GapCategory.KERNEL_WAIT: "between kernels",
+    facts.waits.GapCategory.OTHER: "for other reasons",
 }
 _LATE = "before the first work of a stream"
 _HELD = "held up although work was queued"

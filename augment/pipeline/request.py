@@ -6,6 +6,8 @@ A new option of a run needs a field here and the place where a user sets it: an 
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -217,3 +219,34 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
         peaks=(*peaks_of(spec.peak_values), *spec.peaks),
         region=spec.region,
     )
+
+
+def everything() -> dict[str, list[dict[str, Any]]]:
+    """What can be requested, as plain data: the registries of analyses, rules of the diagnosis, readers and writers."""
+    from augment.analyses import ANALYSES, options_of
+    from augment.core.findings import columns_of
+    from augment.diagnosis.rules import RULES
+    from augment.readers import READERS
+    from augment.writers import WRITERS
+
+    return {
+        "analyses": [
+            {
+                "name": analysis.NAME,
+                "about": _sentence(analysis),
+                "options": options_of(analysis),
+                "columns": [{"name": c.name, "doc": c.doc, "unit": c.unit} for c in columns_of(analysis.Row)],
+            }
+            for analysis in ANALYSES
+        ],
+        "rules": [{"name": rule.NAME, "about": _sentence(rule)} for rule in RULES],
+        "readers": [{"name": reader.NAME, "about": _sentence(reader)} for reader in READERS],
+        "writers": [{"name": writer.NAME, "about": _sentence(writer), "suffix": writer.SUFFIX} for writer in WRITERS],
+    }
+
+
+def _sentence(member: object) -> str:
+    """The first sentence of a docstring."""
+    paragraph = " ".join((inspect.getdoc(member) or "").split("\n\n")[0].split())
+    match = re.match(r".*?[.?!](?=\s|$)", paragraph)
+    return match.group() if match else paragraph

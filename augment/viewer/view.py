@@ -15,15 +15,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from augment import facts
 from augment.arrays import EventRows
 from augment.core import COMPLETE, LAUNCHES, Category, Trace
 from augment.core.annotations import CUT_OFF
 from augment.core.text import words_of
-from augment.diagnosis.devices import vendor
+from augment.diagnosis.wording import vendor
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
-from augment.facts.memory.memory_events import DeviceMemory, memory_events
-from augment.facts.steps.step_windows import is_served, step_of_work, step_windows
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
@@ -143,7 +142,7 @@ def _pins(trace: Trace) -> Iterator[str]:
     devices = busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
     yield "Steps"
-    if is_served(trace):
+    if facts.steps.is_served(trace):
         yield "Inference steps"
     for end in ends[:_DEVICES]:
         yield _STATE + end
@@ -155,7 +154,7 @@ def _pins(trace: Trace) -> Iterator[str]:
     busiest = busiest_stream(trace)
     if busiest is not None:
         yield f"Queue Length stream {_escaped(busiest.stream)}({'|'.join(ends)}){_UNIT}"
-    for memory in memory_events(trace):
+    for memory in facts.memory.devices(trace):
         if _matters(trace, memory):
             end = f" device {_escaped(memory.device)}" if len(devices) > 1 and memory.on_stream else ""
             yield f"Memory allocated{_escaped(memory.label)}{end}{_UNIT}"
@@ -178,7 +177,7 @@ def _kernels(trace: Trace) -> str:
     return name if sum(known == name for known, _ in names) == 1 else ""
 
 
-def _matters(trace: Trace, memory: DeviceMemory) -> bool:
+def _matters(trace: Trace, memory: facts.memory.DeviceMemory) -> bool:
     """Whether the maximum is large enough to pin the counter: a share of the device's memory."""
     greatest = int(memory.allocated[memory.peak]) if len(memory.allocated) else 0
     for properties in trace.source.metadata.get("deviceProperties") or ():
@@ -219,12 +218,12 @@ def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
     Without steps, the window is the period with nine tenths of the slices, if it is shorter than three quarters of the
     recording.
     """
-    windows = step_windows(trace)
+    windows = facts.steps.windows(trace)
     real = np.flatnonzero((windows.end - windows.begin > 2 * _INSIDE_NS) & (windows.number >= 0))
     if len(real):
         size = (windows.end - windows.start)[real]  # leaves out empty steps
         real = real[size >= np.median(size) / 2] if size.any() else real
-        launching = np.isin(real, step_of_work(trace, windows))
+        launching = np.isin(real, facts.steps.step_of_work(trace, windows))
         real = real[launching] if launching.any() else real
         middle = real[len(real) // 2]
         start, end = int(windows.begin[middle]), int(windows.end[middle])

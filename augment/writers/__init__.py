@@ -11,13 +11,14 @@ from typing import Protocol
 
 from augment.core import AugmentedTrace, Diagnostic
 from augment.errors import UsageError, expect_known, unabridged
-from augment.writers import bundle, chrome, flamegraph, gpu_slices, metrics, perfetto
+from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
 from augment.writers.seams import Described, Written
 
 
 class Writer(Protocol):
-    """The interface of a module in this folder. The module's docstring says what it keeps of the source."""
+    """The interface of a module in this folder, or of a class there that is a format. Its docstring says what it keeps
+    of the source."""
 
     NAME: str
     SUFFIX: str  #: the ending after the STEM of the input's name
@@ -27,7 +28,7 @@ class Writer(Protocol):
         ``under`` these of the source."""
 
 
-WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle, gpu_slices, flamegraph)
+WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle, perfetto.GpuSlices, perfetto.Flamegraph)
 DEFAULT = perfetto.NAME  #: the default format of outputs: the best view in the Perfetto UI
 
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window
 from augment.core.findings import columns_of
 from augment.core.text import words_of
-from augment.diagnosis.devices import vendor
+from augment.diagnosis.wording import vendor
 from augment.facts.steps.step_windows import step_numbers
 from augment.version import __version__
 from augment.writers.files import METRICS_SUFFIX, TOLD, copy_bytes, replacing

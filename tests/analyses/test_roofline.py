@@ -13,7 +13,7 @@ from augment.analyses import cupti_counters, roofline
 from augment.core.annotations import CounterTrack, SliceTrack
 from augment.core.findings import Skipped
 from augment.core.trace import Category, Trace, Track
-from augment.facts.operators.roofline_bounds import union_ns
+from augment.facts.operators.peaks import union_ns
 from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, call, launched_kernel, op, rows_of, shaped, slices_of, trace_of

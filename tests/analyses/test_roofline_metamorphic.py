@@ -12,7 +12,7 @@ import augment
 from augment.analyses import roofline
 from augment.core.attachments import Tables
 from augment.core.trace import Trace
-from augment.facts.operators import roofline_bounds
+from augment.facts.operators import peaks
 from augment.facts.operators.peaks import NUMBERS, device_peaks
 from metamorphic import Document, differences, load, real_trace, save, stretched
 from simulator import JobOptions, simulate
@@ -62,7 +62,7 @@ def test_times_and_peaks_stretched_together_change_no_bound(
 ) -> None:
     before = rows(read(document, tmp_path))
     assert {row.bound for row in before} >= {"compute", "memory"}
-    monkeypatch.setattr(roofline_bounds, "SHORT_NS", roofline_bounds.SHORT_NS * FACTOR)
+    monkeypatch.setattr(peaks, "SHORT_NS", peaks.SHORT_NS * FACTOR)
     after = rows(with_rates(read(stretched(document, FACTOR), tmp_path), 1 / FACTOR, 1 / FACTOR))
 
     def expected(column: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ from augment.analyses import model_flops, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row, sentence
 from augment.core.findings import Skipped
 from augment.core.trace import Trace
-from augment.facts.operators.roofline_bounds import roofs
+from augment.facts.operators.peaks import roofs
 from augment.facts.steps.step_windows import step_windows
 from tables import Event, annotation, call, copy, kernel, op, rows_of, shaped, slices_of
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from augment.batch import locations, manifest
+from augment.batch.conversion import Conclusion, Executor, Question, RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
 from augment.batch.jobs import Job, Member
-from augment.batch.run_plan import Conclusion, Executor, Question, RunPlan
 from augment.core.findings import AugmentedTrace
 from augment.pipeline.request import Request
 

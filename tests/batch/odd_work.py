@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from augment.batch.conversion import Result
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Result
 from augment.errors import InputError
 
 

@@ -14,8 +14,8 @@ from running import Ended, contents, environment, start
 from test_job_tracks import batch
 
 from augment.batch import execution as running_batch
+from augment.batch.conversion import RunPlan
 from augment.batch.inputs import Input
-from augment.batch.run_plan import RunPlan
 from augment.batch.workers import work_through
 from augment.errors import OutputError, UsageError
 from simulator import JobOptions, simulate

@@ -18,10 +18,10 @@ from odd_work import fails, long_result
 from running import contents
 from test_job_tracks import FORMATS, batch, lines
 
+from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
 from augment.batch.job_question import COMPARISON
-from augment.batch.run_plan import RunPlan
 from augment.batch.workers import Processes, T, in_order, in_order_by_files
 from augment.errors import InputError, OutputError
 from augment.job import answer

@@ -11,12 +11,11 @@ import pytest
 from counted_batch import COUNTED
 from msgspec.structs import replace
 
+from augment.batch.conversion import Result
 from augment.batch.execution import Run
-from augment.batch.inputs import Input, choose_inputs
+from augment.batch.inputs import FileIdentity, Input, choose_inputs, identify
 from augment.batch.job_question import conclude
 from augment.batch.jobs import Job, group
-from augment.batch.peek import FileIdentity, identify
-from augment.batch.run_plan import Result
 from augment.pipeline.request import Request
 from augment.readers import read
 from traces import kernel, write_trace

@@ -21,10 +21,10 @@ from running import contents
 from test_merging import JOBS
 
 from augment.batch import execution
+from augment.batch.conversion import Result, RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
 from augment.batch.job_question import COMPARISON
-from augment.batch.run_plan import Result, RunPlan
 from augment.core.findings import AugmentedTrace
 from augment.errors import OutputError
 from augment.job.answer import Answer, answer

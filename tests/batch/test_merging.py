@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment.batch.conversion import RunPlan
 from augment.batch.inputs import choose_inputs
 from augment.batch.merged_timeline import Merged, default_output, merge, only_job
-from augment.batch.run_plan import RunPlan
 from augment.batch.timeline_contents import view_of_unjoined
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import COMPLETE, Trace

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from augment.batch import memory_limit
+from augment.batch.conversion import Result
 from augment.batch.inputs import Input, choose_inputs
-from augment.batch.run_plan import Result
 from augment.batch.workers import Task, work_through
 
 PATIENCE_S = 300.0

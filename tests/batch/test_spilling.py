@@ -17,9 +17,8 @@ from click.testing import CliRunner
 
 from augment.batch import memory_limit as memory
 from augment.batch import spilling
-from augment.batch.convert import convert
+from augment.batch.conversion import Progress, RunPlan, convert
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Progress, RunPlan
 from augment.cli.registry import group
 from augment.errors import OutputError, UsageError
 from augment.pipeline.request import Request

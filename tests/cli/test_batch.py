@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from running import Augment
 
+from augment.batch.conversion import RunPlan
 from augment.batch.manifest import Manifest
-from augment.batch.run_plan import RunPlan
 from augment.errors import OutputError
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace

@@ -10,7 +10,7 @@ import pytest
 from running import Augment
 
 from augment.batch.inputs import choose_inputs
-from augment.batch.of_rank import trace_of
+from augment.cli.open import trace_of
 from augment.errors import InputError
 from simulator import JobOptions, simulate
 

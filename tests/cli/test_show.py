@@ -15,7 +15,7 @@ from rich.console import Console
 from running import Augment
 
 from augment.analyses.step_efficiency import BESIDE, COMPUTING
-from augment.batch.run_plan import File, Result
+from augment.batch.conversion import File, Result
 from augment.cli.run_summary import summary, waterfall
 from augment.cli.table_output import TableColumn, columns_of, print_columns, print_rows, print_whole
 from simulator import JobOptions, simulate

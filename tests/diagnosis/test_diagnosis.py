@@ -13,14 +13,13 @@ import augment
 from augment.analyses.diagnosis import Row
 from augment.core.annotations import Flows, Texts
 from augment.core.findings import Findings
-from augment.diagnosis.devices import words
 from augment.diagnosis.drawing import COLOURS, bands
 from augment.diagnosis.judging import measure, saved_a_step
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import MOST_LISTED, Spans
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.wording import advice, heading, title
+from augment.diagnosis.wording import advice, heading, title, words
 from augment.facts.critical.what_if import joined
 from augment.writers import metrics
 from tables import op

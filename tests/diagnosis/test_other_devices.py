@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from augment import augment, read
 from augment.core.findings import Skipped
 from augment.core.trace import Category, Trace
-from augment.diagnosis.devices import vendor
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
+from augment.diagnosis.wording import vendor
 from augment.results.report.of_trace import over_time
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine

@@ -20,9 +20,8 @@ from click.testing import CliRunner
 
 from augment.analyses import ANALYSES
 from augment.arrays.columns import PackedColumn
-from augment.batch.convert import convert
+from augment.batch.conversion import Progress, RunPlan, convert
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Progress, RunPlan
 from augment.cli.registry import group
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace

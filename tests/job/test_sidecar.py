@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
 from augment.batch.job_question import COMPARISON, SUFFIX
-from augment.batch.run_plan import RunPlan
 from augment.core.findings import Findings
 from augment.errors import InputError
 from augment.job import aggregates as module

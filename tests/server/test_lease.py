@@ -22,9 +22,8 @@ from in_process import PATIENCE_S, eventually, serving, trace
 from serving_process import Ended, Server, augment
 from serving_process import serving as serving_process
 
-from augment.batch.convert import convert
+from augment.batch.conversion import Progress, RunPlan, convert
 from augment.batch.inputs import Input
-from augment.batch.run_plan import Progress, RunPlan
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from augment.core.text import Words
 from augment.core.trace import Trace
-from augment.diagnosis.devices import words
 from augment.diagnosis.rule import Found
+from augment.diagnosis.wording import words
 
 
 def title_of(answer: Found, trace: Trace | None = None) -> str:

@@ -31,7 +31,6 @@ from augment import arrays, facts
 from augment.core import LAUNCHES, Category, RankInJob, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls
-from augment.diagnosis.held_memory import most_held
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
@@ -142,7 +141,9 @@ def _setting_up(trace: Trace, rows: arrays.EventRows, given_back: arrays.Bools) 
 def _retried(trace: Trace, rows: arrays.EventRows, frees: arrays.Bools, pinned: arrays.Bools) -> arrays.Bools:
     """Which calls belong to an operator in which memory was given back to get more: it asks once after it gave. And
     which ask later: for what was given back."""
-    held = most_held(trace)
+    devices = facts.memory.held_by_pytorch(trace)
+    known = [(each.peak_reserved, facts.operators.capacity_bytes(trace, each.device)) for each in devices]
+    held = max((most / capacity for most, capacity in known if capacity), default=None)
     if held is not None and held < SHORT:
         return np.zeros(len(rows), np.bool_)
     around = facts.host.innermost(trace, rows, (Category.CPU_OP,))

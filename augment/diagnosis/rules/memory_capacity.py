@@ -16,7 +16,6 @@ import numpy as np
 from augment import facts
 from augment.core import Trace, text
 from augment.diagnosis import rule
-from augment.diagnosis.held_memory import devices_held, peak_held
 
 NAME = "memory_capacity"
 FULL, USED, UNUSED = 0.92, 0.70, 0.25
@@ -52,7 +51,7 @@ class MemoryHeld(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Compare what is held with what there is."""
-    devices = devices_held(trace)
+    devices = facts.memory.held_by_pytorch(trace)
     if not devices and not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded")
     if not devices and any(events.on_stream for events in facts.memory.devices(trace)):
@@ -60,10 +59,10 @@ def check(trace: Trace) -> rule.Answer:
     if not devices:
         return rule.NoData("no memory of the device was recorded", "record with {memory}")
     known = [(memory, facts.operators.capacity_bytes(trace, memory.device)) for memory in devices]
-    fullest, capacity = max(known, key=lambda pair: peak_held(pair[0]) / pair[1] if pair[1] else 0.0)
+    fullest, capacity = max(known, key=lambda pair: pair[0].peak_reserved / pair[1] if pair[1] else 0.0)
     if not capacity:
         return rule.NoData("the trace does not say how much memory the device has")
-    held, unused = peak_held(fullest), _unused(fullest)
+    held, unused = fullest.peak_reserved, _unused(fullest)
     is_full = held / capacity >= FULL
     seen = MemoryHeld(held, capacity, unused, is_full)
     if not is_full and (held / capacity < USED or unused < UNUSED):

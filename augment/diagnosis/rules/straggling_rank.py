@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from augment import facts
 from augment.core import LateRank, RankInJob, Trace, text
 from augment.diagnosis import rule
-from augment.diagnosis.devices import words
 from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix
+from augment.diagnosis.wording import words
 
 NAME = "straggling_rank"
 

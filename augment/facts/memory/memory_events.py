@@ -47,6 +47,11 @@ class DeviceMemory(Struct, frozen=True):
         """The place of the first event at which ``allocated`` is greatest."""
         return int(self.allocated.argmax())
 
+    @property
+    def peak_reserved(self) -> int:
+        """The most that PyTorch held, bytes; 0 if that was not recorded."""
+        return 0 if self.reserved is None else int(self.reserved.max())
+
     def live_at(self, place: int) -> Places:
         """The places of allocations up to ``place`` that were not freed until then. It requires addresses."""
         assert self.next is not None
@@ -58,6 +63,11 @@ class DeviceMemory(Struct, frozen=True):
         assert self.previous is not None
         frees = self.size < 0
         return frees, frees & ~((self.previous >= 0) & (self.size[self.previous] > 0))
+
+
+def held_by_pytorch(trace: Trace) -> list[DeviceMemory]:
+    """The memory of each device of which it was recorded what PyTorch holds."""
+    return [events for events in memory_events(trace) if events.on_stream and events.reserved is not None]
 
 
 @derived(until="breakdowns")

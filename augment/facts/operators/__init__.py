@@ -10,8 +10,9 @@ from augment.facts.operators.matrix_products import (
 )
 from augment.facts.operators.operator_calls import Call, Shape
 from augment.facts.operators.operator_work import OperatorWork, operator_work as work, work_families
-from augment.facts.operators.peaks import Peak, capability_of, capacity_bytes, device_peaks as limits
-from augment.facts.operators.roofline_bounds import Bound, roofs as bounds
+from augment.facts.operators.peaks import (
+    Bound, Peak, capability_of, capacity_bytes, device_peaks as limits, roofs as bounds,
+)
 from augment.facts.operators.served_steps import ServedSteps, served_steps
 
 __all__ = [

@@ -14,8 +14,7 @@ from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import matching
 from augment.facts.operators.operator_work import operator_work
-from augment.facts.operators.peaks import device_peaks
-from augment.facts.operators.roofline_bounds import roofs
+from augment.facts.operators.peaks import device_peaks, roofs
 from augment.facts.steps import StepWindows, batches, is_served, recorded_windows, step_figures, step_of_work
 from augment.facts.steps.engine_steps import UNKNOWN, Batch, engine_steps
 

@@ -19,8 +19,7 @@ from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.names import KernelType
 from augment.facts.operators.operator_work import operator_work, work_families
-from augment.facts.operators.peaks import device_peaks, why_not_of, why_unknown
-from augment.facts.operators.roofline_bounds import Bound, Floats, roofs
+from augment.facts.operators.peaks import Bound, Floats, device_peaks, roofs, why_not_of, why_unknown
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows

@@ -16,10 +16,10 @@ from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s
 from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
 from augment.core.findings import Column, columns_of
 from augment.diagnosis import verdict
-from augment.diagnosis.devices import vendor
 from augment.diagnosis.drawing import DrawnDiagnosis
 from augment.diagnosis.judging import measure
 from augment.diagnosis.verdict import PART_COLUMNS
+from augment.diagnosis.wording import vendor
 from augment.errors import InputError
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.collectives.rank_progress import (

@@ -53,7 +53,7 @@ def report_on(
     from augment.results.sidecars import is_sidecar, read_sidecar, readable
 
     if not is_sidecar(path):
-        from augment.batch.peek import FileIdentity
+        from augment.batch.inputs import FileIdentity
         from augment.job.rank_answers import with_its_ranks
         from augment.job.ranks.summary import summarize
         from augment.pipeline import augment

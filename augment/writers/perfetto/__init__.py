@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from augment.arrays import NO_INDEX
 from augment.core import Annotation, AugmentedTrace, Diagnostic, Ends, Flows, SliceTrack, Trace
 from augment.writers.compression import fastest
 from augment.writers.files import copy_bytes, replacing
-from augment.writers.perfetto import flames, stages, wire
+from augment.writers.perfetto import flames, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
 from augment.writers.perfetto.packets import (
     Events,
@@ -38,7 +38,7 @@ from augment.writers.perfetto.packets import (
     suffixes_of_ids,
 )
 from augment.writers.perfetto.plan import plan
-from augment.writers.perfetto.source import SourceEvents
+from augment.writers.perfetto.source import STAGES_MEMBER, SourceEvents, write_stages
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.seams import Addable, Seam, Written, at_seam, homes_of
 
@@ -63,13 +63,44 @@ _MESSAGES = {
 
 class PerfettoSeam(Seam, frozen=True, tag=NAME):
     """The place for additions: ``at`` a byte of the file, which was its end at first. ``shift_ns`` was added to all
-    times.
+    times. A class below is a format that says more, and writes it.
     """
 
-    SUFFIX = SUFFIX
+    NAME: ClassVar[str] = NAME
+    SUFFIX: ClassVar[str] = SUFFIX
+    WITH_STAGES: ClassVar[bool] = False  #: the GPU work once more as render stages
+    WITH_FLAMES: ClassVar[bool] = False  #: time by call stack
 
     shift_ns: int
     room: Room
+
+    @classmethod
+    def write_seamed(cls, augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+        """Write the source's events, the annotations, and what else the format has, to ``path``; equal traces give
+        equal files. Tracks can be added ``under`` these of the source.
+
+        Raises:
+            OutputError: ``path`` cannot be written.
+        """
+        trace, (_, later) = augmented.trace, at_seam(augmented.annotations)
+        tracks = Tracks(trace)
+        shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
+        with replacing(path, trace.source.path) as file:
+            diagnostics = write_part(augmented, file, tracks, Part(), shift_ns, seamed=True)
+            packed = Packed(file)
+            if cls.WITH_STAGES or STAGES_MEMBER in trace.source.metadata:  # what came as render stages is kept as such
+                write_stages(trace, packed, shift_ns)
+            if cls.WITH_FLAMES:
+                stacks = flames.time_by_stack(trace)
+                out = EventsFile(packed, tracks, InternedTexts(), first=False)
+                out.shift_ns = shift_ns
+                out.write(flames.nested_slices(*stacks, tracks, out.interned))
+                pids = {each.device.track: tracks.pid_of(each.device.track) for each in stacks[1]}
+                flames.write_samples(*stacks, pids, packed, shift_ns)
+            packed.flush()
+            at, room = file.tell(), tracks.room(sorted({*under, *homes_of(later)}))
+            add(file, room, shift_ns, later)
+        return Written(diagnostics, cls(at, shift_ns, room))
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
@@ -77,50 +108,35 @@ class PerfettoSeam(Seam, frozen=True, tag=NAME):
         add(new, self.room, self.shift_ns, annotations)
 
 
-def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
-    """Write the source's events and the annotations to ``path``; equal traces give equal files.
+class GpuSlices(PerfettoSeam, frozen=True, tag="gpu_slices"):
+    """As ``perfetto``, and the GPU work once more as render stages, for Perfetto's table ``gpu_slice`` and pages on
+    GPUs.
 
-    Raises:
-        OutputError: ``path`` cannot be written.
+    The file is up to half as large again. What reads it leaves the repetition out.
     """
+
+    NAME: ClassVar[str] = "gpu_slices"
+    SUFFIX: ClassVar[str] = ".augmented.gpu.pftrace"
+    WITH_STAGES: ClassVar[bool] = True
+
+
+class Flamegraph(PerfettoSeam, frozen=True, tag="flamegraph"):
+    """As ``perfetto``, and time by call stack, of which Perfetto draws a flame graph for each selected area.
+
+    On each device the tracks ``GPU time by stack``, ``Idle time by stack`` and ``Exposed communication by stack``.
+    """
+
+    NAME: ClassVar[str] = "flamegraph"
+    SUFFIX: ClassVar[str] = ".augmented.flame.pftrace"
+    WITH_FLAMES: ClassVar[bool] = True
+
+
+write_seamed = PerfettoSeam.write_seamed
+
+
+def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
+    """As :func:`write_seamed`, for whoever adds nothing later."""
     return write_seamed(augmented, path).diagnostics
-
-
-def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
-    """As :func:`write`, and returns the seam for tracks ``under`` these."""
-    return write_as(PerfettoSeam, augmented, path, under)
-
-
-def write_as(
-    seam: type[PerfettoSeam],
-    augmented: AugmentedTrace,
-    path: Path,
-    under: Collection[int],
-    *,
-    with_stages: bool = False,
-    with_flames: bool = False,
-) -> Written:
-    """As :func:`write_seamed`, of a format with that ``seam``; on request with the GPU work once more as render stages,
-    or with time by call stack."""
-    trace, (_, later) = augmented.trace, at_seam(augmented.annotations)
-    tracks = Tracks(trace)
-    shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
-    with replacing(path, trace.source.path) as file:
-        diagnostics = write_part(augmented, file, tracks, Part(), shift_ns, seamed=True)
-        packed = Packed(file)
-        if with_stages or stages.MEMBER in trace.source.metadata:  # what came as render stages is kept as such
-            stages.write_stages(trace, packed, shift_ns)
-        if with_flames:
-            stacks = flames.time_by_stack(trace)
-            out = EventsFile(packed, tracks, InternedTexts(), first=False)
-            out.shift_ns = shift_ns
-            out.write(flames.nested_slices(*stacks, tracks, out.interned))
-            pids = {each.device.track: tracks.pid_of(each.device.track) for each in stacks[1]}
-            flames.write_samples(*stacks, pids, packed, shift_ns)
-        packed.flush()
-        at, room = file.tell(), tracks.room(sorted({*under, *homes_of(later)}))
-        add(file, room, shift_ns, later)
-    return Written(diagnostics, seam(at, shift_ns, room))
 
 
 def add(file: wire.Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:

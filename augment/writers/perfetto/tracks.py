@@ -198,7 +198,7 @@ class Tracks(AddedTracks):
     def _device(self, pid: Identity, device: Identity) -> int:
         owner = self._owners.of(pid, device)
         alike = [known for known in self._devices if known[1] == device]
-        from augment.diagnosis.devices import vendor
+        from augment.diagnosis.wording import vendor
 
         name = device_label(words_of(vendor(self.trace)).gpu, device, is_only=True)
         name = name if name.endswith(str(device)) else f"{name} (recorded as {device})"

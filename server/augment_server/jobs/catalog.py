@@ -212,7 +212,7 @@ def _damaged() -> Refusal:
 
 def analyses() -> list[v1.Analysis]:
     """The analyses, in the order of the registry."""
-    from augment.pipeline.registries import everything
+    from augment.pipeline.request import everything
 
     return [
         v1.Analysis(
@@ -229,7 +229,7 @@ def analyses() -> list[v1.Analysis]:
 
 def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
     """The version, formats, limits, retention and prefixes of this server."""
-    from augment.pipeline.registries import everything
+    from augment.pipeline.request import everything
 
     names = {kind: [entry["name"] for entry in of] for kind, of in everything().items()}
     info = v1.ServerInfo(

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.batch.inputs import Input, of_ranks
+from augment.batch.conversion import BROWSER_TEXT_BYTES, File, Question, Result, RunPlan
+from augment.batch.inputs import Input, identify, of_ranks
 from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
 from augment.batch.merged_timeline import merge, merge_all, only_job
-from augment.batch.peek import identify
-from augment.batch.run_plan import BROWSER_TEXT_BYTES, File, Question, Result, RunPlan
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.writers import perfetto, seams

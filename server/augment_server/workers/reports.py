@@ -11,9 +11,8 @@ from augment.core import Trace
 from augment.errors import InputError
 from augment.readers.limits import Limits
 from augment.results.report import health
-from augment.results.report.page import markdown, page
+from augment.results.report.page import document_of, markdown, page
 from augment.results.report.sections import Document
-from augment.results.report.subject import document_of
 from augment.results.sidecars import Sidecar, readable
 from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 from augment_server.workers.orders import with_beside

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from augment.batch import memory_limit, spilling
-from augment.batch.convert import convert_or_raise
+from augment.batch.conversion import Progress, Result, RunPlan, convert_or_raise
 from augment.batch.inputs import Input, of_ranks
 from augment.batch.job_question import COMPARISON
-from augment.batch.run_plan import Progress, Result, RunPlan
 from augment.core.threads import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat, UsageError
 from augment.readers.limits import Limits

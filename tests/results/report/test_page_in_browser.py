@@ -15,9 +15,8 @@ import pytest
 from test_report import history_of, metrics, outputs, run  # noqa: F401
 
 import demo
-from augment.results.report.page import page
+from augment.results.report.page import document_of, page
 from augment.results.report.sections import Document
-from augment.results.report.subject import document_of
 from augment.results.report.trend import document_of_history as of_history
 
 pytestmark = pytest.mark.slow

@@ -41,9 +41,8 @@ from augment.results.report.of_trace import (
     steps,
 )
 from augment.results.report.of_trace import document as of_trace
-from augment.results.report.page import markdown
+from augment.results.report.page import document_of, markdown, trend_of
 from augment.results.report.sections import Document, ReportTable, Section, short_heading
-from augment.results.report.subject import document_of, trend_of
 from augment.results.report.trend import document_of_history as of_history
 from augment.results.sidecars import in_job, readable
 from simulator import JobOptions, simulate
