@@ -58,7 +58,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if given is None:
         return Skipped("no log of NCCL is given beside the trace; name one with --nccl-log")
     pids = {track.pid for track in trace.tracks} | {None} if len(trace.events) else None
-    every = [each for log in given.logs for each in log.communicators]
+    every = [each for log in given.logs for each in (*log.communicators, *log.unnamed)]
     known = {_name(each) for each in every if pids is None or each.pid in pids}
     sides: dict[str, list[Communicator]] = defaultdict(list)
     for each in every:
@@ -80,8 +80,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 trace,
                 name,
                 "communicator",
-                text.ranges_text(sorted({each.rank for each in of})),
-                group_size=first.size,
+                text.ranges_text(sorted({each.rank for each in of if each.rank >= 0})),
+                group_size=first.size if first.size >= 0 else None,
                 node_count=max((each.nodes for each in of if each.nodes), default=None),
                 logged_count=len({each.rank for each in of}),
                 transport=text.listed([way for way, _ in ways.most_common()]) if ways else None,

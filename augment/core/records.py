@@ -155,6 +155,8 @@ class NcclLog(Struct):
     path: str
     versions: list[str] = field(default_factory=list)
     communicators: list[Communicator] = field(default_factory=list)
+    #: by device of a process: what connects the ranks of a communicator of which nothing else was logged
+    unnamed: list[Communicator] = field(default_factory=list)
     collectives: list[LoggedCollective] = field(default_factory=list)
     tuned: Counter[Tuned] = field(default_factory=Counter)
     networks: Counter[str] = field(default_factory=Counter)

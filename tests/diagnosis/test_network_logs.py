@@ -248,8 +248,7 @@ def test_recorded_logs(tmp_path: Path, path: Path) -> None:
     said = " ".join(network_setup.sentences_alone(augment.read(str(tmp_path / "nccl.txt"))))
     assert (f"on {nodes} nodes" in said) == (nodes > 1)
     assert most in said
-    counted = re.search(r"has (\d+) communicators?", said)
-    assert counted is not None
+    assert re.search(r"NCCL's log (has (\d+) communicators?|lacks the beginning)", said)
 
 
 def titled(trace: augment.Trace) -> tuple[str, str]:
@@ -314,3 +313,64 @@ def test_what_is_reached_of_the_topology(tmp_path: Path, gbps: float, slow: bool
     assert reached("kernel_gpu", log) == ({"low_bandwidth"} if slow else set())
     assert reached("collective_cpu", log) == set()
     assert reached("kernel_gpu", log.replace("nNodes 1 ", "nNodes 2 ")) == set()
+
+
+def said_of(folder: Path, lines: list[str]) -> list[str]:
+    (folder / "nccl.txt").write_text("\n".join(lines) + "\n")
+    return network_setup.sentences_alone(augment.read(str(folder / "nccl.txt")))
+
+
+def ring(size: int, ways: dict[int, str], *, identity: str = "0xfe", node: str = "n0", pid: int = 70) -> list[str]:
+    """What ``size`` ranks of a node log that are joined in a ring, from each rank by P2P or one of ``ways``; each
+    enqueues three all-reduces."""
+    lines = []
+    for rank in range(size):
+        head = f"{node}:{pid + rank}:{pid + rank} [{rank}] NCCL INFO "
+        of = f"comm 0x{pid}{rank} rank {rank} nranks {size} cudaDev {rank} busId {rank}a000"
+        of += f" commId {identity}" if identity else ""
+        way, to = ways.get(rank, "P2P/CUMEM/read"), (rank + 1) % size
+        said = [f"Channel 0{channel} : {rank}[{rank}] -> {to}[{to}] via {way}" for channel in range(2)]
+        reduce = f"sendbuff 0x1 recvbuff 0x2 count 8 datatype 7 op 0 root 0 comm 0x{pid}{rank} [nranks={size}] stream 0"
+        said += [f"{of} - Init COMPLETE", *[f"AllReduce: opCount {place} {reduce}" for place in range(3)]]
+        lines += [head + each for each in said]
+    return lines
+
+
+def test_ranks_of_a_node_that_are_joined_by_its_memory(tmp_path: Path) -> None:
+    lines = ring(4, {1: "SHM/direct/direct", 3: "SHM/direct/direct"})
+    made, found, why, counted, _ = said_of(tmp_path, lines)
+    assert made == "NCCL's log has 1 communicator; ranks are joined by P2P (2 pairs) and SHM (2 pairs)."
+    assert found == (
+        "NCCL joins 2 pairs of ranks of a node through its host's memory (SHM) and 2 from device to device (P2P)."
+    )
+    assert why.startswith("The log does not say why")
+    assert counted == "There are 12 records of 3 collectives: AllReduce."
+    for value, is_cause in (("1", True), ("0", False)):
+        setting = f"n0:70:70 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to {value}."
+        why = said_of(tmp_path, [setting, *lines])[2]
+        assert ("Unset or correct NCCL_P2P_DISABLE (it is 1)" in why) == is_cause, why
+    assert len(said_of(tmp_path, ring(4, {}))) == 3  # nothing is wrong
+
+
+def test_channels_without_the_beginning_of_their_communicator(tmp_path: Path) -> None:
+    lines = [line for line in ring(2, {0: "SHM/direct/direct", 1: "SHM/direct/direct"}) if "Channel" in line]
+    made, found, _ = said_of(tmp_path, lines)
+    assert made == "NCCL's log lacks the beginning of its communicators; ranks are joined by SHM (1 pair)."
+    assert "NCCL joins 1 pair of ranks of a node through its host's memory (SHM) and none from" in found
+    rows = augment.augment(str(tmp_path / "nccl.txt"), only=["communicators"]).outcomes["communicators"].rows
+    assert [(row.name, row.transport) for row in rows if row.by == "pair"] == [
+        (pair, "SHM/direct/direct") for pair in ("0 → 1", "1 → 0")
+    ]
+
+
+@pytest.mark.parametrize("identity", ["0xf{}", ""])
+def test_communicators_and_collectives_count_once(tmp_path: Path, identity: str) -> None:
+    """One of each of three nodes, and one of two ranks; before NCCL 2.16 they have no identity."""
+    lines = [
+        line
+        for node in range(4)
+        for line in ring(2 if node == 3 else 4, {}, identity=identity.format(node), node=f"n{node}", pid=70 + 10 * node)
+    ]
+    made, counted, *_ = said_of(tmp_path, lines)
+    assert "has 4 communicators" in made
+    assert counted == "There are 42 records of 12 collectives: AllReduce."

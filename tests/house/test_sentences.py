@@ -170,6 +170,7 @@ SAMPLES: list[Seen] = [
             2,
             "Socket",
             "PHB",
+            {"P2P": 6, "SHM": 2},
             1,
             ["socket.cc:12 Connection closed"],
             {"NCCL_IB_DISABLE": "1"},

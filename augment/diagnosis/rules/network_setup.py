@@ -1,7 +1,8 @@
 """Does NCCL's log show ranks that do not fit each other, or a path between ranks that is slower than the machine has?
 
 From logs of ``NCCL_DEBUG=INFO`` beside the trace (``--nccl-log``), of the trace's communicators: ranks that enqueue
-another collective than the others of their communicator (``COLL``); sockets between nodes where InfiniBand, RoCE or a
+another collective than the others of their communicator (``COLL``); pairs of ranks of a node that are joined through
+the memory of their host (``SHM``), not from device to device; sockets between nodes where InfiniBand, RoCE or a
 vendor's plugin is expected; paths between devices of a node through the host's bridge or between sockets (``PHB``,
 ``SYS``) although others are joined directly; one or two channels between devices that NVLink joins; large collectives
 inside a node of which the fastest reaches less than a third of the ``maxBw`` of NCCL's topology (``GRAPH``; durations
@@ -27,7 +28,10 @@ from augment.core.records import NcclLogs
 from augment.diagnosis import rule
 
 NAME = "network_setup"
-Problem = Literal["differing", "sockets", "host_bridge", "few_channels", "low_bandwidth", "rings", "warnings"]
+Problem = Literal[
+    "differing", "sockets", "host_memory", "host_bridge", "few_channels", "low_bandwidth", "rings", "warnings"
+]  # fmt: skip
+_MEMORY = "SHM"  #: NCCL's transport between ranks of a node that have no peer access
 _LEAST_REACHED = 1 / 3  #: of NCCL's maxBw
 _ADVICE: dict[Problem, str] = {
     "differing": "Let all ranks of the group call the same collectives in the same order: look for a branch that "
@@ -37,6 +41,8 @@ _ADVICE: dict[Problem, str] = {
     "rings": "Try NCCL_ALGO=Tree for little data; put small all-reduces together",
     "sockets": "Let NCCL find the network: load the vendor's plugin, mount /dev/infiniband into the container, name "
     "the interface by NCCL_IB_HCA",
+    "host_memory": "The log does not say why: nvidia-smi topo -p2p r shows whether the devices have peer access, and "
+    "NCCL_P2P_LEVEL=SYS lets NCCL use it between sockets",
     "host_bridge": "Allow peer access: switch ACS off, set NCCL_P2P_LEVEL, place the ranks on devices that are joined",
     "few_channels": "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH shows what limits them: a setting of the environment, or the "
     "topology that NCCL found; nvidia-smi nvlink --status shows links that are down",
@@ -47,6 +53,7 @@ _SHAPE = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_P2P_LEVEL", "NCCL_P2P_DISAB
 _FORCING: dict[Problem, tuple[str, ...]] = {
     "rings": ("NCCL_ALGO",),
     "sockets": ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN"),
+    "host_memory": _SHAPE,
     "host_bridge": _SHAPE,
     "few_channels": ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", *_SHAPE),
 }
@@ -60,6 +67,7 @@ class NetworkSetup(rule.Seen, frozen=True):
     node_count: int
     network: str
     path: str
+    pairs: dict[str, int]  #: of ranks, by what joins them
     channel_count: int
     warnings: list[str]
     settings: dict[str, str]  #: of the environment
@@ -78,6 +86,8 @@ class NetworkSetup(rule.Seen, frozen=True):
             "rings": f"NCCL runs {self.rings[0]} all-reduces of at most {text.size(self.rings[1])} among "
             f"{self.rings[2]} ranks as rings, of {2 * (self.rings[2] - 1)} steps each",
             "sockets": f"NCCL connects the {self.node_count} nodes over sockets ({self.network})",
+            "host_memory": f"NCCL joins {self._by_memory} of ranks of a node through its host's memory (SHM) and "
+            f"{self.pairs.get('P2P', 0) or 'none'} from device to device (P2P)",
             "host_bridge": f"NCCL's path between devices of a node is {self.path}, through the host",
             "few_channels": f"NCCL uses {text.counted(self.channel_count, 'channel')} although NVLink joins devices",
             "warnings": f"NCCL warns: {text.short(self.warnings[0], 120) if self.warnings else ''}",
@@ -90,7 +100,9 @@ class NetworkSetup(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         problem = self.problems[0]
         forcing = [
-            f"{name} (it is {self.settings[name]})" for name in _FORCING.get(problem, ()) if name in self.settings
+            f"{name} (it is {self.settings[name]})"
+            for name in _FORCING.get(problem, ())
+            if name in self.settings and not (name.endswith("_DISABLE") and self.settings[name] == "0")
         ]
         return f"Unset or correct {text.listed(forcing)} in the environment" if forcing else _ADVICE[problem]
 
@@ -104,9 +116,14 @@ class NetworkSetup(rule.Seen, frozen=True):
         return {"differing": self._differing,
                 "low_bandwidth": "{2:.0f} of {3:.0f} GB/s inside a node".format(*self.large),
                 "rings": f"rings for all-reduces of at most {text.size(self.rings[1])}",
-                "sockets": "sockets between nodes", "host_bridge": f"path inside a node: {self.path}",
+                "sockets": "sockets between nodes",
+                "host_memory": f"{self._by_memory} of ranks by SHM", "host_bridge": f"path inside a node: {self.path}",
                 "few_channels": text.counted(self.channel_count, "channel"),
                 "warnings": text.counted(len(self.warnings), "warning")}[problem]  # fmt: skip
+
+    @property
+    def _by_memory(self) -> str:
+        return text.counted(self.pairs.get(_MEMORY, 0), "pair")
 
     @property
     def _differing(self) -> str:
@@ -127,6 +144,7 @@ def check(trace: Trace) -> rule.Answer:
     shown: dict[Problem, bool] = {
         "differing": setup.differing is not None,
         "sockets": setup.node_count > 1 and "socket" in setup.network.lower(),
+        "host_memory": _MEMORY in setup.paths,
         "host_bridge": setup.path in ("PHB", "SYS", "NODE") and setup.joins_directly,
         "few_channels": setup.joins_directly and 0 < setup.channel_count <= 2,
         "low_bandwidth": bool(slow),
@@ -141,6 +159,7 @@ def check(trace: Trace) -> rule.Answer:
         setup.node_count,
         setup.network,
         setup.path,
+        setup.paths,
         setup.channel_count,
         list(setup.warnings),
         setup.settings,
@@ -154,7 +173,9 @@ def check(trace: Trace) -> rule.Answer:
     if not problems:
         return rule.Fine(seen)
     is_sure = problems[0] == "sockets" or (problems[0] == "differing" and seen.has_majority)
-    sure: rule.Confidence = "high" if is_sure else "medium" if problems[0] in ("differing", "few_channels") else "low"
+    sure: rule.Confidence = (
+        "high" if is_sure else "medium" if problems[0] in ("differing", "host_memory", "few_channels") else "low"
+    )
     is_grave = problems[0] in ("differing", "sockets")
     return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if is_grave else "info")
 
@@ -169,15 +190,20 @@ def sentences_alone(trace: Trace) -> list[str]:
         network = f"; its network is {setup.network}" if setup.network else ""
         path = f", its slowest path inside a node {setup.path}" if setup.path else ""
         if trace.context.attached(NcclLogs):
-            made = text.counted(setup.communicator_count, "communicator")
-            said.append(f"NCCL's log has {made}{where}{network}{path}")
+            count = setup.communicator_count
+            made = f"has {text.counted(count, 'communicator')}" if count else "lacks the beginning of its communicators"
+            pairs = [f"{way} ({text.counted(count, 'pair')})" for way, count in setup.paths.items()]
+            joins = f"; ranks are joined by {text.listed(pairs)}" if pairs else ""
+            said.append(f"NCCL's log {made}{where}{network}{path}{joins}")
         answer = check(trace)
         if isinstance(answer, rule.Found):
             words = text.words_of("nvidia")
             said += [answer.seen.title(words), answer.seen.advice(words)]
     if joined:
         records = sum(len(each.records) for each in joined)
+        once = setup.collective_count if setup and all(each.recorder == "nccl_log" for each in joined) else records
+        of = f"{text.counted(records, 'record')} of" if once < records else "records of"
         kinds = dict.fromkeys(each.key[1] for each in sorted(joined, key=lambda each: -len(each.records)))
-        said.append(f"There are records of {text.counted(records, 'collective')}: {text.listed(list(kinds))}")
+        said.append(f"There are {of} {text.counted(once, 'collective')}: {text.listed(list(kinds))}")
         said.append("augment show lists them by group, kind and size (collective_records)")
     return [f"{sentence}." for sentence in said]

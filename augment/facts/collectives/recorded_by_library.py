@@ -223,7 +223,9 @@ class ReachedBandwidth(Struct, frozen=True):
 class NetworkOfLog(Struct, frozen=True):
     """What NCCL's logs, and its Inspector's records, say of the communicators of the trace's process."""
 
-    communicator_count: int  #: those that the process takes part in
+    communicator_count: int  #: those that the process takes part in, each once, however many of its ranks logged it
+    collective_count: int  #: those that it enqueued in them, in the same way
+    paths: dict[str, int]  #: how many pairs of ranks are joined by ``P2P``, ``SHM`` (the memory of their node), ``NET``
     node_count: int  #: of the largest communicator, 1 where no log says
     network: str  #: ``IB``, ``Socket``, ``AWS Libfabric``; empty where not logged
     path: str  #: the slowest type of path inside a node: ``NVL``, ``PIX``, ``PHB``, ``SYS``; empty where not logged
@@ -256,6 +258,7 @@ def transport_of_two(trace: Trace, group: Group) -> str:
 
 
 _MOST_HOSTS = 2048  #: whose names are compared
+_WAYS = {"direct shared memory": "SHM"}  #: as NCCL before 2.5 writes it
 _SLOWEST = ("SYS", "PHB", "NODE", "PXB", "PXN", "PIX", "C2C", "NVB", "NVL", "LOC")
 _SETTINGS = ("IB_", "NET", "P2P", "SHM", "ALGO", "PROTO", "CHANNELS", "CTAS", "_IFNAME", "TOPO_FILE", "GRAPH_FILE")
 
@@ -274,6 +277,15 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     if not logs and rings is None:
         return None
     communicators = [each for log in logs for each in log.communicators if pids is None or each.pid in {*pids, None}]
+    unnamed = [each for log in logs for each in log.unnamed if pids is None or each.pid in {*pids, None}]
+    sides = {each.identity for each in communicators} - {""}
+    sides_of = [each for log in logs for each in log.communicators if each.identity in sides]
+    pairs = set[tuple[str, int, int, int, str]]()
+    for side in (*communicators, *sides_of, *unnamed):
+        for edge in side.edges:
+            first, last = sorted((edge.rank_from, edge.rank_to))
+            way = edge.via.partition("/")[0]
+            pairs.add((side.identity, side.size, first, last, _WAYS.get(way, way)))
     # a communicator that is not complete may have got lines of the next one
     inside = [each for each in communicators if each.is_complete and each.nodes == 1 and each.size > 1]
     types = {kind for log in logs for kind, _ in log.patterns}
@@ -293,8 +305,17 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     known = [each.nodes or min(len(hosts[each.identity]) if each.identity else 0, each.size) for each in communicators]
     if (pids is None) and not any(known):
         known = [len(of_identity) for of_identity in hosts.values()]
+    enqueued = Counter((place, each.communicator) for place, log in enumerate(logs) for each in log.collectives)
+    weights = [
+        (each, enqueued[place, index])
+        for place, log in enumerate(logs)
+        for index, each in enumerate(log.communicators)
+        if pids is None or each.pid in {*pids, None}
+    ]
     return NetworkOfLog(
-        len(communicators),
+        _once([(each, 1) for each in communicators]),
+        _once(weights) + sum(count for (_, index), count in enqueued.items() if index < 0),
+        dict(Counter(sorted(way for *_, way in pairs)).most_common()),
         max([*known, 1]),
         networks.most_common(1)[0][0] if networks else "",
         next((kind for kind in _SLOWEST if kind in types), ""),
@@ -311,6 +332,15 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
         rings,
         tuple(_reached(trace, communicators)),
     )
+
+
+def _once(weights: Sequence[tuple[Communicator, int]]) -> int:
+    """The sum of weights of ranks' sides, of which each communicator counts once. Without identities (before NCCL 2.16)
+    those of one size are as many as the most that one rank, or one device, has sides of."""
+    of: dict[tuple[str, int], Counter[object]] = defaultdict(Counter)
+    for side, weight in weights:
+        of[side.identity, side.size].update({("rank", side.rank): weight, (side.host, side.pid, side.device): weight})
+    return sum(max(each.values()) for each in of.values())
 
 
 _AGREEING = 3  #: collectives after those that differ, which must be equal again

@@ -59,7 +59,7 @@ _LAYOUT = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P
 _RING = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)\s*$")
 _EDGE = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d+)(?:/\d+)? : (?P<from>\d+)(?:\[\w+\])? -> (?P<to>\d+)(?:\[\w+\])? "
-    r"(?:\[\w+\] )?via (?P<via>(?:NET/AWS Libfabric|P2P/direct pointer|\S)\S*)"
+    r"(?:\[\w+\] )?via (?P<via>(?:NET/AWS Libfabric|P2P/direct pointer|direct shared memory|\S)\S*)"
 )
 _TREES = re.compile(r"Trees((?: \[\d+\] [\d/|>-]+)+)")
 _TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*)->(-?\d+)->(-?\d+(?:/-?\d+)*)")
@@ -241,6 +241,12 @@ class _LogReading:
         """The file has ended."""
         for here in list(self.early):
             self.end(here)
+        for (host, pid, device), texts in self.early.items():
+            glued = (index for (name, *of), index in self.latest.items() if of == [pid, device] and name.endswith(host))
+            if (index := next(glued, -1)) < 0:
+                self.log.unnamed.append(Communicator(host, pid, "", -1, -1, device))
+            for text in texts:
+                _add(self.log.unnamed[-1] if index < 0 else self.log.communicators[index], text)
 
     def _tune(self, process: tuple[str, int | None], tuned: Tuned) -> None:
         """Give what was tuned to the collectives of the process that it was tuned for: the last ones of the size."""
