@@ -86,7 +86,7 @@ class NetworkSetup(rule.Seen, frozen=True):
             "rings": f"NCCL runs {self.rings[0]} all-reduces of at most {text.size(self.rings[1])} among "
             f"{self.rings[2]} ranks as rings, of {2 * (self.rings[2] - 1)} steps each",
             "sockets": f"NCCL connects the {self.node_count} nodes over sockets ({self.network})",
-            "host_memory": f"NCCL joins {self._by_memory} of ranks of a node through its host's memory (SHM) and "
+            "host_memory": f"NCCL joins {self.pairs_by_memory} of ranks of a node through its host's memory (SHM) and "
             f"{self.pairs.get('P2P', 0) or 'none'} from device to device (P2P)",
             "host_bridge": f"NCCL's path between devices of a node is {self.path}, through the host",
             "few_channels": f"NCCL uses {text.counted(self.channel_count, 'channel')} although NVLink joins devices",
@@ -117,12 +117,12 @@ class NetworkSetup(rule.Seen, frozen=True):
                 "low_bandwidth": "{2:.0f} of {3:.0f} GB/s inside a node".format(*self.large),
                 "rings": f"rings for all-reduces of at most {text.size(self.rings[1])}",
                 "sockets": "sockets between nodes",
-                "host_memory": f"{self._by_memory} of ranks by SHM", "host_bridge": f"path inside a node: {self.path}",
+                "host_memory": f"{self.pairs_by_memory} of ranks by SHM", "host_bridge": f"path inside a node: {self.path}",
                 "few_channels": text.counted(self.channel_count, "channel"),
                 "warnings": text.counted(len(self.warnings), "warning")}[problem]  # fmt: skip
 
     @property
-    def _by_memory(self) -> str:
+    def pairs_by_memory(self) -> str:
         return text.counted(self.pairs.get(_MEMORY, 0), "pair")
 
     @property

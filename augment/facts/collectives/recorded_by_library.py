@@ -313,8 +313,8 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
         if pids is None or each.pid in {*pids, None}
     ]
     return NetworkOfLog(
-        _once([(each, 1) for each in communicators]),
-        _once(weights) + sum(count for (_, index), count in enqueued.items() if index < 0),
+        counted_once([(each, 1) for each in communicators]),
+        counted_once(weights) + sum(count for (_, index), count in enqueued.items() if index < 0),
         dict(Counter(sorted(way for *_, way in pairs)).most_common()),
         max([*known, 1]),
         networks.most_common(1)[0][0] if networks else "",
@@ -334,7 +334,7 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     )
 
 
-def _once(weights: Sequence[tuple[Communicator, int]]) -> int:
+def counted_once(weights: Sequence[tuple[Communicator, int]]) -> int:
     """The sum of weights of ranks' sides, of which each communicator counts once. Without identities (before NCCL 2.16)
     those of one size are as many as the most that one rank, or one device, has sides of."""
     of: dict[tuple[str, int], Counter[object]] = defaultdict(Counter)
