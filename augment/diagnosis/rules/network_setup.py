@@ -117,7 +117,8 @@ class NetworkSetup(rule.Seen, frozen=True):
                 "low_bandwidth": "{2:.0f} of {3:.0f} GB/s inside a node".format(*self.large),
                 "rings": f"rings for all-reduces of at most {text.size(self.rings[1])}",
                 "sockets": "sockets between nodes",
-                "host_memory": f"{self.pairs_by_memory} of ranks by SHM", "host_bridge": f"path inside a node: {self.path}",
+                "host_memory": f"{self.pairs_by_memory} of ranks by SHM",
+                "host_bridge": f"path inside a node: {self.path}",
                 "few_channels": text.counted(self.channel_count, "channel"),
                 "warnings": text.counted(len(self.warnings), "warning")}[problem]  # fmt: skip
 
