@@ -237,6 +237,12 @@ class RankInJob(Struct, frozen=True):
         return next((each for each in self.late_ranks if each.is_own), None)
 
     @property
+    def held_ns(self) -> int:
+        """The wait for the one rank that is late, in which a faster host of this rank would only wait longer; 0 where
+        it is late itself, no single rank is, or all wait for their hosts alike."""
+        return self.wait_ns if self.waits_for and not self.itself and self.shared is None else 0
+
+    @property
     def is_paced_by_workers(self) -> bool:
         """Whether the workers of data loaders decide how long a step of the job is."""
         reasons = [late.reason for late in self.late_ranks] + ([self.shared.reason] if self.shared else [])

@@ -31,6 +31,7 @@ from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.rules.allocator_calls import AllocatorCalls
 from augment.diagnosis.rules.data_loading import Fetches
 from augment.diagnosis.rules.exposed_communication import ExposedCommunication
+from augment.diagnosis.rules.host_gaps import HostGaps
 from augment.diagnosis.rules.late_gathers import LateGathers
 from augment.diagnosis.rules.launch_bound import LaunchBound
 from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
@@ -58,6 +59,7 @@ _SEEN: dict[str, type[Seen]] = {
     "data_loading": Fetches,
     "allocator_calls": AllocatorCalls,
     "launch_bound": LaunchBound,
+    "host_gaps": HostGaps,
     "synchronizing_calls": SynchronizingCalls,
 }
 

@@ -382,6 +382,22 @@ def test_an_operator_that_usually_takes_microseconds_stands_still(usual: int) ->
     assert ("(14 %), nearly all of it in step 2; beyond" in str(verdict(trace_of(*events)))) == (usual == 30_000)
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_operators_that_a_dispatch_mode_runs(nested: bool) -> None:
+    """A split is 30 ms of views, each nested in itself, or in a slice of its own."""
+    events: list[Event] = []
+    for number in range(2):
+        begin = number * 40_000_000
+        events += [annotation(f"ProfilerStep#{number}", begin, begin + 40_000_000)]
+        events += [op("aten::split", begin + 100_000, begin + 30_200_000)]
+        for view in range(100):
+            at = begin + 150_000 + 300_000 * view
+            events += [op("aten::view" if nested else "aten::slice", at, at + 290_000)]
+            events += [op("aten::view", at + 10_000, at + 280_000)]
+        events += launched("gemm", begin + 30_230_000, begin + 39_990_000, number + 1)
+    assert ("a dispatch mode" in advice_of(problem_of(host_gaps.check(trace_of(*events))))) == nested
+
+
 def product(rows: int, columns: int) -> list[Event]:
     """A BF16 product that takes most of a step."""
     args: dict[str, Any] = shaped([4096, rows], [rows, columns])

@@ -55,6 +55,25 @@ def test_all_ranks_wait_for_memory(recorded: list[Document], tmp_path: Path) -> 
     assert finding["saved_ns"] == shared.gain_ns, "a rank promises what its job gains"
 
 
+@pytest.mark.parametrize(("fault", "rule"), [("mallocs", "allocator_calls"), ("pauses", "host_gaps")])
+@pytest.mark.parametrize("work", [0.3, 1.0])
+def test_ranks_that_wait_for_a_late_one_promise_what_the_job_gains(
+    fault: str, rule: str, work: float, tmp_path: Path
+) -> None:
+    """All have the fault, and rank 1 a slow device: what all wait for alike is promised by each, as re-simulated; what
+    little the fault costs beside the slow device is promised by no rank that waits for that."""
+    slow = replace(JOB, work=work, faults=(fault,), straggler=1, straggler_factor=2.0)
+    result, cured = (
+        said_of([load(path) for path, _ in simulate(options, tmp_path / "made")], tmp_path)
+        for options in (slow, replace(slow, faults=()))
+    )
+    of_step = [each.judgement.recorded_ns / each.judgement.step_count for each in (result, cured)]
+    for member in (0, 2, 3):
+        (finding,) = (each for each in rank_answer(result, member).rows if each["rule"] == rule)
+        promised = (finding["saved_ns"] or 0) / of_step[0]
+        assert promised == pytest.approx(1 - of_step[1] / of_step[0], abs=0.03)
+
+
 @pytest.mark.parametrize(
     ("name", "doing"),
     [

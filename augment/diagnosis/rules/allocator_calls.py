@@ -75,8 +75,9 @@ class AllocatorCalls(rule.Seen, frozen=True):
         return f"{calls} {take} the host {text.time(self.host_ns)}{matters}, most in {text.listed(self.callers)}"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
-        shared = job.shared
-        return (self, shared.gain_ns) if shared is not None and shared.reason.where == "memory" else (self, saved_ns)
+        if job.shared is not None and job.shared.reason.where == "memory":
+            return self, job.shared.gain_ns
+        return self, max(saved_ns - job.held_ns, 0)
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"

@@ -9,7 +9,8 @@ stretches out of the steps. A function that waits (``sleep``, ``poll``, ``recv``
 be a server without requests, and the finding is merely possible. Without steps, an operator that takes long at its
 first call alone sets a library up. An operator that launches a kernel for the first time, and takes more than four
 times as long as others of its name, loads that kernel or chooses an algorithm: all its time counts here, also in
-shorter stretches.
+shorter stretches. Operators nested in themselves are those that a dispatch mode or a tensor subclass sends through
+Python.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
@@ -24,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import Category, Trace, text
+from augment.core import Category, RankInJob, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.standstills import frame_around, names_of, system_calls
@@ -37,7 +38,7 @@ _WAITING = re.compile(
 )
 LONG_NS = 20_000_000  #: no Python between launches takes so long
 USUAL_COUNT = 3  #: calls that tell how long an operator usually takes
-Why = Literal["waits", "first_calls", "operators", "unusual", "long", "unknown"]
+Why = Literal["waits", "first_calls", "operators", "redispatched", "unusual", "long", "unknown"]
 _ADVICE: dict[Why, str] = {
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
@@ -46,6 +47,8 @@ _ADVICE: dict[Why, str] = {
     "schedule)",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
+    "redispatched": "Most of this is in operators nested in themselves: a dispatch mode or a tensor subclass (DTensor, "
+    "FlopCounterMode, functional tensors) runs Python for every call. Leave it out of the step, or compile the step",
     "unusual": "These operators usually take microseconds: the thread gets no CPU (other processes, or its loader's "
     "workers, on the same cores: compare nproc and taskset -p with them), or waits for a lock; perf sched shows which",
     "long": "Launching alone takes no such time: {stacks} shows which line waits or computes here. Move that out of "
@@ -68,6 +71,12 @@ class HostGaps(rule.Seen, frozen=True):
         outside = "" if all(self.slices) else "outside recorded operators"
         where = " and ".join(filter(None, (named and f"in {named}", outside)))
         return f"The host stalls for up to {text.time(self.longest_ns)} at a time {where} without launching work"
+
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        shared = job.shared
+        if shared is not None and shared.reason.where != "memory" and shared.reason.name in self.slices:
+            return self, shared.gain_ns
+        return self, max(saved_ns - job.held_ns, 0)
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         longest = text.time(self.longest_ns)
@@ -111,6 +120,8 @@ def check(trace: Trace) -> rule.Answer:
     why: Why = "unknown" if not inside else "long" if longest >= LONG_NS else "operators"
     if why == "operators" and _usually_short(trace, pieces):
         why = "unusual"
+    elif inside and _redispatched(trace, parts):
+        why = "redispatched"
     if waits:
         why = "waits"
     elif unknown and _at_first(trace, spans):
@@ -120,6 +131,21 @@ def check(trace: Trace) -> rule.Answer:
         sure = "low"
     seen = HostGaps(longest_ns=longest, slices=names, why=why, calls=calls)
     return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)
+
+
+def _redispatched(trace: Trace, parts: arrays.Intervals) -> bool:
+    """Whether most of the time of the stretches is in operators directly in one of their name, as a fifth of the
+    operators there are: those that consist of others are not dispatched themselves."""
+    places, stacks = facts.host.places_of(trace, Category.CPU_OP).place, facts.host.stacks(trace)
+    when = arrays.union(parts.start, parts.end)
+    before = np.searchsorted(when.start, trace.events.ts[stacks.row[places]], side="right") - 1
+    places = places[(before >= 0) & (trace.events.ts[stacks.row[places]] < when.end[before])]
+    rows, outer = stacks.row[places], stacks.parent[places]
+    again = rows[(outer >= 0) & (trace.events.name[stacks.row[outer]] == trace.events.name[rows])]
+    if 5 * len(again) < len(rows):
+        return False
+    _, _, inside = arrays.clip(when, arrays.union(trace.events.ts[again], trace.events.end[again]))
+    return bool(2 * (inside.end - inside.start).sum() > (when.end - when.start).sum())
 
 
 def _usually_short(trace: Trace, spans: rule.Spans) -> bool:

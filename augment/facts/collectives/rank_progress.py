@@ -32,6 +32,7 @@ from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, Where, deri
 from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.host.call_stacks import call_stacks, is_of
 from augment.facts.host.occupancy import occupants
 from augment.facts.names import (
     ALL_GATHER,
@@ -40,6 +41,7 @@ from augment.facts.names import (
     LONG_CALL_NS,
     OTHER,
     OTHER_CALLS,
+    STEP,
     KernelType,
     element_bytes,
     kind_of,
@@ -348,8 +350,8 @@ def device_states(trace: Trace) -> RankStates:
 
 def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     """At most :data:`MOST_GAPS` waits for the host, the longest. Without devices it is that of ``main_track``. Of a
-    thread that is in several things at once, calls for memory count first, then a long call, then what is innermost of
-    operators and annotations."""
+    thread that is in several things at once, calls for memory count first, then a long call, then the innermost
+    operator or annotation that has most of the wait."""
     if not len(running_types(trace)[0]):
         none = np.empty(0, np.int64)
         return HostWaits(none, none, none.astype(np.int32), [])
@@ -362,7 +364,19 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     thread = np.full(len(chosen), main_track, np.int32)
     if len(gpu_work(trace)):
         thread = trace.events.track[gpu_work(trace).launch[_ending(trace, gaps.end[chosen])]]
-    name, _, row, inside_ns = occupants(trace, (Category.CPU_OP, Category.USER_ANNOTATION), start, end, thread)
+    in_slices = (Category.CPU_OP, Category.USER_ANNOTATION)
+    name, name_ns, row, inside_ns = occupants(trace, in_slices, start, end, thread)
+    # In slices of many names, none with most of a wait: the innermost around the longest that holds most of it
+    stacks, of_slices = call_stacks(trace), is_of(trace, in_slices, ~starting(trace, STEP))
+    left = np.flatnonzero((2 * inside_ns >= end - start) & (2 * name_ns < end - start))
+    around = stacks.parent[stacks.place_of[row[left]]]
+    while len(left := left[around >= 0]):  # one round per level of nesting
+        around = around[around >= 0]
+        over = stacks.row[around]
+        held = np.minimum(trace.events.end[over], end[left]) - np.maximum(trace.events.ts[over], start[left])
+        holds = of_slices[around] & (2 * held >= (end - start)[left])
+        row[left[holds]], name[left[holds]] = over[holds], trace.events.name[over[holds]]
+        left, around = left[~holds], stacks.parent[around[~holds]]
     where = np.where(2 * inside_ns < end - start, _NOTHING, _ANNOTATION)
     where[(where == _ANNOTATION) & (trace.events.category[row] == Category.CPU_OP)] = _OPERATOR
     call, call_ns, row, _ = occupants(trace, LAUNCHES, start, end, thread)

@@ -41,7 +41,7 @@ from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 from augment.writers.compression import fastest
 
-VERSION = 15
+VERSION = 16
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -55,6 +55,7 @@ RULES_OF_JOB = (
     "pipeline_bubble",
     "data_loading",
     "launch_bound",
+    "host_gaps",
     "synchronizing_calls",
 )
 _OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
