@@ -3,7 +3,8 @@
 The input is a CUDA memory snapshot, given with the trace (``augment run --memory-snapshot FILE``,
 ``augment.with_memory_snapshot``) or alone. Without it the analysis is skipped. For each device it looks at the moment
 of each out of memory, at the peak of what was allocated, and at the end. Rows ``by`` level say how much was
-``allocated`` (requested by tensors), ``active`` (also what waits for other streams), ``reserved`` (by PyTorch), and
+``allocated`` (as ``torch.cuda.max_memory_allocated()`` counts: requests rounded up to 512 bytes, and of what is still
+there at the end the whole block), ``active`` (also what waits for other streams), ``reserved`` (by PyTorch), and
 what was there ``before the recording``: a snapshot is a ring buffer, whose beginning is lost, so that a peak is that
 of what it kept. In an out of memory, ``requested`` and ``device free`` follow, and ``fits``: the largest request that
 would still have found room.
@@ -199,7 +200,7 @@ def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str
             ts=ts[keep],
             values=in_unit(level[keep], unit),
             unit=unit[1],
-            description="what the allocator gave out (requested bytes), and what PyTorch took of the device",
+            description="what the allocator gave out, and what PyTorch took of the device",
             scale=f"memory snapshot {label}",
         )
     moments = sorted(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -396,18 +396,17 @@ def compare_held(control: Trace, test: Trace) -> Findings:
     """The lines that held memory at the peak of any device, those that differ most first."""
     before, after = (_peaks(trace) for trace in (control, test))
     if len(before) == len(after) == 1:
-        pairs = [(next(iter(before.values())), next(iter(after.values())))]
-    else:
-        pairs = [(before[device], after[device]) for device in sorted(before.keys() & after.keys())]
-    if not pairs:
+        before = dict(zip(after, before.values(), strict=True))
+    if not before.keys() & after.keys():
         raise UsageError("no device is in both memory snapshots")
     rows = []
-    for first, second in pairs:
-        lines = [{holder.name: holder for holder in moment.holders["line"]} for moment in (first, second)]
+    for device in sorted(before.keys() | after.keys()):
+        pair = [side[device].holders["line"] if device in side else () for side in (before, after)]
+        lines = [{holder.name: holder for holder in holders} for holders in pair]
         for name in dict.fromkeys([*lines[0], *lines[1]]):
             holders = [side.get(name, Holder(name, 0, 0)) for side in lines]
             held, count = [holder.bytes for holder in holders], [holder.count for holder in holders]
-            rows.append(HeldRow(second.device, name, held[0], held[1], held[1] - held[0], count[0], count[1]))
+            rows.append(HeldRow(device, name, held[0], held[1], held[1] - held[0], count[0], count[1]))
     return Findings(sorted(rows, key=lambda row: (-abs(row.delta_bytes), row.device, row.line)))
 
 
@@ -420,13 +419,23 @@ def _peaks(trace: Trace) -> Mapping[int, Moment]:
 
 
 def held_sentences(findings: Outcome) -> list[str]:
-    """What grew and shrank most."""
+    """By how much the peaks of the devices differ, the one that differs most first, and what grew and shrank most."""
     assert isinstance(findings, Findings)
-    said = []
-    for word, sign in (("more", 1), ("less", -1)):
-        rows = [row for row in findings.rows if sign * row.delta_bytes > 0]
-        if rows:
-            total = sum(abs(row.delta_bytes) for row in rows)
-            most = text.listed([f"`{row.line}` ({text.size(abs(row.delta_bytes))})" for row in rows[:_MOST_SAID]])
-            said.append(f"{text.size(total)} {word} are held at the peak, most at {most}.")
+    said, devices = list[str](), defaultdict[int, list[HeldRow]](list)
+    for row in findings.rows:
+        devices[row.device].append(row)
+    net = {device: sum(row.delta_bytes for row in rows) for device, rows in devices.items()}
+    for device in sorted(net, key=lambda device: (-abs(net[device]), device)):
+        rows, parts = devices[device], []
+        for word, sign in (("more", 1), ("less", -1)):
+            if some := [row for row in rows if sign * row.delta_bytes > 0]:
+                most = text.listed([f"`{row.line}` ({text.size(abs(row.delta_bytes))})" for row in some[:_MOST_SAID]])
+                parts.append((f"{text.size(sum(abs(row.delta_bytes) for row in some))} {word}", most))
+        if parts:
+            by = "; ".join(f"{amount} by {most}" for amount, most in parts)
+            by = by if len(parts) > 1 else f"most by {parts[0][1]}"
+            before, after = sum(row.control_bytes for row in rows), sum(row.test_bytes for row in rows)
+            differ = f"{text.size(abs(net[device]))} {'more' if net[device] >= 0 else 'less'}"
+            amounts = f"{differ} are allocated ({text.size(after)} instead of {text.size(before)})"
+            said.append(f"At the peak of GPU {device}, {amounts}: {by}.")
     return said or ["At the peak every line of code holds the same."]

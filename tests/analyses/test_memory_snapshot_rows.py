@@ -95,7 +95,8 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     assert first.startswith("Out of memory at 22:13:2")
     assert first.endswith("UTC on GPU 0: 18 MB requested, 2.1 MB free.")
     assert second == f"{size(pieces[1])} more are reserved but unused, in pieces of at most {size(pieces[2])}."
-    assert third == "53 % of what is allocated is held by `run/model.py:300 grow`, in 3 allocations."
+    others = "29 % by `run/train.py:9 step` and 18 % by `run/train.py:40 step`"
+    assert third == f"53 % of what is allocated is held by `run/model.py:300 grow`, in 3 allocations; {others}."
 
 
 def test_beside_a_trace(tmp_path: Path) -> None:
@@ -162,6 +163,59 @@ def test_what_was_before_the_history_is_told_apart(tmp_path: Path) -> None:
     assert rows(findings, "peak", "level", "bytes")["before the recording"][0] > 0
     lines = rows(findings, "peak", "line", "bytes")
     assert sum(held for (held,) in lines.values()) == rows(findings, "peak", "level", "bytes")["allocated"][0]
+
+
+def test_the_peak_is_what_the_allocator_counts(tmp_path: Path) -> None:
+    """Requests are rounded up, and what is left of a hole may stay in the block: of what is held at the end that is
+    known, of what was freed before it is not."""
+    made = Allocator(START_US, unsplit=MIB)
+    model, later = frame("/home/me/run/model.py", 5, "forward"), frame("/home/me/run/train.py", 40)
+    kept = [made.alloc(size, model) for size in (7 * MIB + 100, 12 * MIB + 900, 40 * MIB - 1, 300)]
+    findings = findings_of(alone(tmp_path, made))
+    assert rows(findings, "peak", "level", "bytes")["allocated"] == (made.most,)
+    assert made.most > 59 * MIB + 3 * 512
+    assert sum(held for (held,) in rows(findings, "peak", "line", "bytes").values()) == made.most
+    made.free(kept[1])
+    made.alloc(11 * MIB, later)
+    peak = rows(findings_of(alone(tmp_path, made, newest=3)), "peak", "level", "bytes")["allocated"][0]
+    assert 0 <= made.most - peak <= MIB
+
+
+def test_that_most_is_from_before_the_history_comes_first(tmp_path: Path) -> None:
+    made = Allocator(START_US)
+    for mib in (12, 6):
+        made.alloc(mib * MIB)
+    before = len(made.actions)
+    for mib in (2, 1):
+        made.alloc(mib * MIB, frame("/home/me/run/model.py", mib, "forward"))
+    first, second, third = sentences(alone(tmp_path, made, newest=len(made.actions) - before))
+    assert "22 MB are allocated, of which 19 MB were there before its history begins" in first
+    assert second == (
+        "86 % of what is allocated was there before the history begins, by whom is unknown: "
+        "call torch.cuda.memory._record_memory_history() before the model is made."
+    )
+    assert third == "67 % of what was allocated since is held by `run/model.py:2 forward`, in 1 allocation."
+
+
+def test_each_device_is_told(tmp_path: Path) -> None:
+    sides = []
+    for sizes in ((3, 8), (5, 8, 1)):
+        content = Allocator(START_US).snapshot()
+        for device, mib in enumerate(sizes):
+            made = Allocator(START_US, device, 0x7F00_0000_0000 + (device << 36))
+            made.alloc(mib * MIB, frame("/home/me/run/model.py", 5, "forward"))
+            part = made.snapshot()
+            content["segments"] += part["segments"]
+            content["device_traces"] = [*content["device_traces"][:device], part["device_traces"][device]]
+        sides.append(write_snapshot(tmp_path / f"{len(sizes)}.pickle", content))
+    assert (
+        sentences(read(str(sides[1])))[1]
+        == "At their peaks 5.2 MB on GPU 0, 8.4 MB on GPU 1 and 1.0 MB on GPU 2 are allocated."
+    )
+    assert [sentence.partition(":")[0] for sentence in augment.diff(*map(str, sides)).verdict.text] == [
+        "At the peak of GPU 0, 2.1 MB more are allocated (5.2 MB instead of 3.1 MB)",
+        "At the peak of GPU 2, 1.0 MB more are allocated (1.0 MB instead of 0 B)",
+    ]
 
 
 def test_holders_are_drawn_while_they_hold(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ def frame(file: str, line: int, name: str = "step") -> Frame:
 
 
 class Allocator:
-    """One device's caching allocator: first fit, blocks rounded up to 512 bytes, segments of 20 MiB or more."""
+    """One device's caching allocator: first fit, blocks rounded up to 512 bytes, segments of 20 MiB or more. What is
+    left of a hole is part of the block if it is at most ``unsplit``. ``most``: the most that was allocated."""
 
-    def __init__(self, start_us: int, device: int = 0, address: int = 0x7F00_0000_0000) -> None:
-        self.now_us, self.device, self._next = start_us, device, address
+    def __init__(self, start_us: int, device: int = 0, address: int = 0x7F00_0000_0000, unsplit: int = 0) -> None:
+        self.now_us, self.device, self._next, self.unsplit, self.most = start_us, device, address, unsplit, 0
         self.segments: dict[int, int] = {}
         self.blocks: dict[int, tuple[int, int, list[Frame]]] = {}
         self.actions: list[dict[str, Any]] = []
@@ -34,8 +35,8 @@ class Allocator:
         rounded = -(-size // 512) * 512
         for start, length in self.segments.items():
             at = start
-            for block in sorted(block for block in self.blocks if start <= block < start + length):
-                if block - at >= rounded:
+            for block in [*sorted(block for block in self.blocks if start <= block < start + length), start + length]:
+                if (hole := block - at) >= rounded or block == start + length:
                     break
                 at = block + self.blocks[block][1]
             if at + rounded <= start + length:
@@ -44,8 +45,10 @@ class Allocator:
             at, length = self._next, max(SEGMENT, -(-rounded // (2 * MIB)) * 2 * MIB)
             self.segments[at] = length
             self._next += 2 * length
+            hole = length
             self._act("segment_alloc", at, length, [])
-        self.blocks[at] = size, rounded, list(frames)
+        self.blocks[at] = size, hole if hole - rounded <= self.unsplit else rounded, list(frames)
+        self.most = max(self.most, sum(rounded for _, rounded, _ in self.blocks.values()))
         self._act("alloc", at, size, list(frames))
         return at
 
@@ -129,11 +132,16 @@ def peaks_of(content: Any) -> dict[int, int]:
     peaks = {}
     for device in {segment["device"] for segment in segments} | {at for at, trace in enumerate(traces) if trace}:
         blocks = [block for segment in segments if segment["device"] == device for block in segment["blocks"]]
-        held = sum(
-            block.get("requested_size", block["size"]) for block in blocks if block["state"] == "active_allocated"
-        )
+        held = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
         peaks[device] = held
+        known = {block.get("address"): block["size"] for block in blocks if block["state"] != "inactive"}
         for entry in reversed(traces[device] if device < len(traces) else []):
-            held += {"alloc": -1, "free_requested": 1}.get(entry["action"], 0) * entry["size"]
+            change = {"alloc": -1, "free_requested": 1}.get(entry["action"], 0)
+            if change:  # of what is there at the end the size of the block is known
+                size = -(-entry["size"] // 512) * 512
+                size = known.get(entry["addr"], size)
+                held += change * size
+            if entry["action"] == "alloc" or (change and entry["addr"] not in known):
+                known.pop(entry.get("addr"), None)
             peaks[device] = max(peaks[device], held)
     return peaks

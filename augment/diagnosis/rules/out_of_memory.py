@@ -11,7 +11,7 @@ list, a closure or a cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from augment.facts.source.recorded_times import instant
 
 NAME = "out_of_memory"
 LEAST_HELD = 0.01  #: of what is allocated, by the line that holds most, to name that
+MOST_LOST = 0.5  #: of what is allocated, from before the history: who holds the rest is not what matters
+MOST_NAMED = 3
 LEAST_LEAK = 0.001  #: of what is allocated at most; less is not told
 
 
@@ -38,6 +40,8 @@ class OutOfMemory(Seen, frozen=True):
     line_ratio: float
     line_count: int
     step_bytes: int | None
+    other_lines: dict[str, float]  #: with their shares, the largest first
+    lost_ratio: float  #: the share of what was there before the history begins, of unknown lines
 
     def title(self, words: Words) -> str:
         free = f", {size(self.free_bytes)} free" if self.free_bytes >= 0 else ""
@@ -53,14 +57,15 @@ class OutOfMemory(Seen, frozen=True):
         if self.is_scattered:
             pieces = f"in pieces of at most {size(self.largest_bytes)}"
             said.append(f"{size(self.unused_bytes)} more are reserved but unused, {pieces}")
-        return [*said, _held_by(self.line, self.line_ratio, self.line_count, self.step_bytes)]
+        holders = self.line, self.line_ratio, self.line_count, self.step_bytes, self.other_lines
+        return [*said, *_held_by(*holders, self.lost_ratio)]
 
     def advice(self, words: Words) -> str:
         if self.is_scattered:
             return f"Set {words.allocator}=expandable_segments:True, which joins such pieces"
-        if self.line:
+        if self.line and self.lost_ratio < MOST_LOST:
             return f"Look at what `{self.line}` keeps: checkpoint it, shard it, or use a smaller batch"
-        return "Call torch.cuda.memory._record_memory_history() at the start, to see who holds it"
+        return f"{_RECORD[0].upper()}{_RECORD[1:]}, to see who holds it"
 
 
 class NeverFreed(Seen, frozen=True):
@@ -108,18 +113,30 @@ def out_of_memory(held: Held) -> OutOfMemory | None:
     if not moments:
         return None
     last = max(moments, key=lambda moment: moment.at_ns or 0)
-    lines = [holder for holder in last.holders["line"] if holder.name != BEFORE] if last.allocated else []
+    line, ratio, count, grew, others, lost = _holders(last)
     return OutOfMemory(
         when=_when(last),
         requested_bytes=last.requested,
         free_bytes=last.device_free,
         unused_bytes=sum(pool.free for pool in last.pools),
         largest_bytes=max((pool.largest for pool in last.pools), default=0),
-        line=lines[0].name if lines else "",
-        line_ratio=lines[0].bytes / last.allocated if lines else 0.0,
-        line_count=lines[0].count if lines else 0,
-        step_bytes=lines[0].step_bytes if lines else None,
+        line=line,
+        line_ratio=ratio,
+        line_count=count,
+        step_bytes=grew,
+        other_lines=others,
+        lost_ratio=lost,
     )
+
+
+def _holders(moment: Moment) -> tuple[str, float, int, int | None, dict[str, float], float]:
+    """The line that holds most, its share, count and growth per step; the next ones' shares; and the share of what was
+    there before the history begins, of unknown lines."""
+    every = [(each, each.bytes / max(moment.allocated, 1)) for each in moment.holders["line"]]
+    lost = sum(ratio for each, ratio in every if each.name == BEFORE)
+    first, *rest = [(each, ratio) for each, ratio in every if each.name != BEFORE] or [(Holder("", 0, 0), 0.0)]
+    others = {each.name: ratio for each, ratio in rest[: MOST_NAMED - 1] if ratio >= LEAST_HELD}
+    return first[0].name, first[1], first[0].count, first[0].step_bytes, others, lost
 
 
 def never_freed(held: Held) -> NeverFreed | None:
@@ -144,7 +161,10 @@ def snapshot_sentences(trace: Trace) -> list[str]:
     elif held.moments:
         peaks = [moment for moment in held.moments if moment.what == "peak"] or held.moments
         said += _at_peak(held, max(peaks, key=lambda moment: moment.allocated))
-    else:
+    every = [f"{size(each.allocated)} on GPU {each.device}" for each in held.moments if each.what == "peak"]
+    if len(every) > 1:
+        said.insert(1, f"At their peaks {listed(every, len(every))} are allocated")
+    elif not held.moments:
         said.append("The memory snapshot has no segments: nothing was allocated on a device")
     said += [leaks.title(words)] if leaks else []
     return [f"{sentence}." for sentence in said]
@@ -158,13 +178,7 @@ def _at_peak(held: Held, moment: Moment) -> list[str]:
     unused = sum(pool.free for pool in moment.pools)
     scattered = f"; {size(unused)} are unused, in pieces of at most {size(moment.largest)}" if unused else ""
     amounts = f"{size(moment.allocated)} are allocated{lost}, and {size(moment.reserved)} reserved{scattered}"
-    lines = [holder for holder in moment.holders["line"] if holder.name != BEFORE]
-    first = lines[0] if lines and moment.allocated else Holder("", 0, 0)
-    ratio = first.bytes / (moment.allocated or 1)
-    return [
-        f"{what} of the memory snapshot{_when(moment)}, {amounts}",
-        _held_by(first.name, ratio, first.count, first.step_bytes),
-    ]
+    return [f"{what} of the memory snapshot{_when(moment)}, {amounts}", *_held_by(*_holders(moment))]
 
 
 def _when(moment: Moment) -> str:
@@ -172,8 +186,26 @@ def _when(moment: Moment) -> str:
     return f"{at} on GPU {moment.device}"
 
 
-def _held_by(line: str, ratio: float, count: int, step_bytes: int | None) -> str:
-    if not line or ratio < LEAST_HELD:
-        return "Who holds most of it was not recorded: call torch.cuda.memory._record_memory_history() at the start"
-    grew = f", which grew {size(step_bytes)} per step" if step_bytes else ""
-    return f"{percent(ratio)} of what is allocated is held by `{line}`{grew}, in {counted(count, 'allocation')}"
+_RECORD = "call torch.cuda.memory._record_memory_history() before the model is made"
+
+
+def _held_by(
+    line: str, ratio: float, count: int, step_bytes: int | None, others: Mapping[str, float], lost: float
+) -> list[str]:
+    """Who holds what is allocated, and that it is not known of most."""
+    said = []
+    if is_lost := lost >= MOST_LOST:
+        said.append(
+            f"{percent(lost)} of what is allocated was there before the history begins, by whom is unknown: {_RECORD}"
+        )
+        ratio /= max(1 - lost, ratio)
+        others = {}
+    elif not line or ratio < LEAST_HELD:
+        said.append(f"Who holds most of it was not recorded: {_RECORD}")
+    if line and ratio >= LEAST_HELD:
+        grew = f", which grew {size(step_bytes)} per step" if step_bytes else ""
+        more = listed([f"{percent(share)} by `{other}`" for other, share in others.items()])
+        what = "what was allocated since" if is_lost else "what is allocated"
+        who = f"{percent(ratio)} of {what} is held by `{line}`{grew}, in {counted(count, 'allocation')}"
+        said.append(f"{who}; {more}" if more else who)
+    return said

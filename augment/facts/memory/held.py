@@ -3,8 +3,8 @@
 A snapshot holds the memory at its end, and what the allocator did before, as far as a ring buffer kept it, so levels
 are counted backwards from the end. What was allocated before the buffer begins, and freed within it, has no frames.
 
-Sizes of allocations are those requested. The allocator rounds them up to 512 bytes, and may leave more of a block
-unused.
+Sizes are as ``torch.cuda.max_memory_allocated()`` counts them: requests rounded up to 512 bytes, and of what is still
+there at the end the whole block. The rest of a block that was not split off is recorded of no other.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def trimmed(path: str) -> str:
 
 class MemoryReplay(Struct, frozen=True):
     """The actions of one device: ``rows`` of them, and the levels before the first and after each, in bytes:
-    ``allocated`` (requested by tensors), ``active`` (also what waits for other streams), ``reserved`` (by PyTorch).
+    ``allocated`` (by tensors), ``active`` (also what waits for other streams), ``reserved`` (by PyTorch).
 
     Spans of memory by ``start`` (the place of the action that allocated it, -1: before) and ``end`` (of that which
     asked to free it; their number: never), ``gone`` (when it was free), ``address``, ``size``, ``stack`` (-1: unknown).
@@ -115,17 +115,23 @@ def replay(snapshot: MemorySnapshot, device: int) -> MemoryReplay:
     # a completed free ends an allocation that nobody asked to free: requests may be left out of a snapshot
     ends = requested | (completed & (previous != 1) & ((before >= 0) | (not requested.any())))
     leaves = completed | (requested & (not completed.any()))
+    size = np.where(alloc | requested | completed, (size + ROUNDED - 1) // ROUNDED * ROUNDED, size)
 
     of_device = snapshot.segment_device == device
     in_block = of_device[snapshot.block_segment] if len(snapshot.block_segment) else np.empty(0, np.bool_)
     is_held = in_block & (snapshot.block_state == STATES.index("active_allocated"))
     is_active = in_block & (snapshot.block_state != STATES.index("inactive"))
-    allocated = _backwards(
-        int(snapshot.block_requested[is_held].sum()), np.where(alloc, size, 0) - np.where(ends, size, 0)
-    )
-    active = _backwards(
-        int(snapshot.block_requested[is_active].sum()), np.where(alloc, size, 0) - np.where(leaves, size, 0)
-    )
+    # what is there at the end has the size of its block, also where it was allocated, and asked to be freed
+    by_address = np.flatnonzero(is_active)[np.argsort(snapshot.block_address[is_active], kind="stable")]
+    last = np.flatnonzero((alloc | requested) & (following == count))
+    place = np.searchsorted(snapshot.block_address[by_address], addr[last])
+    block = np.append(by_address, -1)[place]
+    known = (block >= 0) & (snapshot.block_address[block] == addr[last]) if len(by_address) else block >= 0
+    for rows_of in (last[known], before[last[known]]):
+        kept = (rows_of >= 0) & ((rows_of == last[known]) | requested[last[known]])
+        size[rows_of[kept]] = snapshot.block_size[block[known][kept]]
+    allocated = _backwards(int(snapshot.block_size[is_held].sum()), np.where(alloc, size, 0) - np.where(ends, size, 0))
+    active = _backwards(int(snapshot.block_size[is_active].sum()), np.where(alloc, size, 0) - np.where(leaves, size, 0))
     grows = (kind == ACTIONS.index("segment_alloc")) | (kind == ACTIONS.index("segment_map"))
     shrinks = (kind == ACTIONS.index("segment_free")) | (kind == ACTIONS.index("segment_unmap"))
     change = np.where(grows, size, 0) - np.where(shrinks, size, 0)
@@ -160,7 +166,7 @@ def replay(snapshot: MemorySnapshot, device: int) -> MemoryReplay:
         end=np.concatenate([end, freed, np.where(is_held[kept], never, -1)]),
         gone=np.concatenate([gone, freed_gone, never]),
         address=np.concatenate([addr[begun], addr[freed], snapshot.block_address[kept]]),
-        size=np.concatenate([size[begun], size[freed], snapshot.block_requested[kept]]),
+        size=np.concatenate([size[begun], size[freed], snapshot.block_size[kept]]),
         stack=np.concatenate([snapshot.action_stack[rows[begun]], unknown, snapshot.block_stack[kept]]).astype(
             np.int32
         ),
@@ -238,7 +244,7 @@ def pieces_at(snapshot: MemorySnapshot, played: MemoryReplay, after: int) -> lis
     live = np.flatnonzero((played.start < after) & (played.gone >= after))
     live = live[np.argsort(played.address[live], kind="stable")]
     starts = played.address[live]
-    stops = starts + (played.size[live] + ROUNDED - 1) // ROUNDED * ROUNDED
+    stops = starts + played.size[live]
     pools: dict[str, list[int]] = {}
     for low, high, stream, pool, is_large, _ in merged:
         first, last = np.searchsorted(starts, (low, high)).tolist()
