@@ -163,10 +163,12 @@ KINDS: tuple[Kind, ...] = (
         what="a CUDA memory snapshot",
         help="The trace's CUDA memory snapshot, a pickle of torch.cuda.memory._dump_snapshot; {rank} as above.",
         reads="snapshot_file:memory_snapshot",
-        # a pickle of protocol 2 to 5, whose first key or value says what it is: of the dict, or of a bare list
+        # a pickle of protocol 2 to 5, whose first key or value says what it is: of the dict, or of a bare list; or a
+        # page of PyTorch's MemoryViz with such a pickle in it
         begins=re.compile(
             rb"\x80[\x02-\x05](?:\x95.{8})?(?:(?:\}|\]).{0,12}\(?.{0,8}"
-            rb"(?:segments|device_traces|allocator_settings|external_annotations)|\].{0,300}(?:segment_type|total_size))",
+            rb"(?:segments|device_traces|allocator_settings|external_annotations)|\].{0,300}(?:segment_type|total_size))"
+            rb'|\s*<!DOCTYPE html>.{0,2000}?MemoryViz\.js.{0,2000}?"base64"\s*:\s*"gA[I-X]',
             re.DOTALL,
         ),
         usual=(

@@ -20,7 +20,7 @@ from augment.readers import read
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.attachments.snapshot_file import memory_snapshot
 from augment.readers.limits import Limits
-from memory_snapshots import MIB, Allocator, frame, peaks_of, training, write_snapshot
+from memory_snapshots import MIB, Allocator, frame, page_of, peaks_of, training, write_snapshot
 from traces import op, write_trace
 
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "memory"
@@ -67,6 +67,9 @@ def test_every_protocol_gives_the_same(tmp_path: Path, protocol: int) -> None:
     plain = memory_snapshot(str(write_snapshot(tmp_path / "list", content["segments"], protocol)))
     assert plain.block_requested.tolist() == snapshot.block_requested.tolist()
     assert (len(plain.action_kind), plain.has_times, begins_as(str(tmp_path / "list"))) == (0, False, KIND)
+    (tmp_path / "page.html").write_bytes(page_of(path.read_bytes()))
+    assert begins_as(str(tmp_path / "page.html")) == KIND
+    assert columns(memory_snapshot(str(tmp_path / "page.html"))) == columns(snapshot)
 
 
 @pytest.mark.parametrize("newest", [None, 40, 7, 0])
@@ -159,7 +162,21 @@ def test_what_is_hostile_is_refused_in_a_line(tmp_path: Path, name: str, capfd: 
     with pytest.raises(kind, match=text) as raised:
         memory_snapshot(str(tmp_path / "a.pickle"))
     assert "\n" not in str(raised.value)
+    (tmp_path / "page.html").write_bytes(page_of(data))
+    with pytest.raises(InputError):
+        memory_snapshot(str(tmp_path / "page.html"))
     assert "it ran" not in capfd.readouterr().out
+
+
+def test_a_page_that_is_cut_off_or_another_is_refused(tmp_path: Path) -> None:
+    page = page_of(pickle.dumps(training(START_US).snapshot(), 4))
+    (tmp_path / "a.html").write_bytes(page[: len(page) // 2])
+    with pytest.raises(MalformedTrace, match="ends too early"):
+        memory_snapshot(str(tmp_path / "a.html"))
+    for other in (page.replace(b"MemoryViz.js", b"Other.js"), page_of(b"no pickle")):
+        (tmp_path / "a.html").write_bytes(other)
+        with pytest.raises(UnknownFormat, match="a web page"):
+            read(str(tmp_path / "a.html"))
 
 
 def test_a_pickle_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,24 @@ def training(start_us: int, steps: int = 6, leak: int = MIB, device: int = 0) ->
 def write_snapshot(path: Path, content: Any, protocol: int = 4) -> Path:
     path.write_bytes(pickle.dumps(content, protocol))
     return path
+
+
+def page_of(pickled: bytes) -> bytes:
+    """The page of PyTorch's ``_memory_viz`` with such a pickle."""
+    file = {"name": "snapshot.pickle", "base64": b64encode(pickled + bytes(3 - len(pickled) % 3)).decode()}
+    return f"""
+<!DOCTYPE html>
+<html>
+<head>
+</head>
+<body>
+<script type="module">
+import {{add_local_files}} from "https://cdn.jsdelivr.net/gh/pytorch/pytorch@main/torch/utils/viz/MemoryViz.js"
+const local_files = {json.dumps([file])}
+add_local_files(local_files, "Active Memory Timeline")
+</script>
+</body>
+""".encode()
 
 
 def peaks_of(content: Any) -> dict[int, int]:

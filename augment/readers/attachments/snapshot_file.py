@@ -1,5 +1,5 @@
 """Reads CUDA memory snapshots: the pickle of ``torch.cuda.memory._dump_snapshot`` (PyTorch 2.1 on, protocols 2 to 5),
-or of ``torch.cuda.memory_snapshot()``, a bare list of segments.
+or of ``torch.cuda.memory_snapshot()``, a bare list of segments; also that within a page of PyTorch's MemoryViz.
 
 Values become columns without any dict of them, and of a pickle nothing is built: no class is looked up, no function
 called. A key that is absent is unknown, never zero.
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Sequence
+from binascii import a2b_base64
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +24,7 @@ from augment.errors import LimitExceeded, MalformedTrace, UnknownFormat
 from augment.facts.memory.held import SIGNS, signs_of, trimmed
 from augment.kernels import pickle_scan as scan
 from augment.kernels.native import native
-from augment.readers.containers import CHUNK, open_text
+from augment.readers.containers import CHUNK, OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
 _OPERATOR = re.compile(r"at::_ops::(\w+?)::(?:call|redispatch)\b")
@@ -216,6 +217,30 @@ def _frames(data: Pickled, frames: Int32s, texts: Sequence[str], labels: dict[st
     return columns
 
 
+_PAGE = re.compile(rb'(?s)\s*<!DOCTYPE html>.{0,2000}?MemoryViz\.js.{0,2000}?"base64"\s*:\s*"')
+
+
+def _pickle_in(text: OpenText) -> Iterator[bytes]:
+    """The pieces of a pickle, or of that which a page of MemoryViz has as base64."""
+    piece = bytes(text.read(CHUNK))
+    if page := _PAGE.match(piece):
+        rest, is_open = piece[page.end() :], True
+        while rest and is_open:
+            part, quote, _ = rest.partition(b'"')
+            is_open, whole = not quote, len(part) // 4 * 4
+            try:
+                piece = a2b_base64(part[:whole])
+            except ValueError:
+                return  # cut off, or damaged
+            if piece:
+                yield piece
+            rest = part[whole:] + more if is_open and (more := bytes(text.read(CHUNK))) else b""
+        return
+    while piece:
+        yield piece
+        piece = bytes(text.read(CHUNK))
+
+
 _PIECE = 4 * CHUNK  #: bytes that are scanned at a time
 _LONGEST = 64 << 20  #: bytes of one opcode: no snapshot has such a text
 _MOST_NODES = (1 << 31) - (1 << 27)  #: nodes are numbered in 32 bits
@@ -283,9 +308,10 @@ class Pickled:
         kernel = native("pickle_scan.scan")
         state, rest, base, wanted = self._state, b"", 0, _PIECE
         with open_text(self.path, limits, hashed=False) as text:
+            content = _pickle_in(text)
             while True:
                 pieces, length = [rest], len(rest)
-                while length < wanted and (piece := text.read(CHUNK)):
+                while length < wanted and (piece := next(content, b"")):
                     pieces.append(piece)
                     length += len(piece)
                 data, before = np.frombuffer(b"".join(pieces), np.uint8), len(rest)
