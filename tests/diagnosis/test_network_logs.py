@@ -338,9 +338,9 @@ def ring(size: int, ways: dict[int, str], *, identity: str = "0xfe", node: str =
 
 def test_ranks_of_a_node_that_are_joined_by_its_memory(tmp_path: Path) -> None:
     lines = ring(4, {1: "SHM/direct/direct", 3: "SHM/direct/direct"})
-    made, found, why, counted, _ = said_of(tmp_path, lines)
+    made, problem, why, counted, _ = said_of(tmp_path, lines)
     assert made == "NCCL's log has 1 communicator; ranks are joined by P2P (2 pairs) and SHM (2 pairs)."
-    assert found == (
+    assert problem == (
         "NCCL joins 2 pairs of ranks of a node through its host's memory (SHM) and 2 from device to device (P2P)."
     )
     assert why.startswith("The log does not say why")
@@ -354,9 +354,9 @@ def test_ranks_of_a_node_that_are_joined_by_its_memory(tmp_path: Path) -> None:
 
 def test_channels_without_the_beginning_of_their_communicator(tmp_path: Path) -> None:
     lines = [line for line in ring(2, {0: "SHM/direct/direct", 1: "SHM/direct/direct"}) if "Channel" in line]
-    made, found, _ = said_of(tmp_path, lines)
+    made, problem, _ = said_of(tmp_path, lines)
     assert made == "NCCL's log lacks the beginning of its communicators; ranks are joined by SHM (1 pair)."
-    assert "NCCL joins 1 pair of ranks of a node through its host's memory (SHM) and none from" in found
+    assert "NCCL joins 1 pair of ranks of a node through its host's memory (SHM) and none from" in problem
     rows = augment.augment(str(tmp_path / "nccl.txt"), only=["communicators"]).outcomes["communicators"].rows
     assert [(row.name, row.transport) for row in rows if row.by == "pair"] == [
         (pair, "SHM/direct/direct") for pair in ("0 → 1", "1 → 0")

@@ -220,7 +220,7 @@ def _frames(data: Pickled, frames: Int32s, texts: Sequence[str], labels: dict[st
 _PAGE = re.compile(rb'(?s)\s*<!DOCTYPE html>.{0,2000}?MemoryViz\.js.{0,2000}?"base64"\s*:\s*"')
 
 
-def _pickle_in(text: OpenText) -> Iterator[bytes]:
+def pickle_in(text: OpenText) -> Iterator[bytes]:
     """The pieces of a pickle, or of that which a page of MemoryViz has as base64."""
     piece = bytes(text.read(CHUNK))
     if page := _PAGE.match(piece):
@@ -308,7 +308,7 @@ class Pickled:
         kernel = native("pickle_scan.scan")
         state, rest, base, wanted = self._state, b"", 0, _PIECE
         with open_text(self.path, limits, hashed=False) as text:
-            content = _pickle_in(text)
+            content = pickle_in(text)
             while True:
                 pieces, length = [rest], len(rest)
                 while length < wanted and (piece := next(content, b"")):
