@@ -238,18 +238,27 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
     would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait
     for their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all
-    ranks, on the rank where that is most. Findings about other ranks, and about the recording, are none. Of many ranks
-    some are asked: for their ``problems``, by member, or else their summaries.
+    ranks, on the rank where that is most. What to do about transfers that hold all ranks up comes last. Findings about
+    other ranks, and about the recording, are none. Of many ranks some are asked: for their ``problems``, by member, or
+    else their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
+    count = len(answer.summaries)
+    some = {*range(0, count, -(-count // MOST_PEERS))}
+    ways = Counter[str]()
+    for member in sorted(some) if answer.judgement.limiting_transfers_ns else ():
+        ways.update(
+            each["advice"]
+            for each in rank_answer(answer, member).rows
+            if each["rule"] == "exposed_communication" and each["status"] == "found"
+        )
+    transfers = [f"Transfers: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
-        return []
+        return transfers
     late_rank = None if row is None else row.rank
     ranks = [summary.rank for summary in answer.summaries]
     late = [] if late_rank is None else [ranks.index(late_rank)]
-    count = len(answer.summaries)
-    members = {*range(0, count, -(-count // MOST_PEERS)), *late}
-    asked = {member: problems.get(member) or _problems(answer, member) for member in sorted(members)}
+    asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
     if row is None or not late:
         saved = Counter[str]()
         for of_rank in asked.values():
@@ -262,9 +271,10 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             looked_at = "looked at " if len(asked) < count else ""
             named = rank_names([answer.summaries[most]])[0]
             which = f"{named} most" if [*gains.values()].count(gains[most]) == 1 else f"such as {named}"
-            some = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {which}"
-            return [f"{some}: {problem['title']}{_place(answer.summaries[most], problem)}", problem["advice"]]
-        return []
+            whose = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {which}"
+            title_ = f"{whose}: {problem['title']}{_place(answer.summaries[most], problem)}"
+            return [title_, problem["advice"], *transfers]
+        return transfers
     of_late = asked.pop(late[0])
     usual = {
         rule: np.median([problems.get(rule, {}).get("saved_ns") or 0 for problems in asked.values()] or [0])
@@ -287,8 +297,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             more = row.gain_ns is not None and (problem["saved_ns"] or 0) * steps > _MORE * row.gain_ns
             who = f"{name}, by its own trace" if more else name  # the job gains what the verdict says
             place = _place(answer.summaries[late[0]], problem)
-            return [*way, f"{who}: {problem['title']}{place}", problem["advice"]]
-    return way
+            return [*way, f"{who}: {problem['title']}{place}", problem["advice"], *transfers]
+    return [*way, *transfers]
 
 
 _OPEN_FOLDER = "augment open FOLDER"  #: of a job, whose metrics do not know where its traces are

@@ -203,6 +203,13 @@ def test_no_more_is_promised_than_a_job_with_fast_links_saves(
         if promised is not None:  # a finding, or fine since the job is known; else it was fine before
             assert (promised["saved_ratio"] or 0) <= true + PROMISED
             assert not promised["at_most"]
+    limiting = job.judgement.limiting_transfers_ns / job.judgement.recorded_ns
+    assert limiting <= true + PROMISED
+    assert limiting >= true - 2 * PROMISED or true < 0.12
+    assert any("Transfers that nothing hides" in each for each in job.verdict.text) == (limiting > 0)
+    assert any(each.startswith("Transfers: ") for each in cures(job)) == (limiting > 0)
+    table = job.outcomes["job_what_if"].rows
+    assert table[0].time_ns == job.judgement.recorded_ns, "the verdict's time is the table's"
 
 
 def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> None:

@@ -22,6 +22,7 @@ from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, 
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
+from augment.facts.names import SEND_RECV
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
@@ -43,6 +44,7 @@ LEAST_SHARED_BY_ALL = 0.1  #: also where that is no single thing,
 LEAST_OF_EACH = 0.02  #: and what each of half of the ranks waits for it
 LEAST_OF_GROUPS = 0.03  #: the same, of groups that are late beside other groups
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
+LEAST_TRANSFERS = 0.1  #: the same, of transfers that nothing hides
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
 ALIKE = 0.5  #: of the largest excess of some ranks: those with at least as much are late alike
@@ -97,10 +99,16 @@ class Judgement:
         doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
         doubts += verdict_text.own_steps(self._step_time[0], self._own_time // max(self.step_count, 1))
         rows = self._rows or self._stage_rows
-        if not rows:
-            return Verdict((self._nobody, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
-        return Verdict((*texts, *self._together, *doubts), rows)
+        texts += self._together if rows else [self._nobody, *self._late_without_gain]
+        if gain := self.limiting_transfers_ns:
+            exposed = np.bincount(np.repeat(self._matched.kind, self._matched.members), self._matched.exposed_ns)
+            exposed = np.where([kind != SEND_RECV for kind in self._matched.kinds[: len(exposed)]], exposed, 0)
+            most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
+            is_most = all(gain > (row.gain_ns or 0) for row in rows)
+            place = 0 if is_most else len(texts)
+            texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time))
+        return Verdict((*texts, *doubts), rows)
 
     @property
     def _rows(self) -> list[Row]:
@@ -254,6 +262,13 @@ class Judgement:
         )
         return int(min(max(gain, 0) / steps, *of_ranks, math.inf))
 
+    @property
+    def limiting_transfers_ns(self) -> int:
+        """The same of the whole job, where the ranks' own rules were asked, if it is much; else 0."""
+        asked = any(summary.diagnosis for summary in self._summaries)
+        gain = (self.transfer_gain_ns or 0) * max(self.step_count, 1) if asked else 0
+        return gain if gain >= LEAST_TRANSFERS * self._time else 0
+
     @cached_property
     def _gain_unknown(self) -> bool:
         """Whether many collectives are not matched: their ranks wait for each other, and the replay does not know."""
@@ -298,9 +313,8 @@ class Judgement:
         return ""
 
     def _saved(self, time_ns: int) -> int:
-        """By how much a job that the replay ends after so long is shorter, ns: the share that is saved of the replay of
-        the unchanged job, where that is longer than the recorded time, as ranks that begin earlier are not ahead."""
-        return round((self._unchanged - time_ns) * min(1.0, self._time / max(self._unchanged, 1)))
+        """By how much a job that the replay ends after so long is shorter, ns."""
+        return saved_of(self._unchanged - time_ns, self._unchanged, self._time)
 
     def _gain(self, members: MemberIndexes) -> int:
         excess = self._excess
@@ -662,6 +676,7 @@ ALIKE_ROWS = {"shared": "no device waits for what all wait for", "uneven": "the 
 FASTER, NO_TIME = "links twice as fast", "communication takes no time"
 HIDDEN = "{} is hidden behind other work"
 BALANCED = "pipeline stages are balanced"
+Scenario = tuple[str, int, tuple[int | None, str]]  #: its name, time (ns), and rank and dimension
 
 
 def scenarios(
@@ -676,20 +691,24 @@ def scenarios(
     unchanged, recorded = replay.time_ns(), max(replay.recorded_ns, 1)
     error = (replay.time_ns(is_steady=False) - recorded) / recorded
 
-    def row(name: str, time: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
-        gain = unchanged - time
-        return WhatIfRow(name, rank, dimension, time, gain, gain / max(unchanged, 1), error)
+    def row(name: str, gain: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
+        return WhatIfRow(name, rank, dimension, recorded - gain, gain, gain / recorded, error)
 
-    rows = [row(*scenario) for scenario in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
-    rows += [row(name, unchanged - gain) for name, gain in promised.items()]
+    replayed = [*_of_ranks(replay, excess, summaries), *_of_dimensions(replay)]
     if balanced is not None:
-        rows.append(row(BALANCED, replay.time_ns(shift=balanced), None, "pp"))
-    return [row("unchanged", unchanged), *sorted(rows, key=lambda each: -each.gain_ns)]
+        replayed.append((BALANCED, replay.time_ns(shift=balanced), (None, "pp")))
+    rows = [row(name, saved_of(unchanged - time, unchanged, recorded), *of) for name, time, of in replayed]
+    rows += [row(name, gain) for name, gain in promised.items()]
+    return [row("unchanged", 0), *sorted(rows, key=lambda each: -each.gain_ns)]
 
 
-def _of_ranks(
-    replay: Replay, excess: Excess, summaries: Sequence[RankSummary]
-) -> Iterator[tuple[str, int, int | None, str]]:
+def saved_of(gain_ns: int, unchanged_ns: int, recorded_ns: int) -> int:
+    """By how much a job is shorter that the replay ends so much earlier, ns: the share that is saved of the replay of
+    the unchanged job, where that is longer than the recorded time, as ranks that begin earlier are not ahead."""
+    return round(gain_ns * min(1.0, recorded_ns / max(unchanged_ns, 1)))
+
+
+def _of_ranks(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) -> Iterator[Scenario]:
     """Scenario, time, rank and dimension for the ranks with the largest excess."""
     largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_RANKS]
     for member in largest[excess.total_ns[largest] > 0].tolist():
@@ -698,10 +717,10 @@ def _of_ranks(
         waits: dict[tuple[str, ...], Int64s] = {("host",): host}
         for name, less, parts in ((LIKE_MEDIAN, excess.by_stretch, excess.by_parts), (NO_HOST, host, waits)):
             shift = Shift(excess.stretches, np.where(chosen, -less, 0), parts, summaries)
-            yield name, replay.time_ns(shift=shift), rank, ""
+            yield name, replay.time_ns(shift=shift), (rank, "")
 
 
-def _of_dimensions(replay: Replay) -> Iterator[tuple[str, int, int | None, str]]:
+def _of_dimensions(replay: Replay) -> Iterator[Scenario]:
     """The same for the links of each dimension, and for each of its kinds of collectives."""
     matched = replay.progress.matched
     names = [dimension_told(group.description) or group.description or group.name for group in matched.groups]
@@ -709,10 +728,10 @@ def _of_dimensions(replay: Replay) -> Iterator[tuple[str, int, int | None, str]]
         inside = np.array([each == name for each in names], np.bool_)[matched.group]
         for label, factor in ((FASTER, 0.5), (NO_TIME, 0.0)):
             moving = np.where(inside, np.rint(replay.moving * factor), replay.moving).astype(np.int64)
-            yield label, replay.time_ns(moving=moving), None, name
+            yield label, replay.time_ns(moving=moving), (None, name)
         for kind in np.unique(matched.kind[inside]).tolist():
             hidden: Bools = inside & (matched.kind == kind)
-            yield HIDDEN.format(matched.kinds[kind]), replay.time_ns(hidden=hidden), None, name
+            yield HIDDEN.format(matched.kinds[kind]), replay.time_ns(hidden=hidden), (None, name)
 
 
 def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale | None:

@@ -340,6 +340,18 @@ def doubts(
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
 
 
+def transfers(gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[float, int]) -> str:
+    """What limits the job beside late ranks: that collectives move data, ``ratio`` of it those of a kind."""
+    length, count = step
+    of, before, after = (
+        ("a step", length, length - gain_ns / count) if count else ("the job", time_ns, time_ns - gain_ns)
+    )
+    return (
+        f"Transfers that nothing hides, {percent(ratio)} of them {kind}, hold all ranks up: without them {of} would "
+        f"take {three_digits(after)} instead of {three_digits(before)} (−{percent(gain_ns / time_ns)})."
+    )
+
+
 def left_out(count: int, first: int) -> Iterator[str]:
     """A sentence on the ``first`` steps, without which the job is judged by ``count``."""
     if first:
