@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
-from augment.core import Category, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, Category, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.device_activity import (
     COMMUNICATION,
     COMPUTATION,
@@ -64,7 +64,7 @@ def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     if not len(work.ts):
         played = replays(trace)
         if not played:
-            return Skipped("no event of category kernel, gpu_memcpy or gpu_memset")
+            return Skipped.without(GPU_WORK)
         start = min(int(each.ts[0]) for each in played)
         edges = edges_of(start, max(int(each.ts[-1]) for each in played) - start, part_count)
         return Findings([row for each in played for row in _held(trace, each, edges)])

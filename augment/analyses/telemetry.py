@@ -47,13 +47,17 @@ def analyze(trace: Trace) -> Findings | Skipped:
     telemetry = trace.context.attached(Telemetry)
     if telemetry is None:
         return Skipped("no telemetry is given beside the trace: see --telemetry")
+    unread, notes = telemetry.unreadable_rows, list[Diagnostic]()
+    if unread:
+        notes.append(Diagnostic("telemetry_unreadable", unread, "rows of the telemetry have no time: left out"))
     if not len(trace.events):
-        return Findings([_row(trace, each.gpu, None, each, slice(None)) for each in telemetry.samples])
+        rows = [_row(trace, each.gpu, None, each, slice(None)) for each in telemetry.samples]
+        return Findings(rows, diagnostics=notes)
     watched = facts.gpu.telemetry(trace)
     if watched is None or isinstance(watched, str):
         return Skipped(watched or "no telemetry is given")
     begin, end = int(trace.events.ts[0]), int(trace.events.end.max())
-    rows, tracks = [], list[CounterTrack]()
+    rows, tracks = list[Row](), list[CounterTrack]()
     steps = facts.steps.windows(trace)
     for place, quantities in watched.devices.items():
         device = facts.gpu.work(trace).devices[place]
@@ -82,7 +86,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not rows:
         return Skipped("no sample of the telemetry lies within the trace: its samples are further apart")
     zone = f"times of the telemetry have no zone (taken as {watched.zone}, at which alone it covers the trace)"
-    notes = [Diagnostic("telemetry_zone", 1, zone)] if watched.zone else []
+    notes += [Diagnostic("telemetry_zone", 1, zone)] if watched.zone else []
     return Findings(rows, tracks, notes)
 
 

@@ -53,8 +53,11 @@ def cut_trace(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
         keep &= window.chosen(trace, *window.limits_of(trace, *choice.steps), around=True)
-    limits = _limits(trace, choice)
-    if limits is not None:
+    limits = None
+    if choice.period is not None:  # on the clock of the events, ns
+        first = int(trace.events.ts[0]) if len(trace.events) else 0
+        start, end = (first + round(1e6 * ms) for ms in choice.period)
+        limits = start, end
         keep &= window.chosen(trace, *limits, around=True)
     if choice.dropped:
         keep &= window.without(trace, choice.dropped)
@@ -64,15 +67,6 @@ def cut_trace(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
     members = trace.source.metadata
     write_cut(trace, keep, out, mark(members, choice.steps, choice.period, choice.dropped, limits_ns=limits))
     return int(np.count_nonzero(keep)), len(keep)
-
-
-def _limits(trace: Trace, choice: CutChoice) -> tuple[int, int] | None:
-    """The chosen period on the clock of the events, ns."""
-    if choice.period is None:
-        return None
-    first = int(trace.events.ts[0]) if len(trace.events) else 0
-    start, end = (first + round(1e6 * ms) for ms in choice.period)
-    return start, end
 
 
 def cut_each(inputs: Sequence[Input], folder: Path, choice: CutChoice, stage: Callable[[str], None]) -> list[Path]:
@@ -235,7 +229,9 @@ def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:
         last = at + len(data) >= insert_at
         text = np.frombuffer(data, np.uint8)
         first, stop = np.searchsorted(start, (at, at + len(data))).tolist()
-        begins, ends = start[first:stop] - at, _behind(text, end[first:stop] - at)
+        place = _behind_space(text, end[first:stop] - at)
+        is_comma = text[np.minimum(place, len(text) - 1)] == ord(",")
+        begins, ends = start[first:stop] - at, _behind_space(text, place + (is_comma & (place < len(text))))
         open_ones = np.flatnonzero(ends >= len(data))
         limit = len(data) if last or not len(open_ones) else int(begins[open_ones[0]])
         yield _without(text[:limit], begins[begins < limit], np.minimum(ends[begins < limit], limit)), False
@@ -258,13 +254,6 @@ def _until(chunks: Iterable[memoryview], stop: int) -> Iterator[bytes]:
         at += len(chunk)
         if at >= stop:
             return
-
-
-def _behind(text: npt.NDArray[np.uint8], end: Int64s) -> Int64s:
-    """The start of the element after each one that ends at ``end``: after white space, a comma, and white space."""
-    place = _behind_space(text, end)
-    is_comma = text[np.minimum(place, len(text) - 1)] == ord(",")
-    return _behind_space(text, place + (is_comma & (place < len(text))))
 
 
 def _behind_space(text: npt.NDArray[np.uint8], place: Int64s) -> Int64s:

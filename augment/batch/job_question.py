@@ -35,6 +35,7 @@ from augment.batch.conversion import (
 )
 from augment.batch.inputs import FileIdentity, Input
 from augment.batch.jobs import Job, Member, group, pipelines
+from augment.core.text import job_lines
 from augment.errors import AugmentError
 from augment.writers.files import METRICS_SUFFIX
 
@@ -346,7 +347,7 @@ def compare_ranks(
     digest = job_digest(result.hashes, request)
     contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
     notes = [f"--parallelism: {each.message}" for each in contradicted]
-    said = [*result.verdict.text, *(f"→ {cure}" for cure in cures(result))]
+    said = job_lines(result.verdict.text, cures(result))
     return Conclusion(files, tracks, said, digest, result.verdict.joined, notes, result, result.telling())
 
 

@@ -184,7 +184,18 @@ def put(source: Path, url: str) -> None:
         if protocol(url) in _OBJECT_STORES:
             _put_object(fs, str(source), path)
         else:
-            _put_file(fs, str(source), path)
+            folder, _, name = path.rpartition("/")
+            temporary = f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
+            try:
+                fs.makedirs(folder, exist_ok=True)
+                fs.put_file(str(source), temporary)
+                if fs.exists(path):
+                    fs.rm_file(path)  # HDFS and SFTP do not move onto an existing file
+                fs.mv(temporary, path)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    fs.rm_file(temporary)
+                raise
 
 
 def _put_object(fs: Any, source: str, path: str) -> None:
@@ -193,21 +204,6 @@ def _put_object(fs: Any, source: str, path: str) -> None:
     except FileExistsError:  # some stores do not overwrite by default
         fs.rm_file(path)
         fs.put_file(source, path)
-
-
-def _put_file(fs: Any, source: str, path: str) -> None:
-    folder, _, name = path.rpartition("/")
-    temporary = f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
-    try:
-        fs.makedirs(folder, exist_ok=True)
-        fs.put_file(source, temporary)
-        if fs.exists(path):
-            fs.rm_file(path)  # HDFS and SFTP do not move onto an existing file
-        fs.mv(temporary, path)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            fs.rm_file(temporary)
-        raise
 
 
 def expect_writable(folder: str) -> None:

@@ -41,6 +41,7 @@ from augment.batch.timeline_contents import (
     window_of,
 )
 from augment.core import Diagnostic, Trace
+from augment.core.text import job_lines
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def merge(
         apart = not plan.scheduler or path.parent == Path(locations.parent(out))  # else others do not see the folder
         timeline = _Timeline(ranks, plan, chosen, roles)
         diagnostics = timeline.write(path, report, executor if apart else alone)
-        verdict = (*(roles or ranks[0].answer).verdict.text, *(f"→ {cure}" for cure in timeline.cures))
+        verdict = tuple(job_lines((roles or ranks[0].answer).verdict.text, timeline.cures))
         return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed), verdict)
 
 
@@ -346,7 +347,10 @@ class _Timeline:
                 target, parents = self._of_roles(file, self._roles)
                 groups = len(parents) + 1
             else:
-                tracks = self._of_job() if self._plan.align else []
+                if self._plan.align:  # the tracks of the job's own group; none if no ranks are joined
+                    tracks = self._ranks[0].answer.of_job(
+                        window_of(self._ranks[0].answer, self._chosen.ranks, self._chosen.steps)
+                    )
                 target, groups = Several(file, self._first_view(tracks)), int(bool(tracks))
             parts = list(self._parts(folder, parents, groups, archived=archived))
             with contextlib.closing(executor([partial(write_rank, part) for part in parts])) as written:
@@ -370,11 +374,6 @@ class _Timeline:
                     target.add_tracks(said, with_cures(tracks, self.cures), self._shift_ns)
             target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
-
-    def _of_job(self) -> list[SliceTrack | CounterTrack]:
-        """The tracks of the job's own group; none if no ranks are joined."""
-        answers = self._ranks[0].answer
-        return answers.of_job(window_of(answers, self._chosen.ranks, self._chosen.steps))
 
     def _first_view(self, tracks: Sequence[SliceTrack | CounterTrack]) -> FirstView:
         """What to show first: of the job, if there is a group of it, else of the first traces."""

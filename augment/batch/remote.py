@@ -23,6 +23,7 @@ from augment.batch.job_question import COMPARISON, Concluded, drawn_at_first, jo
 from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
 from augment.core.attachment_kinds import RANK
+from augment.core.text import job_lines
 from augment.errors import AugmentError, InputError
 from augment.readers.attachments import Evidence
 from augment.writers.files import METRICS_SUFFIX
@@ -223,7 +224,7 @@ def convert_folder(folder: Folder, plan: RunPlan, progress: Progress) -> RemoteJ
         metrics, timeline = locations.join(job.folder, job.stem + METRICS_SUFFIX), default_output(job)
         if os.path.realpath(metrics) in there:
             verdict = msgspec.json.decode(locations.read(metrics))["verdict"]
-            said = [*verdict["text"], *(f"→ {cure}" for cure in verdict.get("cures", ()))]
+            said = job_lines(verdict["text"], verdict.get("cures", ()))
             concluded.append(Concluded(job, [metrics], (), 0, said, verdict.get("joined", True)))
         if os.path.realpath(timeline) in there:
             timelines.append(timeline)

@@ -74,7 +74,11 @@ def fit(
     """
     ranks = tuple(at for at, extent in enumerate(extents) if steps is None or extent.part(steps))
     if not ranks:
-        raise UsageError(f"--steps: no rank has {_steps_text(*steps)}" if steps else "no rank")
+        if not steps:
+            raise UsageError("no rank")
+        first, last = steps
+        wanted = f"step {first}" if first == last else f"any step of {first} to {last}"
+        raise UsageError(f"--steps: no rank has {wanted}")
     missing = [extents[at].label for at in range(len(extents)) if at not in ranks]
     without = f"without {', '.join(missing)}: no such step" if missing else ""
     size = sum(extents[at].part(steps) for at in ranks)
@@ -144,10 +148,6 @@ def _ranks_text(labels: Sequence[str]) -> str:
     if all(number.isdecimal() for number in numbers):
         return f"ranks {ranges_text(sorted(map(int, numbers)))}"
     return ", ".join(labels)
-
-
-def _steps_text(first: int, last: int) -> str:
-    return f"step {first}" if first == last else f"any step of {first} to {last}"
 
 
 def window_of(answer: Answer, members: Sequence[int], steps: Window | None) -> Window:

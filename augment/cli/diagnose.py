@@ -12,7 +12,7 @@ import click
 from augment.cli.options import DONE_IN_PART, TRACE, FromStdin, client_of, debug, server_options
 
 if TYPE_CHECKING:
-    from augment.client import Client, Diagnosis
+    from augment.client import Client
     from augment.core import Trace
     from augment.errors import AugmentError
     from augment.pipeline.request import Request
@@ -140,6 +140,8 @@ def _there(
     client: Client, names: Sequence[tuple[str, bool]], request: Request
 ) -> tuple[list[Report], list[Report], list[Unread]]:
     """The reports on jobs, then the same as :func:`_reports`, from a server by folder. Metrics are judged here."""
+    from augment.batch.remote import progress_of
+    from augment.cli.terminal import bar
     from augment.errors import InputError
     from augment.results.sidecars import is_sidecar
 
@@ -152,7 +154,9 @@ def _there(
             folders.setdefault(os.path.dirname(name) or ".", {})[name] = named
     for folder, traces in folders.items():
         try:
-            diagnosis = _told(client, os.path.basename(os.path.abspath(folder)), list(traces), request)
+            with bar(1, quiet=False) as shown:
+                name, progress = os.path.basename(os.path.abspath(folder)), progress_of(shown.stage)
+                diagnosis = client.diagnose(list(traces), request, name=name, progress=progress)
         except InputError as error:  # raised for a single trace
             unread.append((error, any(traces.values())))
             continue
@@ -160,15 +164,6 @@ def _there(
         reports += [report for report in diagnosis.reports if report["input"] in traces]
         unread += [(error, traces[name]) for name, error in diagnosis.failed.items()]
     return jobs, reports, unread
-
-
-def _told(client: Client, folder: str, traces: Sequence[str], request: Request) -> Diagnosis:
-    """The diagnosis of a folder's traces by a server."""
-    from augment.batch.remote import progress_of
-    from augment.cli.terminal import bar
-
-    with bar(1, quiet=False) as shown:
-        return client.diagnose(traces, request, name=folder, progress=progress_of(shown.stage))
 
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:

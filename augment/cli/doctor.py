@@ -99,8 +99,11 @@ def _overview(report: Report) -> Iterator[str]:
     yield printable(file["path"])
     version = f", schema {file['schema_version']}" if file["schema_version"] is not None else ""
     layers = [f"{file['format']} ({file['layout']}{version})", *reversed(file["compression"])]
-    yield _line("file", f"{' in '.join(layers)}, {_sizes(file)}")
-    yield _line("events", _events(file))
+    unpacked = f" ({exact_size(file['text_bytes'])} unpacked)" if file["compression"] else ""
+    yield _line("file", f"{' in '.join(layers)}, {exact_size(file['bytes'])}{unpacked}")
+    lost = file["elements"] - file["events"]
+    more = f"; {lost:,} more are metadata or have no time: kept, but not analysed"
+    yield _line("events", f"{file['events']:,}" + (more if lost else ""))
     if report["partial"]:
         yield _line("incomplete", report["partial"])
     yield _line("vendor", file["vendor"] or "no calls of a GPU runtime")
@@ -116,7 +119,8 @@ def _overview(report: Report) -> Iterator[str]:
         recorded = [] if label.endswith(device) else [f"recorded as {device}"]
         yield _line(label, ", ".join([*names, counted(streams, "stream"), *recorded]))
     yield _line("tracks", f"{counted(tracks['threads'], 'thread')}, of {counted(tracks['processes'], 'pid')}")
-    yield _line("recorded", _recorded(report["has"]))
+    yes, no = ([name.replace("_", " ") for name, there in report["has"].items() if there is so] for so in (True, False))
+    yield _line("recorded", "; ".join(filter(None, (", ".join(yes), f"no {', no '.join(no)}" if no else ""))))
     if launches["gpu_work_count"]:
         linked = share(launches["linked_ratio"], 1)
         yield _line("GPU work", f"{launches['gpu_work_count']:,}, of which {linked} have a known launch")
@@ -131,17 +135,6 @@ def _line(name: str, value: str) -> str:
     return f"  {name:<10} {value}"
 
 
-def _sizes(file: dict[str, Any]) -> str:
-    unpacked = f" ({exact_size(file['text_bytes'])} unpacked)" if file["compression"] else ""
-    return f"{exact_size(file['bytes'])}{unpacked}"
-
-
-def _events(file: dict[str, Any]) -> str:
-    lost = file["elements"] - file["events"]
-    more = f"; {lost:,} more are metadata or have no time: kept, but not analysed"
-    return f"{file['events']:,}" + (more if lost else "")
-
-
 def _time(recording: dict[str, Any]) -> str:
     start = recording["start_ns"]
     if start is None:
@@ -150,9 +143,3 @@ def _time(recording: dict[str, Any]) -> str:
         return f"{exact_time(recording['duration_ns'])}, from {exact_time(start)} on"
     moment = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)
     return f"{exact_time(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"
-
-
-def _recorded(has: dict[str, bool]) -> str:
-    yes = [name.replace("_", " ") for name, there in has.items() if there]
-    no = [name.replace("_", " ") for name, there in has.items() if not there]
-    return "; ".join(filter(None, (", ".join(yes), f"no {', no '.join(no)}" if no else "")))

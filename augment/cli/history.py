@@ -75,7 +75,18 @@ def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bo
         for run in runs[-limit:]:
             emit(json_line(to_builtins(run)))
     elif runs:
-        print_rows(counted(len(runs), "run"), [_row(run) for run in runs[-limit:]])
+        rows = [
+            {
+                "run": run.name,
+                "recorded": run.recorded,
+                "labels": run.labels_text(),
+                "ranks": run.rank_count,
+                "steps": run.figures["wall_ns"].step_count,
+                "wall_ns": run.figures["wall_ns"].median,
+            }
+            for run in runs[-limit:]
+        ]
+        print_rows(counted(len(runs), "run"), rows)
     else:
         emit("no run")
 
@@ -154,12 +165,6 @@ def _trend(runs: list[Run], changes: list[Change], figure: str) -> tuple[list[di
         for place, change in sorted(changed.items())
     ]
     return rows, lines or [f"no change of {stem} was found"]
-
-
-def _row(run: Run) -> dict[str, Any]:
-    step = run.figures["wall_ns"]
-    row = {"run": run.name, "recorded": run.recorded, "labels": run.labels_text(), "ranks": run.rank_count}
-    return {**row, "steps": step.step_count, "wall_ns": step.median}
 
 
 def _time_ns(text: str) -> int:

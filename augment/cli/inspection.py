@@ -46,11 +46,13 @@ def inspect(augmented: AugmentedTrace) -> Report:
     world_size = distributed(trace.source.metadata, "world_size")
     near = Evidence().near(trace.source.path, trace.rank, world_size).of(trace.rank)
     beside = [{"kind": kind, "what": kind_named(kind).what, "path": path} for kind, path in near.items()]
+    known_members = trace.source.metadata.get("distributedInfo")
+    members = known_members if isinstance(known_members, dict) else {}
     return {
         "file": _file(trace),
         "recording": {
             **{name: source[name] for name in ("ranks", "rank_from", "start_ns", "duration_ns", "steps", "devices")},
-            **_distributed(trace),
+            **{name: members.get(name) for name in ("backend", "world_size")},
         },
         "categories": _categories(trace),
         "tracks": _tracks(trace),
@@ -98,12 +100,6 @@ def _vendor(trace: Trace) -> str | None:
             return vendor
     written = {row["category"].lower() for row in _categories(trace)}
     return next((vendor for category, vendor in _FOREIGN.items() if category in written), None)
-
-
-def _distributed(trace: Trace) -> Report:
-    known = trace.source.metadata.get("distributedInfo")
-    known = known if isinstance(known, dict) else {}
-    return {name: known.get(name) for name in ("backend", "world_size")}
 
 
 def _categories(trace: Trace) -> list[Report]:
@@ -272,28 +268,32 @@ def _dropped(ts: Int64s, end: Int64s) -> int:
 
 def _findings(trace: Trace) -> Iterator[tuple[str, int, str]]:
     if trace.source.format != perfetto.NAME:
-        yield from _of_json(trace)
+        # limits that apply to JSON only
+        events, source = trace.events, trace.source
+        yield "partly_overlapping", partly_overlapping(trace), "slices partly overlap another of their thread: dropped"
+        in_file = events.ts - source.base_ns
+        yield "negative_times", int((in_file < 0).sum()), "events have a time before 0: dropped"
+        last = int(np.abs(in_file).max()) if len(in_file) else 0
+        if last // 1000 >= _EXACT_US:
+            step = int(np.spacing(last / 1000) * 1000)
+            broken = int((in_file % 1000 != 0).sum())
+            yield "epoch_times", broken, f"times since 1970 have fractions of a microsecond: rounded to {step} ns"
+        ids = [number for track in trace.tracks for number in (track.pid, track.tid) if isinstance(number, int)]
+        yield (
+            "ids_out_of_range",
+            sum(not 0 <= id_ <= _MAX_ID for id_ in ids),
+            "pids or tids do not fit 32 bits: become 0",
+        )
+        yield (
+            "text_pids",
+            sum(isinstance(track.pid, str) for track in trace.tracks),
+            "tracks have a text as pid: numbered",
+        )
+        if trace.partial and source.closing == b"]}":
+            yield "not_closed", 1, "the JSON is not closed: refused (the augmented file is closed)"
+        for limit, message in _MEMORY:
+            if source.text_bytes > limit:
+                yield "too_large", 1, f"{message}; open the native format (--to perfetto)"
+                break
     with open(trace.source.path, "rb") as file:
         yield "zstd", int(file.read(4) == _ZSTD), "zstd is refused before version 58 (augmented files are not zstd)"
-
-
-def _of_json(trace: Trace) -> Iterator[tuple[str, int, str]]:
-    """Limits that apply to JSON only."""
-    events, source = trace.events, trace.source
-    yield "partly_overlapping", partly_overlapping(trace), "slices partly overlap another of their thread: dropped"
-    in_file = events.ts - source.base_ns
-    yield "negative_times", int((in_file < 0).sum()), "events have a time before 0: dropped"
-    last = int(np.abs(in_file).max()) if len(in_file) else 0
-    if last // 1000 >= _EXACT_US:
-        step = int(np.spacing(last / 1000) * 1000)
-        broken = int((in_file % 1000 != 0).sum())
-        yield "epoch_times", broken, f"times since 1970 have fractions of a microsecond: rounded to {step} ns"
-    ids = [number for track in trace.tracks for number in (track.pid, track.tid) if isinstance(number, int)]
-    yield "ids_out_of_range", sum(not 0 <= id_ <= _MAX_ID for id_ in ids), "pids or tids do not fit 32 bits: become 0"
-    yield "text_pids", sum(isinstance(track.pid, str) for track in trace.tracks), "tracks have a text as pid: numbered"
-    if trace.partial and source.closing == b"]}":
-        yield "not_closed", 1, "the JSON is not closed: refused (the augmented file is closed)"
-    for limit, message in _MEMORY:
-        if source.text_bytes > limit:
-            yield "too_large", 1, f"{message}; open the native format (--to perfetto)"
-            break

@@ -20,6 +20,7 @@ from augment.core.text import (
     exact_size,
     exact_time,
     first_of,
+    job_lines,
     printable,
     scale_of,
     signed_text,
@@ -96,8 +97,7 @@ def verdict_lines(verdict: dict[str, Any]) -> Iterator[str]:
     """The sentences of a sidecar's ``verdict``, then what to do about what they say."""
     from augment.diagnosis.wording import heading
 
-    yield from verdict.get("text", ())
-    yield from (f"→ {cure}" for cure in verdict.get("cures", ()))  # of a job
+    yield from job_lines(verdict.get("text", ()), verdict.get("cures", ()))
     rows = [row for row in verdict.get("rows", ()) if row.get("in_verdict") and row.get("advice")]
     for row in rows:
         yield f"→ {row['advice']}" if len(rows) == 1 else f"→ {heading(row['rule'])}: {row['advice']}"

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from augment.core import tabular
 from augment.core.annotations import Annotation
 from augment.core.tabular import Table
-from augment.core.trace import Diagnostic, Trace
+from augment.core.text import listed
+from augment.core.trace import Category, Diagnostic, Trace
 from augment.errors import expect_known
 
 #: all units of columns; the suffix of a column's name agrees with its unit
@@ -97,6 +98,12 @@ class Skipped(Struct, frozen=True):
     verdict: Verdict | None = None  #: what can be said of the run all the same
     annotations: Sequence[Annotation] = ()  #: tracks that say it on the timeline
     traceback: str = ""  #: of an error of this program in the analysis, which is its outcome; empty: none
+
+    @classmethod
+    def without(cls, categories: Sequence[Category]) -> Skipped:
+        """The outcome of an analysis of events of these categories, of which the trace has none."""
+        names = [category.name.lower() for category in categories]
+        return cls(f"no event of category {listed(names, len(names), 'or')}")
 
     @property
     def status(self) -> str:

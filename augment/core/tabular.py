@@ -180,17 +180,15 @@ def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str,
         kinds |= {key: kind for key, kind in table.kinds.items() if key not in values}
         for key, column in columns.items():
             column += [values[key]] * len(table) if key in values else table.columns.get(key, [None] * len(table))
-    kinds = {key: _lenient(kind, columns[key]) for key, kind in kinds.items()}
+    kinds = {
+        key: ColumnKind(kind.name, kind.optional or any(value is None for value in columns[key]))
+        for key, kind in kinds.items()
+    }
     reasons = dict.fromkeys(table.reason for table in tables if table.reason)
     status = next(
         status for status in ("ok", "partial", "skipped", "failed") if status in {table.status for table in tables}
     )
     return Table(name, columns, kinds, status, "; ".join(reasons) or None)
-
-
-def _lenient(kind: ColumnKind, values: Sequence[Any]) -> ColumnKind:
-    """The type of a column that some tables may lack."""
-    return ColumnKind(kind.name, kind.optional or any(value is None for value in values))
 
 
 def _kind_of_hint(hint: Any) -> ColumnKind:

@@ -196,6 +196,11 @@ def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str
 _PARALLEL = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "sp": "sequence", "ep": "expert"}
 
 
+def job_lines(sentences: Sequence[str], cures: Sequence[str]) -> list[str]:
+    """The verdict of a job as lines: its sentences, then with arrows what would cure it."""
+    return [*sentences, *(f"→ {cure}" for cure in cures)]
+
+
 def parallelism(dimension: str) -> str:
     """``data parallelism`` of ``dp``; any other name as it is."""
     return f"{_PARALLEL[dimension]} parallelism" if dimension in _PARALLEL else dimension

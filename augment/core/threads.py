@@ -46,7 +46,13 @@ class Threads:
         try:
             self._take_part(made)
         finally:
-            self._leave_out(made)
+            # forget the calls that have not begun, and wait for the others
+            with self._changed:
+                for call in [call for call in self._waiting if call in made]:
+                    self._waiting.remove(call)
+                    call.ended = True
+                while not all(call.ended for call in made):
+                    self._changed.wait()
         for call in made:
             if call.error is not None:
                 raise call.error
@@ -97,15 +103,6 @@ class Threads:
             with self._changed:
                 call.ended = True
                 self._changed.notify_all()
-
-    def _leave_out(self, made: list[_Call]) -> None:
-        """Forget the calls that have not begun, and wait for the others."""
-        with self._changed:
-            for call in [call for call in self._waiting if call in made]:
-                self._waiting.remove(call)
-                call.ended = True
-            while not all(call.ended for call in made):
-                self._changed.wait()
 
 
 class _Call:

@@ -35,7 +35,11 @@ def served_sentence(trace: Trace) -> str:
         parts.append(
             f"the device idles {time(gap)} ({percent(gap / max(median(wall), 1))}) before the next step's work"
         )
-    bandwidth = "" if _unknown_bandwidth(trace, steps, main) else _bandwidth(trace, steps, main)
+    bandwidth = ""
+    if not _unknown_bandwidth(trace, steps, main):  # how much of the memory's rate the phase uses
+        used, covered = percent(median(steps.mbu_ratio[main])), percent(median(steps.covered_ratio[main]))
+        known = f"bytes are known of {covered} of the busy time"
+        bandwidth = f". It uses at least {used} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
     return f"{engine} {'; '.join(parts)}{bandwidth}."
 
 
@@ -48,10 +52,9 @@ def unknown_bandwidth(trace: Trace) -> str:
 
 def _phases(trace: Trace) -> tuple[facts.operators.ServedSteps, dict[str, Places]] | None:
     """The steps of the first device, and the steady ones of each phase, the main one first."""
-    if not (served := facts.operators.served_steps(trace)):
+    if not (known := steady_steps(trace)):
         return None
-    steps = served[0]
-    steady = np.flatnonzero(np.isin(steps.windows.begin, measure(trace).windows.begin))
+    steps, steady = known
     by_phase = {phase: steady[[steps.batches[place].phase == phase for place in steady.tolist()]] for phase in _ORDER}
     by_phase = {phase: places for phase, places in by_phase.items() if len(places)}
     return None if not by_phase or set(by_phase) == {"step"} else (steps, by_phase)
@@ -99,13 +102,6 @@ def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places:
     return (
         f"bytes are known of {percent(covered)} of the busy time; --graph-capture FILE has shapes of kernels in graphs"
     )
-
-
-def _bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places: Places) -> str:
-    """How much of the memory's rate the phase uses."""
-    used, covered = percent(median(steps.mbu_ratio[places])), percent(median(steps.covered_ratio[places]))
-    known = f"bytes are known of {covered} of the busy time"
-    return f". It uses at least {used} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
 
 
 def _unknown(trace: Trace, steps: facts.operators.ServedSteps) -> str:

@@ -131,14 +131,11 @@ def vendor(trace: Trace) -> str:
     if names.strip():
         return "ascend" if "ascend" in names else "nvidia"
     calls = _used(trace, events.name[events.slices_of(*LAUNCHES)])
-    if any(name.startswith("AscendCL@") for name in calls) or _on_ascend(trace):
+    tracks = distinct(events.track[events.slices_of(Category.KERNEL)]).tolist()
+    on_ascend = any(trace.tracks[track].process_name == "Ascend Hardware" for track in tracks)
+    if on_ascend or any(name.startswith("AscendCL@") for name in calls):
         return "ascend"
     return "amd" if any(name.startswith("hip") for name in calls) else "nvidia"
-
-
-def _on_ascend(trace: Trace) -> bool:
-    tracks = distinct(trace.events.track[trace.events.slices_of(Category.KERNEL)]).tolist()
-    return any(trace.tracks[track].process_name == "Ascend Hardware" for track in tracks)
 
 
 def _used(trace: Trace, codes: Int32s) -> list[str]:

@@ -247,7 +247,8 @@ def _line(figure: Figure, limit: Limit, baseline: Baseline | None, run: Run, con
     sign = -1 if figure.better == "higher" else 1
     if limit.bound is not None:
         failed = sign * (test - limit.bound) > 0
-        return Line(figure, limit, *_bound(failed), test=test)
+        reason = "beyond its bound" if failed else "within its bound"
+        return Line(figure, limit, "fail" if failed else "pass", reason, test=test)
     count = len(baseline.runs) if baseline else 0
     if baseline is None or count < FEWEST_RUNS:
         since = f" since {baseline.runs[0].name}, where it changed" if baseline and baseline.change else ""
@@ -265,10 +266,6 @@ def _line(figure: Figure, limit: Limit, baseline: Baseline | None, run: Run, con
     return Line(
         figure, limit, status, reason, usual.level, test, test - usual.level, low, high, confidence, run_count=count
     )
-
-
-def _bound(failed: bool) -> tuple[Status, str]:
-    return ("fail", "beyond its bound") if failed else ("pass", "within its bound")
 
 
 def _judged(least: float, most: float, delta: float, allowed: float, floor: float) -> tuple[Status, str]:

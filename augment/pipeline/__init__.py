@@ -16,7 +16,6 @@ from augment.analyses import Analysis, diagnosis
 from augment.arrays import EventRow
 from augment.core import COMPLETE, STAGES, AugmentedTrace, Ends, Flows, Outcome, Skipped, Stage, Trace, Window, derived
 from augment.core.bounds import bounded
-from augment.core.text import listed
 from augment.core.threads import Threads
 from augment.diagnosis.ranking import stage_of_rule
 from augment.diagnosis.rules import RULES
@@ -132,8 +131,7 @@ def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], thre
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:
     for group in analysis.NEEDS:
         if not any(category in present_categories(trace) for category in group):
-            names = [category.name.lower() for category in group]
-            return Skipped(f"no event of category {listed(names, len(names), 'or')}")
+            return Skipped.without(group)
     try:
         outcome = analysis.analyze(trace, **options)
     except (AugmentError, MemoryError):

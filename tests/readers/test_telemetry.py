@@ -264,7 +264,7 @@ def work(rank: int) -> list[Any]:
 
 
 def test_alone(tmp_path: Path) -> None:
-    augmented = analyse(written(tmp_path / "smi.csv", SMI))
+    augmented = analyse(written(tmp_path / "smi.csv", f"{SMI}at noon, 0, 300.00 W, 1410 MHz, 100 %, Active, 2 MiB\n"))
     assert augmented.verdict.text[:3] == [
         "The telemetry has 1 GPU, 3 samples each in 200 ms.", "Power is 100 to 300 W, 233 in the mean.",
         "The SM clock is 1,410 to 1,980 MHz, 1,600 in the mean.",
@@ -272,6 +272,7 @@ def test_alone(tmp_path: Path) -> None:
     outcome = augmented.outcomes["telemetry"]
     assert isinstance(outcome, Findings)
     assert {(row.device, row.quantity, row.sample_count) for row in outcome.rows} >= {("0", "power", 3)}
+    assert [(each.code, each.count) for each in outcome.diagnostics] == [("telemetry_unreadable", 1)]
 
 
 BITS = (

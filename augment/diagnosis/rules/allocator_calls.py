@@ -119,7 +119,9 @@ def _why(trace: Trace, rows: arrays.EventRows) -> Why:
         return "not_kept"
     retried = _retried(trace, rows, frees, pinned)
     rest = ~retried & ~pinned
-    first = _setting_up(trace, rows, frees & rest) & rest
+    # of an operator's first call, in which memory is given back
+    around, first = facts.host.innermost(trace, rows, (Category.CPU_OP,)), at_first_calls(trace, rows)
+    first &= np.isin(around, around[first & frees & rest]) & rest
     growing: Why = "starting" if judging.measure(trace).unit == "recording" else "growing"
     parts: dict[Why, arrays.Bools] = {
         "retry": retried,
@@ -129,14 +131,6 @@ def _why(trace: Trace, rows: arrays.EventRows) -> Why:
         growing: ~frees & rest & ~first,
     }
     return max(parts, key=lambda why: int(dur[parts[why]].sum()))
-
-
-def _setting_up(trace: Trace, rows: arrays.EventRows, given_back: arrays.Bools) -> arrays.Bools:
-    """Which calls belong to an operator's first call, in which memory is given back."""
-    around = facts.host.innermost(trace, rows, (Category.CPU_OP,))
-    first = at_first_calls(trace, rows)
-    gives: arrays.Bools = first & np.isin(around, around[first & given_back])
-    return gives
 
 
 def _retried(trace: Trace, rows: arrays.EventRows, frees: arrays.Bools, pinned: arrays.Bools) -> arrays.Bools:

@@ -111,7 +111,7 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.joined([facts.critical.without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
     saved = judging.saved_a_step(trace, cut)
     steps = judging.measure(trace).count
-    copying_ns = _busy_ns(work.ts[copies], work.end[copies])
+    copying_ns = arrays.total(arrays.union(work.ts[copies], np.maximum(work.ts[copies], work.end[copies])))
     rest = max(judging.measure(trace).length_ns - copying_ns // steps, 0)
     fits = rest >= saved / 2
     seen = Copies(
@@ -155,8 +155,3 @@ def _slow_link(trace: Trace, copies: arrays.Int64s) -> tuple[Mapping[str, float]
             rates[said] = float(copied[large].sum() / dur[large].sum())
     known = usual.pop() if len(usual) == 1 else None
     return (rates, known) if known and rates and min(rates.values()) < SLOW * known else None
-
-
-def _busy_ns(start: arrays.Int64s, end: arrays.Int64s) -> int:
-    """The time in which any of these copies runs, ns."""
-    return arrays.total(arrays.union(start, np.maximum(start, end)))

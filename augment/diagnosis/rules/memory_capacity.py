@@ -62,16 +62,12 @@ def check(trace: Trace) -> rule.Answer:
     fullest, capacity = max(known, key=lambda pair: pair[0].peak_reserved / pair[1] if pair[1] else 0.0)
     if not capacity:
         return rule.NoData("the trace does not say how much memory the device has")
-    held, unused = fullest.peak_reserved, _unused(fullest)
+    held = fullest.peak_reserved
+    at_peak = 0 if fullest.reserved is None else int(fullest.reserved[fullest.peak])  # when tensors use most
+    unused = 1 - int(fullest.allocated[fullest.peak]) / at_peak if at_peak else 0.0
     is_full = held / capacity >= FULL
     seen = MemoryHeld(held, capacity, unused, is_full)
     if not is_full and (held / capacity < USED or unused < UNUSED):
         return rule.Fine(seen)
     at = fullest.ts[fullest.peak : fullest.peak + 1]
     return rule.Found(seen, rule.Spans(at, at + 1, np.full(1, -1, np.int64)), "medium", severity="warning")
-
-
-def _unused(memory: facts.memory.DeviceMemory) -> float:
-    """The share of what is held that no tensor uses when tensors use most."""
-    held = 0 if memory.reserved is None else int(memory.reserved[memory.peak])
-    return 1 - int(memory.allocated[memory.peak]) / held if held else 0.0

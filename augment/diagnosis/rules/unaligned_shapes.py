@@ -28,16 +28,13 @@ class UnalignedShapes(rule.Seen, frozen=True):
     operators: list[str]  #: with their sizes; most of the time first
 
     def title(self, words: text.Words) -> str:
-        return f"{self._products(words)}, most in {text.listed(self.operators)}"
+        products = f"Matrix products with sizes that are not multiples of {facts.operators.MULTIPLE}"
+        return f"{products} take {words.share(self.product_ns)}, most in {text.listed(self.operators)}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         if not self.product_ns:
             return f"the sizes of all 16-bit products are multiples of {facts.operators.MULTIPLE}"
         return f"padding products with unaligned sizes would save at most {text.percent(words.ratio(self.product_ns))}"
-
-    def _products(self, words: text.Words) -> str:
-        multiple = facts.operators.MULTIPLE
-        return f"Matrix products with sizes that are not multiples of {multiple} take {words.share(self.product_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8"

@@ -70,7 +70,8 @@ def check(trace: Trace) -> rule.Answer:
     single: arrays.Bools = arrays.is_any(
         families.family, [families.names.index(name) for name in _SINGLE if name in families.names]
     )
-    plain = places[single[places] & ~_fused(trace, work.row[places])]
+    fused = facts.names.strings_where(trace, lambda name: any(part in name for part in _FUSED))
+    plain = places[single[places] & ~fused[trace.events.name[work.row[places]]]]
     if number <= MOST_KERNELS or len(plain) < MOSTLY * len(places):
         return rule.Fine(Optimizer(names, number))
     dur = np.maximum(work.end[plain] - work.ts[plain], 0)
@@ -83,9 +84,3 @@ def check(trace: Trace) -> rule.Answer:
     )
     seen = Optimizer(names, len(places) / judging.measure(trace).count)
     return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
-
-
-def _fused(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
-    """Whether each kernel is one of a fused optimizer, or compiled."""
-    fused = facts.names.strings_where(trace, lambda name: any(part in name for part in _FUSED))
-    return fused[trace.events.name[rows]]

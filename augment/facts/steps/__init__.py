@@ -4,12 +4,11 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.core import derived, Trace
-from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
+from augment.facts.steps.engine_steps import PHASES
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import (
-    StepWindows, is_served, kinds_of_steps, recorded_windows, step_of_work, step_windows as windows, steps as recorded,
-    steps_of_gpu_work as of_work,
+    StepWindows, batches, is_served, kinds_of_steps, recorded_windows, step_of_work, step_windows as windows,
+    steps as recorded, steps_of_gpu_work as of_work,
 )
 
 __all__ = [
@@ -17,12 +16,3 @@ __all__ = [
     "step_figures", "step_of_work", "windows",
 ]
 # fmt: on
-
-
-@derived(until="summary")
-def batches(trace: Trace) -> tuple[Batch, ...]:
-    """What the names of an engine's steps say of their batches, in the order of :func:`recorded`; empty of others."""
-    if not is_served(trace):
-        return ()
-    batch_of = engine_steps(trace).batch_of
-    return tuple(batch_of[code] for code in trace.events.name[recorded(trace).row].tolist())

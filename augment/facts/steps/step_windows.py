@@ -28,7 +28,7 @@ from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
 from augment.facts.names import matching, strings_where
 from augment.facts.source.cut_mark import limits_of
-from augment.facts.steps.engine_steps import PHASES, engine_steps
+from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
 
 EMPTY_RATIO = 0.02  #: of the others' median: a step without any operator or call that is shorter is none
 GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
@@ -382,3 +382,12 @@ def steps_of_gpu_work(trace: Trace) -> Int64s:
     step = steps(trace).at(np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch]))
     step[before_recording(trace)] = -1
     return step
+
+
+@derived(until="summary")
+def batches(trace: Trace) -> tuple[Batch, ...]:
+    """What the names of an engine's steps say of their batches, in the order of :func:`steps`; empty of others."""
+    if not is_served(trace):
+        return ()
+    batch_of = engine_steps(trace).batch_of
+    return tuple(batch_of[code] for code in trace.events.name[steps(trace).row].tolist())

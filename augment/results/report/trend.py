@@ -284,7 +284,16 @@ def document_of_history(runs: Sequence[Run], title: str) -> Document:
     table = made_table("runs", "Figures of each run: the median of its steps", rows_of_runs)
     sections += [Section("Changes", _HOW if tables else "", (), tables), Section("Runs", left_out, (), [table])]
     said = [*verdict(step, others, series, "A step"), *changed(others[0], series)]
-    return Document(title, "trend", said, _facts(runs, len(latest)), [each for each in sections if each])
+    drawn = len(latest)
+    first, last = runs[-drawn], runs[-1]
+    count = f"{drawn}" if drawn == len(runs) else f"the latest {drawn} of {len(runs)}"
+    facts = [("runs", f"{count}, from {first.recorded} to {last.recorded} (UTC)")]
+    keys = dict.fromkeys(key for run in runs for key in run.labels)
+    for key in keys:
+        values = list(dict.fromkeys(run.labels[key] for run in runs if key in run.labels))
+        if len(values) <= MOST_SERIES:
+            facts.append((key, ", ".join(values)))
+    return Document(title, "trend", said, facts, [each for each in sections if each])
 
 
 _HOW = (
@@ -329,15 +338,3 @@ def _matters(figure: TrendFigure, series: Sequence[Series]) -> bool:
         for each in series
         for entry in each.entries
     )
-
-
-def _facts(runs: Sequence[Run], drawn: int) -> list[tuple[str, str]]:
-    first, last = runs[-drawn], runs[-1]
-    count = f"{drawn}" if drawn == len(runs) else f"the latest {drawn} of {len(runs)}"
-    facts = [("runs", f"{count}, from {first.recorded} to {last.recorded} (UTC)")]
-    keys = dict.fromkeys(key for run in runs for key in run.labels)
-    for key in keys:
-        values = list(dict.fromkeys(run.labels[key] for run in runs if key in run.labels))
-        if len(values) <= MOST_SERIES:
-            facts.append((key, ", ".join(values)))
-    return facts

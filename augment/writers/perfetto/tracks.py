@@ -207,12 +207,9 @@ class Tracks(AddedTracks):
         if len(alike) > 1:
             name = f"{name} (process {pid})"
         models = [model for number_, model in self.trace.source.devices if number_ == device]
-        parent = self._parent_of_device(owner)
+        parent = None if owner is None else self._process(owner)
         rank = device if isinstance(device, int) and 0 <= device < _MOST_DEVICES else _MOST_DEVICES
         return self._add(parent, name, rank, models[0] if models else "", ordered=True)
-
-    def _parent_of_device(self, owner: Identity) -> int | None:
-        return None if owner is None else self._process(owner)
 
 
 class _Owners:
