@@ -170,6 +170,22 @@ def test_an_event_covers_what_was_launched_before_it_was_recorded() -> None:
     assert sums_of(*events)["sync"] == 1  # untold, the last work to end counts
 
 
+def test_an_event_of_a_stream_without_work_waits_for_the_others() -> None:
+    """The default stream waits for the streams beside it."""
+    events = [
+        *launched_kernel("awaited", (0, 2), (4, 78), correlation=1, stream=13),
+        call("cudaEventRecord", 3, 4, correlation=2),
+        call("cudaEventSynchronize", 8, 80, correlation=3),
+        op("after", 80, 90),
+    ]
+    output = sync("Event Sync", 8, 80, correlation=3, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2)
+    assert sums_of(*events, output) == {
+        "cpu_operator": 10, "launch_delay": 4, "kernel_computation": 74, "sync": 2,
+    }  # fmt: skip
+    later = launched_kernel("of the stream, but later", (5, 6), (6, 7), correlation=5)
+    assert sums_of(*events, *later, output) == sums_of(*events, output)
+
+
 def test_a_stream_sync_waits_for_its_stream_alone() -> None:
     events = [
         *launched_kernel("mine", (0, 2), (3, 40), correlation=1, stream=7),

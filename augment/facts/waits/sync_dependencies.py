@@ -166,13 +166,15 @@ def _calls(trace: Trace) -> tuple[EventRows, list[_Scope]]:
     kinds = trace.names_of(slices)
     scopes: dict[int, _Scope] = {}
     events_told = _Events(trace, slices) if _EVENT in kinds else None
+    first = {(each.device, each.stream): int(launched_by(trace)[each.start]) for each in gpu_work(trace).streams}
     for index, (kind, call) in enumerate(zip(kinds, call_of.tolist(), strict=True)):
         if call == NO_INDEX or kind == _STREAM_WAITS:
             continue
         track = trace.tracks[events.track[slices[index]]]
         scope = _Scope(track.device, None, int(events.ts[call]), True)
         if kind == _EVENT and events_told:
-            scope = _of_event(trace, track.device, events_told.stream[index], events_told.recorded[index], call)
+            stream, recorded = events_told.stream[index], events_told.recorded[index]
+            scope = _of_event(trace, track.device, stream, recorded, call, first.get((track.device, stream)))
         elif kind == "Stream Sync":
             scope = _Scope(track.device, track.stream, int(events.ts[call]), True)
         scopes[call] = scope
@@ -182,13 +184,17 @@ def _calls(trace: Trace) -> tuple[EventRows, list[_Scope]]:
     return np.array(calls, EventRow), [scopes[call] for call in calls]
 
 
-def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None, call: int) -> _Scope:
-    """The work launched on a stream before the event was recorded there. A query may return while that work runs."""
+def _of_event(
+    trace: Trace, device: Identity, stream: int, recorded: int | None, call: int, first: int | None
+) -> _Scope:
+    """The work launched on a stream before the event was recorded there, its ``first`` one at that time. A query may
+    return while that work runs. Without any it may be that of others: the default stream waits for them."""
     called = int(trace.events.ts[call])
-    if stream < 0:
-        return _Scope(device, None, called, False)
+    before = called if recorded is None else recorded
+    if stream < 0 or first is None or first >= before:
+        return _Scope(device, None, before, False)
     waits = "Synchronize" in trace.strings[int(trace.events.name[call])]
-    return _Scope(device, stream, called if recorded is None else recorded, waits and recorded is not None)
+    return _Scope(device, stream, before, waits and recorded is not None)
 
 
 class _Events:
