@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis.judging import FETCH, fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import Spans
+from augment.diagnosis.served import VERBS
 from augment.diagnosis.standstills import WHOLE
 from augment.diagnosis.wording import known_slices, words
 from augment.facts.collectives.rank_progress import host_collectives
@@ -34,7 +36,7 @@ from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names import COMPILED, STEP, starting
 from augment.facts.source.event_args import arg_columns
-from augment.facts.steps.step_windows import steps
+from augment.facts.steps.step_windows import batches, steps
 
 MOST_NAMED = 3  #: operators
 TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
@@ -108,7 +110,24 @@ def host_sentence(trace: Trace, words: Words) -> str:
         why = f"There is no {words.gpu} work in this recording, and operators ran on the CPU {there}"
     else:
         why = f"There is no {words.gpu} work in this recording"
-    return f"{why}: only the host can be judged{_operators(trace)}."
+    return f"{why}: only the host can be judged{_batches(trace)}{_operators(trace)}."
+
+
+def _batches(trace: Trace) -> str:
+    """How long the steps of an inference engine take by what they compute: ``. vLLM prefills 4 sequences (4,096 new
+    tokens) in 674 ms (2 of 3 steps)``; empty without an engine."""
+    windows, of_step = measure(trace).windows, batches(trace)
+    lengths = defaultdict[tuple[str, str, int, int], list[int]](list)
+    for number, ns in zip(windows.number.tolist(), (windows.end - windows.start).tolist(), strict=True):
+        if of_step and (batch := of_step[number]).requests > 0 and batch.phase in VERBS:
+            lengths[batch.engine or "The engine", VERBS[batch.phase], batch.requests, batch.new_tokens].append(ns)
+    said = []
+    for (engine, verb, requests, tokens), each in sorted(lengths.items(), key=lambda item: -sum(item[1]))[:MOST_NAMED]:
+        new = f" ({tokens:,} new tokens)" if tokens > 0 else ""
+        many = f" ({len(each)} of {len(windows)} steps)" if len(windows) > len(each) else ""
+        who = f"{engine} " if not said else ""
+        said.append(f"{who}{verb} {counted(requests, 'sequence')}{new} in {time(float(np.median(each)))}{many}")
+    return f". {listed(said)}" if said else ""
 
 
 def _operators(trace: Trace) -> str:

@@ -15,7 +15,7 @@ from augment.facts.operators.step_time_parts import largest_names
 LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
 NAMED = 0.1  #: of the work: the least share of a kernel without a formula that is named
 LEAST_GAP = 0.02  #: of the time from step to step: shorter gaps are not told, nor is time before the first work
-_VERBS = {"prefill": "prefills", "decode": "decodes", "mixed": "prefills and decodes", "denoise": "denoises"}
+VERBS = {"prefill": "prefills", "decode": "decodes", "mixed": "prefills and decodes", "denoise": "denoises"}
 _ORDER = ("decode", "mixed", "prefill", "denoise", "step")
 
 
@@ -67,7 +67,7 @@ def _phase(steps: facts.operators.ServedSteps, phase: str, places: Places, whole
     requests = [batch.requests for batch in batches if batch.requests >= 0]
     tokens = [batch.prefill_tokens for batch in batches if batch.prefill_tokens > 0]
     cached = [batch.cached_tokens for batch in batches if batch.cached_tokens > 0]
-    text = _VERBS.get(phase, "takes steps")
+    text = VERBS.get(phase, "takes steps")
     if requests:
         text += f" {counted(round(median(np.array(requests))), 'sequence')}"
     about = [f"{median(np.array(tokens)):,.0f} new tokens"] if tokens and phase != "decode" else []

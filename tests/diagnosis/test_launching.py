@@ -369,6 +369,22 @@ def test_time_outside_of_operators_counts() -> None:
     assert "All operators of the recording take 95 ms: 100 % in aten::mm." in healthy
 
 
+def test_steps_of_an_engine_on_a_host_are_told_by_what_they_compute() -> None:
+    events, now = [], 0
+    for count in (4, 8, 4, 4):
+        name = f"execute_context_{count}({1024 * count})_generation_0(0)"
+        events += [
+            annotation(name, now * MS, (now + 10 * count) * MS),
+            op("aten::mm", now * MS, (now + 9 * count) * MS),
+        ]
+        now += 10 * count
+    (said,) = verdict(trace_of(*events))[:1]
+    assert (
+        "vLLM prefills 4 sequences (4,096 new tokens) in 40 ms (3 of 4 steps) and prefills 8 sequences (8,192" in said
+    )
+    assert "new tokens) in 80 ms (1 of 4 steps)" in said
+
+
 @pytest.mark.parametrize("longer", [0, 80])
 def test_collectives_of_the_host_are_waits_for_others(longer: int) -> None:
     """Metamorphic: a collective that takes longer in a step makes that step an outlier by just that time."""
