@@ -220,7 +220,8 @@ class RankInJob(Struct, frozen=True):
     ``wait_ns``: its device does nothing but wait for late ranks; ``transfer_ns``: nothing but move data of collectives.
     ``waits_for``: the rank that most of the wait is for, with ``most_ratio`` of it; empty if that is no single one.
     ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no communication of the
-    job took time; None if unknown. ``shared``: what all ranks wait for alike.
+    job took time; None if unknown. ``shared``: what all ranks wait for alike. ``is_told``: whether the job can tell who
+    is late; else the wait is by the shortest of each collective, for which no clocks are compared.
     """
 
     wait_ns: int
@@ -230,6 +231,7 @@ class RankInJob(Struct, frozen=True):
     late_ranks: tuple[LateRank, ...] = ()
     transfer_gain_ns: int | None = None
     shared: SharedWait | None = None
+    is_told: bool = True
 
     @property
     def itself(self) -> LateRank | None:

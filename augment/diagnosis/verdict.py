@@ -356,7 +356,7 @@ def _length(trace: Trace) -> str:
     recorded = time(int(events.end.max()) - int(events.ts[0]))
     if length == recorded:
         return f"the whole recording ({length})"
-    return f"the recording ({length} of {recorded}, from its first {words(trace).gpu} work to its last)"
+    return f"the {length} between the first and the last {words(trace).gpu} work (the recording lasts {recorded})"
 
 
 def _left_out(trace: Trace) -> str:

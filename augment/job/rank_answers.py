@@ -95,11 +95,14 @@ class RankAnswer(Struct, frozen=True):
 
 def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
     """Figures of a member in the job's steps; None without collectives, or without these steps, as its recording is
-    cut short, and where the job cannot tell who is late."""
+    cut short, and where the job cannot tell who is late for more than uncertain clocks."""
     matched, parted, summary = answer.matched, answer.parted, answer.summaries[member]
     rows = matched.rows_of(member)
     rows = rows[answer.tells_late[matched.instance[rows]]]
-    if not len(rows) or not answer.judgement.tells or not (judged := _judged_steps(answer, summary)).any():
+    told = answer.judgement.tells
+    if not len(rows) or not (told or all(clock.uncertain for clock in answer.clocks)):
+        return None
+    if not (judged := _judged_steps(answer, summary)).any():
         return None
     start, end = summary.step_column("start")[judged], summary.step_column("end")[judged]
     waited, moved = exposed_parts(matched, parted, summary, rows, Intervals(start, end))
@@ -110,6 +113,8 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
     for_each = sums(late, np.where(inside, np.maximum(alone, 0), 0), len(answer.summaries))
     most = int(for_each.argmax())
     share = float(for_each[most] / max(int(for_each.sum()), 1))
+    if not told:
+        return RankInJob(int(waited.sum()) // len(start), int(moved.sum()) // len(start), is_told=False)
     steps = answer.judgement.step_count or 1
     return RankInJob(
         wait_ns=int(waited.sum()) // len(start),
@@ -133,8 +138,12 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
 
 
 def _judged_steps(answer: Answer, summary: RankSummary) -> Bools:
-    """Whether the job is judged by each step of a rank; by all of a recording without steps."""
-    number, steps = summary.step_column("number"), answer.judgement.steps.numbers
+    """Whether the job is judged by each step of a rank: by all of a recording without steps, by the steady ones where
+    the job cannot tell."""
+    number = summary.step_column("number")
+    if not answer.judgement.tells:
+        return np.not_equal(summary.step_column("steady"), 0)
+    steps = answer.judgement.steps.numbers
     return np.isin(number, steps) if len(steps) else np.ones(len(number), np.bool_)
 
 

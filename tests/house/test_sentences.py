@@ -116,6 +116,7 @@ SAMPLES: list[Seen] = [
     rules.graph_capture.Captures(1, 8 * MS, False, False),
     rules.graph_capture.Captures(1, 8 * MS, False, True),
     COMMUNICATION,
+    replace(COMMUNICATION, beyond_fastest_ratio=0.95),
     *(replace(COMMUNICATION, kind=kind) for kind in ("AllReduce", "AllToAll")),
     replace(
         COMMUNICATION,
@@ -133,6 +134,7 @@ SAMPLES: list[Seen] = [
     rules.straggling_rank.StragglingRank(9 * MS, "rank 1", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "rank 3", 0.87, LATE),
     rules.straggling_rank.StragglingRank(9 * MS, "", 0.3),
+    rules.straggling_rank.StragglingRank(9 * MS, is_told=False),
     rules.straggling_rank.StragglingRank(9 * MS, "rank 1", 0.67, hosts_alike=True),
     rules.straggling_rank.StragglingRank(MS, late=OWN),
     rules.straggling_rank.StragglingRank(

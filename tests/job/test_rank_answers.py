@@ -147,6 +147,20 @@ def test_what_cannot_be_told_is_said() -> None:
     assert drawn.reported["wait_per_step_ns"] is None
 
 
+def test_waits_are_told_where_clocks_are_uncertain() -> None:
+    """Metamorphic: the ends of collectives are apart by so much that nobody can be named; the waits remain."""
+    clear = JobOptions(ranks=2, steps=3, layers=2, straggler=1, straggler_factor=3.0, seed=3)
+    known, unclear = (simulated(replace(clear, end_spread_ns=ns)) for ns in (0, 1e6))
+    assert unclear.verdict.text[0].startswith("Cannot tell")
+    assert cures(unclear) == []
+    waits = [rank_in_job(job, 0).wait_ns for job in (known, unclear)]
+    assert waits[1] == pytest.approx(waits[0], rel=0.05)
+    said = rank_answer(unclear, 0)
+    assert "which of them are late cannot be told" in said.text[0]
+    (exposed,) = (row for row in said.rows if row["rule"] == "exposed_communication")
+    assert exposed["saved_ns"] <= exposed["figures"]["exposed_ns"] - waits[1]
+
+
 def test_without_its_own_diagnosis_a_rank_is_told_the_same() -> None:
     """What the job tells rests on the job alone, but for what a rank gains at most without communication."""
     options = replace(JOB, **FAULTS["host"])

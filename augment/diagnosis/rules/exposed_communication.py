@@ -31,11 +31,10 @@ SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collect
 SLOW_GBPS = 5.0  #: GB/s, less than half of a network of 100 Gb/s: such transfers wait, or the network is slow
 
 
+MOSTLY_BEYOND = 0.8  #: of the time of collectives: so much beyond the fastest of equal size is not moving data
 _CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
-_SLOW = (
-    "First see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks) or the network is slow "
-    "(NCCL_DEBUG=INFO)"
-)
+_LATE_FIRST = "First see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
+_SLOW = f"{_LATE_FIRST} or the network is slow (NCCL_DEBUG=INFO)"
 _SERVING = (
     "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or "
     "use kernels made for small messages ({})"
@@ -81,7 +80,14 @@ class ExposedCommunication(rule.Seen, frozen=True):
         ranks = "" if self.rank_count is None else text.counted(self.rank_count, "rank")
         group = ", ".join(filter(None, (self.group, ranks)))
         label = f"{self.kind} ({group})" if group else self.kind
-        return f"{self._exposed(words)}, {text.percent(self.most_ratio)} of it {label}"
+        beyond = f", {text.percent(self.beyond_fastest_ratio or 0)} of their time beyond the fastest of equal size"
+        title = f"{self._exposed(words)}, {text.percent(self.most_ratio)} of it {label}"
+        return f"{title}{beyond if self._mostly_beyond else ''}"
+
+    @property
+    def _mostly_beyond(self) -> bool:
+        """Whether nearly all of it is not moving data: a rank comes late, or something contends."""
+        return self.beyond_fastest_ratio is not None and self.beyond_fastest_ratio >= MOSTLY_BEYOND
 
     def _parts(self, wait_ns: int) -> str:
         return f"{text.time(self.exposed_ns - wait_ns)} transfers and {text.time(wait_ns)} waiting for late ranks"
@@ -96,8 +102,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
         return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}{why}"
 
     def advice(self, words: text.Words) -> str:
-        if self.slow_gbps is not None:
-            return f"{_SLOW}; then: {self._way}"
+        if self.slow_gbps is not None or self._mostly_beyond:
+            return f"{_SLOW if self.slow_gbps is not None else _LATE_FIRST}; then: {self._way}"
         return self._way + (_CHECK if self.wait_ns is None else "")
 
     @property

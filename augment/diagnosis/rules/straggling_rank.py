@@ -29,6 +29,7 @@ class StragglingRank(rule.Seen, frozen=True):
     most_ratio: float = 0.0  #: the share of that
     late: LateRank | None = None  #: the rank to change; this one, if it ``is_own``
     hosts_alike: bool = False  #: whether the hosts of all ranks are slow alike, and that is what to change
+    is_told: bool = True  #: whether the job can tell who is late
 
     def title(self, words: text.Words) -> str:
         late, whole = (
@@ -40,6 +41,8 @@ class StragglingRank(rule.Seen, frozen=True):
             return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
         title = f"The {words.gpu} does no work and only waits for other ranks for {whole}{mostly}"
+        if not self.is_told:
+            return f"{title}; which of them are late cannot be told"
         if late is None:
             return f"{title}; the hosts of all ranks are slow alike" if self.hosts_alike else title
         named = late.name == self.waits_for
@@ -65,6 +68,8 @@ class StragglingRank(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         if self.hosts_alike:
             return "The hosts of all ranks are slow alike: see what this rank's own findings say of its host"
+        if not self.is_told:
+            return "See what the devices of the other ranks do meanwhile: augment open FOLDER; record more steps"
         if self.late is None:
             return nobody_late(self.waits_for)
         if self.late.is_own:
@@ -102,5 +107,5 @@ def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
     late = None if late is not None and late.gain_ns is not None and late.gain_ns <= 0 else late  # fixing it is no cure
     saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns + job.transfer_ns), 0)
     alike = job.shared is not None and late is None
-    seen = StragglingRank(job.wait_ns, named, job.most_ratio, late, alike)
+    seen = StragglingRank(job.wait_ns, named, job.most_ratio, late, alike, job.is_told)
     return rule.Found(seen, rule.NOWHERE, "medium" if late is None else late.confidence, saved)

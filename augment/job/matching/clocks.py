@@ -45,6 +45,7 @@ class Clock(Struct, frozen=True):
 
     ``comparable`` says whether times from :meth:`to_common` can be compared with those of other ranks, to within
     ``uncertainty_ns``. ``mismatched``: only an impossible drift would make its collectives those of the others.
+    ``uncertain``: it is refused because its uncertainty is too large, and for nothing else.
     """
 
     rank: int | None
@@ -58,6 +59,7 @@ class Clock(Struct, frozen=True):
     comparable: bool = False
     refused: str | None = None
     mismatched: bool = False
+    uncertain: bool = False
 
     def to_common(self, ts: Int64s) -> Int64s:
         """Times of this rank, int64 ns, on the job's clock."""
@@ -294,7 +296,7 @@ def _certain(clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> list[
     for clock in clocks:
         if clock.comparable and clock.uncertainty_ns > MOST_UNCERTAIN * step:
             why = f"uncertain by {clock.uncertainty_ns / 1e6:.3f} ms, more than a tenth of a step ({step / 1e6:.3f} ms)"
-            clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why)
+            clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why, uncertain=True)
         judged.append(clock)
     return judged
 

@@ -265,8 +265,10 @@ class Judgement:
     @property
     def limiting_transfers_ns(self) -> int:
         """The same of the whole job, where the ranks' own rules were asked, if it is much; else 0."""
-        asked = any(summary.diagnosis for summary in self._summaries)
-        gain = (self.transfer_gain_ns or 0) * max(self.step_count, 1) if asked else 0
+        per_step = self.transfer_gain_ns
+        if per_step is None or not any(summary.diagnosis for summary in self._summaries):
+            return 0
+        gain = per_step * max(self.step_count, 1)
         return gain if gain >= LEAST_TRANSFERS * self._time else 0
 
     @cached_property
