@@ -121,7 +121,7 @@ def _batches(trace: Trace) -> str:
     for number, ns in zip(windows.number.tolist(), (windows.end - windows.start).tolist(), strict=True):
         if of_step and (batch := of_step[number]).requests > 0 and batch.phase in VERBS:
             lengths[batch.engine or "The engine", VERBS[batch.phase], batch.requests, batch.new_tokens].append(ns)
-    said = []
+    said = list[str]()
     for (engine, verb, requests, tokens), each in sorted(lengths.items(), key=lambda item: -sum(item[1]))[:MOST_NAMED]:
         new = f" ({tokens:,} new tokens)" if tokens > 0 else ""
         many = f" ({len(each)} of {len(windows)} steps)" if len(windows) > len(each) else ""

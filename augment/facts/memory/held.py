@@ -361,8 +361,8 @@ class Moment(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """A snapshot, replayed: its devices, their moments, where steps begin (ns), and per device what was ``never_freed``
-    across steps, by line."""
+    """A snapshot, replayed: its devices, their moments (first of those that ran out of memory), where steps begin (ns),
+    and per device what was ``never_freed`` across steps, by line."""
 
     snapshot: MemorySnapshot
     devices: Sequence[MemoryReplay]
@@ -391,7 +391,8 @@ def held_memory(trace: Trace) -> Held | str | None:
     devices = np.unique(np.concatenate([snapshot.segment_device, snapshot.action_device])).tolist()
     steps = step_begins(trace, snapshot)
     played = [replay(snapshot, device) for device in devices]
-    moments = [moment for each in played for moment in _moments(snapshot, each, steps)]
+    failed = sorted(played, key=lambda each: not (each.kind == ACTIONS.index("oom")).any())  # what failed comes first
+    moments = [moment for each in failed for moment in _moments(snapshot, each, steps)]
     never = {each.device: _never_freed(snapshot, each, steps) for each in played}
     return Held(snapshot, played, moments, steps, never, clocks)
 
