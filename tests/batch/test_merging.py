@@ -86,6 +86,8 @@ def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine
     order = "order by extract_arg(source_arg_set_id, 'sibling_order_rank')"
     roots = f"select name from track where parent_id is null and name is not null {order}"
     assert perfetto.rows(roots) == [(f"rank {rank}",) for rank in range(ranks)]
+    above = "select distinct above.name from track join track above on above.id = track.parent_id"
+    assert set(perfetto.rows(f"{above} where track.name glob 'GPU*'")) >= set(perfetto.rows(roots))
 
 
 def test_clocks_are_aligned_and_collectives_linked(perfetto: PerfettoEngine, tmp_path: Path) -> None:

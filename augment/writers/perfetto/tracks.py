@@ -207,9 +207,12 @@ class Tracks(AddedTracks):
         if len(alike) > 1:
             name = f"{name} (process {pid})"
         models = [model for number_, model in self.trace.source.devices if number_ == device]
-        parent = None if owner is None else self._process(owner)
+        parent = self._parent_of_device(owner)
         rank = device if isinstance(device, int) and 0 <= device < _MOST_DEVICES else _MOST_DEVICES
         return self._add(parent, name, rank, models[0] if models else "", ordered=True)
+
+    def _parent_of_device(self, owner: Identity) -> int | None:
+        return None if owner is None else self._process(owner)
 
 
 class _Owners:
