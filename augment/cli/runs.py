@@ -133,9 +133,15 @@ def recorded_at(path: str) -> list[str]:
 def _metrics_at(path: str) -> list[str]:
     from augment.results.recordings import of_ranks
     from augment.results.sidecars import is_sidecar
+    from augment.writers.files import is_of_job
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")
     if os.path.isdir(path):
         return of_ranks(sorted(metrics_of(path)))
-    return [path] if is_sidecar(path) else []
+    if not is_sidecar(path):
+        return []
+    if is_of_job(path):
+        folder = os.path.dirname(path) or "."
+        raise InputError(path, f"tells of a job as a whole; name the folder of its ranks' metrics: {folder}")
+    return [path]

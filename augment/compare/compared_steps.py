@@ -243,7 +243,11 @@ def by_pattern(counted: Iterable[tuple[str, int, int]]) -> Regions:
 def offer(control: Regions, test: Regions) -> str:
     """Suggestions for ``--region``: the annotations with most time that recur on both sides; empty if none do."""
     recurring = [
-        pattern for pattern in control if pattern in test and min(control[pattern].count, test[pattern].count) > 1
+        pattern
+        for pattern in control
+        if pattern in test
+        and min(control[pattern].count, test[pattern].count) > 1
+        and not pattern.startswith("nccl:")  # PyTorch's own, around each collective
     ]
     recurring.sort(key=lambda pattern: (-min(control[pattern].ns, test[pattern].ns), pattern))
     offers = []

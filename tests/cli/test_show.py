@@ -107,6 +107,8 @@ def test_a_folder_shows_its_job(tmp_path: Path, augment: Augment) -> None:
     of_traces, of_metrics = augment("show", tmp_path / "job"), augment("show", tmp_path / "out")
     assert of_traces.out == of_metrics.out == augment("show", tmp_path / "out" / "job.metrics.json").out
     assert augment("doctor", tmp_path / "job").out.count("\n  rank ") == 2
+    gated = augment("check", tmp_path / "job", "--baseline", tmp_path / "out" / "job.metrics.json")
+    assert gated.err.endswith(f"name the folder of its ranks' metrics: {tmp_path / 'out'}\n")
     (tmp_path / "out" / "job.metrics.json").unlink()
     assert "holds the metrics of 2 traces that are no job; name one: " in augment("show", tmp_path / "out").err
     alone = tmp_path / "alone"

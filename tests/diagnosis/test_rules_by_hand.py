@@ -722,6 +722,30 @@ def test_a_type_of_number_that_is_no_faster_is_not_advised(name: str, memory: in
     assert advice_of(problem_of(matrix_units.check(trace))).startswith(advice)
 
 
+@pytest.mark.parametrize(
+    ("name", "capability", "advice"),
+    [
+        ("NVIDIA GeForce RTX 3070 Ti", (8, 6), "Use torch.autocast with BF16"),
+        ("a card of 2027", (10, 0), "Call torch.set_float32_matmul_precision"),
+        ("NVIDIA GeForce GTX 1660", (7, 5), None),  # its sisters of that capability have tensor cores
+        ("AMD card of 2027", (9, 0), None),  # an architecture, no capability of CUDA
+    ],
+)
+def test_of_a_device_without_known_peak_the_capability_tells(
+    name: str, capability: tuple[int, int], advice: str | None
+) -> None:
+    is_amd = name.startswith("AMD")
+    launch = call("hipLaunchKernel" if is_amd else "cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    product = kernel("ampere_sgemm_128x64_tn", 50_000, 950_000, correlation=1)
+    trace = trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)
+    device = {"id": 0, "name": name, "computeMajor": capability[0], "computeMinor": capability[1]}
+    answer = matrix_units.check(replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]})))
+    if advice is None:
+        assert not isinstance(answer, Found)
+    else:
+        assert advice_of(problem_of(answer)).startswith(advice)
+
+
 ENGINES = (
     "void cudnn::detail::dgrad_engine<{}, 512, 6, 5, 3, 3, 3, false>(int, int, int, {} const*)",
     "void cudnn::cnn::wgrad_alg0_engine<{}, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int, {} const*)",

@@ -74,6 +74,8 @@ def kernels() -> augment.Trace:
         (None, "igemm_wrw_gtcx3_nhwc_bf16_bx0", "convolution"),
         (None, "void vllm::rms_norm_kernel<c10::BFloat16>", "norm"),
         (None, "void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "rope_kv"),
+        ("RopeFlashAttnFunc", "void flash::compute_attn_ws<Flash_fwd_kernel_traits<192>>", "attention"),
+        ("RopeFlashAttnFunc", "rotary_kernel", "rope_kv"),
         (None, "void cub::DeviceRadixSortOnesweepKernel<…>", "sort"),
         (None, "a_kernel_of_nobody", "unknown"),
     ],

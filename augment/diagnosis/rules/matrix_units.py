@@ -5,9 +5,10 @@ units multiply FP32. The names of kernels tell which units they use. The predict
 their time, which is less than what the peaks promise (8 times on A100). A type of number that the device multiplies no
 faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numbers are twice as fast. The evidence says
 how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
-multiples of 64 fill them best. Products of 16-bit numbers that no matrix unit does, as of matrices with few columns,
-and convolutions of narrow groups (depthwise ones) are left out: another type would not help. Where the host decides how
-long a step is, little would be saved now: the finding says what would be saved once it no longer does.
+multiples of 64 fill them best. Of a device whose peak is not known, its capability tells. Products of 16-bit numbers
+that no matrix unit does, as of matrices with few columns, and convolutions of narrow groups (depthwise ones) are left
+out: another type would not help. Where the host decides how long a step is, little would be saved now: the finding says
+what would be saved once it no longer does.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
 or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
@@ -24,10 +25,18 @@ import numpy as np
 from augment import arrays, facts
 from augment.core import Trace, text
 from augment.diagnosis import judging, rule
+from augment.diagnosis.wording import vendor
 
 NAME = "matrix_units"
 FASTER = 2.0  #: so many times as fast products are assumed to become, at most
 _LEAST = 1.5  #: a type of number that is less than so many times as fast as FP32 is not advised
+#: the type of number that a device of unknown peak, of NVIDIA's capability, multiplies at least twice as fast as FP32;
+#: of 7.5, some have no tensor cores. CUDA C++ Programming Guide, table of arithmetic instructions
+_BY_CAPABILITY: dict[tuple[int, ...], str] = {
+    (7, 0): "fp16",
+    **dict.fromkeys(((8, 0), (9, 0), (10, 0), (10, 3)), "tf32"),
+    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), "bf16"),
+}
 _TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
@@ -88,10 +97,14 @@ def check(trace: Trace) -> rule.Answer:
     products = inside & (families.matrix_units != facts.gpu.MatrixUnits.NO_QUESTION)
     if not products.any():
         return rule.NotApplicable("no matrix product runs in the steps")
-    peaks = [peak for peak in facts.operators.limits(trace).values() if peak is not None]
+    limits = facts.operators.limits(trace)
+    peaks = [peak for peak in limits.values() if peak is not None]
+    ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")} if peaks else {}
     if not peaks:
-        return rule.NoData("whether the device has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
-    ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")}
+        kinds_of = {_BY_CAPABILITY.get(facts.operators.capability_of(trace, device) or ()) for device in limits}
+        if vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
+            return rule.NoData("whether the device has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
+        ratios = {str(kinds_of.pop()): FASTER}
     number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)
     if number is None:
         return rule.NotApplicable("the device has no units that multiply faster than those of FP32")
