@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -268,3 +269,35 @@ def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> Non
     assert "Idle: 32 % for other reasons" in sentences[0]
     assert any("would save 147 ms per step (24 %" in each for each in sentences)
     assert any(each.startswith("No rule explains most of the 32 % in which the GPU idles") for each in sentences)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_unusual"),
+    [
+        ("hta_trace_diff_pair/control.json.gz", True),
+        (f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz", False),
+        (f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz", False),
+    ],
+)
+def test_operators_that_stand_still_usually_take_a_tenth(name: str, is_unusual: bool) -> None:
+    """Plainly: of the innermost operators that take 1 ms or more, most of the time is in calls of names that usually
+    take less than a tenth as long."""
+    every = [each for each in events(name) if each.get("cat") == "cpu_op"]
+    of_name: dict[str, list[float]] = {}
+    for each in every:
+        of_name.setdefault(each["name"], []).append(float(each.get("dur") or 0))
+    starts: dict[Any, list[float]] = {}
+    for each in sorted(every, key=begin):
+        starts.setdefault(each["tid"], []).append(each["ts"])
+    long = unusual = 0.0
+    for each in every:
+        at = starts[each["tid"]]
+        inside = bisect_left(at, each["ts"] + each["dur"]) - bisect_right(at, each["ts"])
+        if each["dur"] >= 1000 and not inside:
+            times = sorted(of_name[each["name"]])
+            long += each["dur"]
+            unusual += each["dur"] if len(times) >= 3 and each["dur"] > 10 * times[len(times) // 2] else 0
+    answer = diagnose(read(str(TRACES / name))).answers["host_gaps"]
+    assert isinstance(answer, Found)
+    assert ("usually take microseconds" in advice_of(answer)) == is_unusual
+    assert not is_unusual or 2 * unusual > long > 0

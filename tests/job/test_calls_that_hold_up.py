@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import truth
 
@@ -19,6 +20,7 @@ from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import GPU_WORK, Document, load, real_trace, save
 from simulator import JobOptions, simulate
+from tables import call, kernel, op, trace_of
 
 JOB = JobOptions(ranks=4, steps=4, layers=3, work=0.15, faults=("mallocs",))
 MEMORY = ("cudaMalloc, cudaFree and the like", "memory")
@@ -147,3 +149,54 @@ def test_recorded_waits_for_memory(name: str) -> None:
             compared += 1
     assert compared >= 5
     assert sum(told_memory.values()) >= 3
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.6, "aten::add"), (0.3, "aten::split")])
+def test_a_wait_is_in_what_holds_most_of_it(share: float, named: str) -> None:
+    """By hand: the host is in a split of views, of which one kind has that share of the time."""
+    first = [call("cudaLaunchKernel", 0, 10_000, correlation=1), kernel("gemm", 20_000, 30_000, correlation=1)]
+    views, at = [], 50_000
+    for number in range(40):
+        name = "aten::add" if number < 40 * share else f"aten::view_{number % 3}"
+        views.append(op(name, at, at + 900_000))
+        at += 1_000_000
+    launch = call("cudaLaunchKernel", at, at + 10_000, correlation=2)
+    last = kernel("gemm", at + 20_000, at + 30_000, correlation=2)
+    trace = trace_of(*first, op("aten::split", 40_000, at), *views, launch, last)
+    waits = host_gaps(trace, main_track(trace))
+    (longest,) = np.flatnonzero(waits.end - waits.start > 1_000_000)
+    assert waits.doings[int(waits.doing[longest])] == (named, "operator")
+
+
+@pytest.mark.parametrize(
+    "name", ["control/pid44239.pt.trace.json.gz", "sst_long_a2a_optimizer/pid21149.pt.trace.json.gz"]
+)
+def test_recorded_waits_are_in_what_holds_most_of_them(name: str) -> None:
+    """Plainly: slices of that name hold most of the wait, or none of any name does but what encloses all."""
+    path = real_trace(f"v100_4rank_pair_torchrec/{name}")
+    trace, document = read(str(path)), load(path)
+    waits: HostWaits = host_gaps(trace, main_track(trace))
+    timed = [each for each in document["traceEvents"] if "ts" in each]
+    base = int(trace.events.ts.min()) - min(int(each["ts"] * 1000) for each in timed)
+    slices = [each for each in timed if each.get("cat") in ("cpu_op", "user_annotation") and "dur" in each]
+    compared = 0
+    for start, end, code in zip(waits.start.tolist(), waits.end.tolist(), waits.doing.tolist(), strict=True):
+        if end - start < 1_000_000 or code < 0 or waits.doings[code][1] not in ("operator", "annotation"):
+            continue
+        held: dict[str, int] = {}
+        for thread in {each["tid"] for each in slices}:
+            of_thread: dict[str, list[tuple[int, int]]] = {}
+            for each in slices:
+                begin, stop = int(each["ts"] * 1000) + base, int((each["ts"] + each["dur"]) * 1000) + base
+                if each["tid"] == thread and begin < end and stop > start:
+                    of_thread.setdefault(each["name"], []).append((max(begin, start), min(stop, end)))
+            for what, parts in of_thread.items():
+                reached, ns = start, 0
+                for begin, stop in sorted(parts):
+                    ns += max(stop - max(begin, reached), 0)
+                    reached = max(reached, stop)
+                held[what] = max(held.get(what, 0), ns)
+        mostly = {what for what, ns in held.items() if 2.02 * ns >= end - start and not what.startswith("ProfilerStep")}
+        assert not mostly or waits.doings[code][0] in mostly
+        compared += 1
+    assert compared
