@@ -43,6 +43,7 @@ TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
 STILL_NS, USUAL_NS, LEAST_USUAL = 4_000_000, 100_000, 8  #: Python hands its lock on after 5 ms; frames mostly take less
 LEAST_EVENTS = 3  #: of other threads, over half of the time in which the main thread stands still
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
+_LOOPS = "torch._inductor.config.cpp.enable_kernel_profile=True records them"
 _QUERY = "augment query answers questions about this one in SQL, and augment open shows it"
 
 _XLA = ("/device:", "/host:")  #: so XLA's profiler names processes
@@ -147,6 +148,8 @@ def _operators(trace: Trace) -> str:
     if not shares:
         return text
     taken = f"{text}. All operators of the recording take {time(float(ns.sum()))}: {listed(shares)}"
+    if ns[starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
+        taken += f". What a Torch-Compiled Region takes itself is spent in loops that torch.compile made ({_LOOPS})"
     if text or len(events.slices_of(Category.PYTHON_FUNCTION)):
         return taken
     if len(arg_columns(trace).texts("Input Dims")[0]):
@@ -182,7 +185,7 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
     if (ran := float(ns[compiled].sum())) > NAMED_RATIO * total(outside):
         text += (
             f"; {percent(ran / total(outside))} of it is code that torch.compile made, whose loops are no operators "
-            "(torch._inductor.config.cpp.enable_kernel_profile=True records them)"
+            f"({_LOOPS})"
         )
         ns[compiled] = 0
     rows = trace.events.slices_of(Category.USER_ANNOTATION)

@@ -369,6 +369,18 @@ def test_time_outside_of_operators_counts() -> None:
     assert "All operators of the recording take 95 ms: 100 % in aten::mm." in healthy
 
 
+@pytest.mark.parametrize("region", [60, 95])
+def test_loops_of_compiled_regions_on_a_host_are_told(region: int) -> None:
+    """As PyTorch 2.13 records them without and with ``cpp.enable_kernel_profile``."""
+    events = [op("Torch-Compiled Region: 0/0", 0, 98 * MS), annotation("## Call CompiledFxGraph f5d ##", MS, 97 * MS)]
+    events += [op("aten::mm", 2 * MS, 42 * MS), op("graph_0_cpp_fused_mul_0", 42 * MS, (region + 2) * MS)]
+    said = verdict(trace_of(LONG_STEP, *events))[0]
+    assert ("loops that torch.compile made (torch._inductor.config.cpp.enable_kernel_profile=True" in said) == (
+        region < 90
+    )
+    assert "no thread runs an operator" not in said
+
+
 def test_steps_of_an_engine_on_a_host_are_told_by_what_they_compute() -> None:
     events, now = [], 0
     for count in (4, 8, 4, 4):

@@ -175,6 +175,11 @@ def test_operators_through_shared_memory_are_collectives(tmp_path: Path) -> None
     assert "No rank stands out" in answered(in_memory(tmp_path / "equal", 0)).verdict.text[0]
 
 
+def test_without_any_it_is_said_which_are_known(tmp_path: Path) -> None:
+    (text,) = answered(in_memory(tmp_path, 2000, reduce=False)).verdict.text
+    assert "no collective was found on two ranks (without GPU work those of gloo, MPI and operators such as" in text
+
+
 def test_compiled_code_of_a_host_is_told(tmp_path: Path) -> None:
     verdict = augment.augment(in_memory(tmp_path, 0)[0]).verdict.text[0]
     assert "no thread runs an operator; 99.3 % of it is code that torch.compile made" in verdict

@@ -303,7 +303,10 @@ class Judgement:
     def _why_not(self) -> str:
         """Why there is no verdict; empty if there is one."""
         if not len(self._matched):
-            return "no collective was found on two ranks"
+            alone = [each.own_diagnosis for each in self._summaries if not len(each.column("ts"))]
+            on_hosts = len(alone) == len(self._summaries) and all(each and not each.device_count for each in alone)
+            known = " (without GPU work those of gloo, MPI and operators such as shm_allreduce are known)"
+            return f"no collective was found on two ranks{known if on_hosts else ''}"
         if is_sparse(self._matched).mean() > ONCE:
             return "most collectives have traces of at most half of their ranks (record all ranks of a process group)"
         if self._found_replay is None:
