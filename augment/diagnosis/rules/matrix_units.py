@@ -5,7 +5,7 @@ units multiply FP32. The names of kernels tell which units they use. The predict
 their time, which is less than what the peaks promise (8 times on A100). A type of number that the device multiplies no
 faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numbers are twice as fast. The evidence says
 how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
-multiples of 64 fill them best. Of a device whose peak is not known, its capability tells. Products of 16-bit numbers
+multiples of 64 fill them best. The capability tells it of a device whose peak is not known. Products of 16-bit numbers
 that no matrix unit does, as of matrices with few columns, and convolutions of narrow groups (depthwise ones) are left
 out: another type would not help. Where the host decides how long a step is, little would be saved now: the finding says
 what would be saved once it no longer does.

@@ -303,8 +303,7 @@ class Judgement:
     def _why_not(self) -> str:
         """Why there is no verdict; empty if there is one."""
         if not len(self._matched):
-            alone = [each.own_diagnosis for each in self._summaries if not len(each.column("ts"))]
-            on_hosts = len(alone) == len(self._summaries) and all(each and not each.device_count for each in alone)
+            on_hosts = not any(each.states.ts or each.streams for each in self._summaries)
             known = " (without GPU work those of gloo, MPI and operators such as shm_allreduce are known)"
             return f"no collective was found on two ranks{known if on_hosts else ''}"
         if is_sparse(self._matched).mean() > ONCE:
