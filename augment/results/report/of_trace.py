@@ -67,13 +67,11 @@ def document(sidecar: Sidecar) -> Document:
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
-    """What the mean step of the device with most work goes into: name, share and colour. They are the verdict's."""
+    """What the mean step of all devices goes into: name, share and colour. They are the verdict's."""
     rows = in_steady_steps(sidecar, "steps")
-    busy = totals(rows, lambda row: row["device"], "busy_ns")
-    chosen = [row for row in rows if busy[row["device"]][0] == max(ns for (ns,) in busy.values())]
-    whole = mean(chosen, "wall_ns")
+    whole = mean(rows, "wall_ns")
     for name, (label, colour) in STEP_PARTS.items():
-        if whole and (ns := mean(chosen, name) or 0) >= LEAST_SHARE * whole:
+        if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
             yield label, ns / whole, colour
 
 
@@ -188,9 +186,9 @@ def steps(sidecar: Sidecar) -> Section:
         {row["device"] for row in rows},
         key=lambda device: -(mean([row for row in rows if row["device"] == device], "busy_ns") or 0),
     )
-    if not rows or len(rows) < 2:
+    chosen = [row for row in rows if row["device"] == devices[0] and row["step"] is not None][:_MOST_STEPS]
+    if len(chosen) < 2:
         return Section("Steps")
-    chosen = [row for row in rows if row["device"] == devices[0]][:_MOST_STEPS]
     judged = [row for row in rows_of(sidecar, "diagnosis") if row["rule"] == "step_outliers"]
     outlying = {step for row in judged if row["status"] == "found" for step in row["figures"]["steps"]}
     bars = [

@@ -38,6 +38,7 @@ from augment.results.report.of_trace import (
     memory_snapshot,
     modules,
     over_time,
+    step_parts,
     steps,
 )
 from augment.results.report.of_trace import document as of_trace
@@ -123,6 +124,28 @@ def test_parts_of_a_step_have_colours_of_their_own() -> None:
     alike = STEP_PARTS.keys() & EFFICIENCY_PARTS.keys()
     assert {"host_wait_ns", "kernel_wait_ns", "other_wait_ns"} < alike
     assert all(STEP_PARTS[name][1] == EFFICIENCY_PARTS[name][1] for name in alike)
+
+
+def test_the_bar_at_the_top_is_of_all_devices() -> None:
+    """As the verdict's sentence is; a recording without steps has no chart of them."""
+    rows = [
+        {
+            "rank": 0,
+            "device": device,
+            "step": None,
+            "wall_ns": 100,
+            "busy_ns": ns,
+            "compute_ns": ns,
+            "host_wait_ns": 100 - ns,
+        }
+        for device, ns in ((0, 20), (1, 60))
+    ]
+    sidecar = {"analyses": {"steps": {"status": "done", "rows": rows}}, "source": {}}
+    assert {label: share for label, share, _ in step_parts(sidecar)} == {
+        STEP_PARTS["compute_ns"][0]: 0.4,
+        STEP_PARTS["host_wait_ns"][0]: 0.6,
+    }
+    assert not steps(sidecar)
 
 
 def test_a_recording_without_steps_has_none_in_its_headings(outputs: Path) -> None:
