@@ -21,8 +21,8 @@ extreme is taken, and for any other (averages, percentages) the mean over the ra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -55,21 +55,17 @@ def analyze(trace: Trace) -> Findings | Skipped:
     operators: list[Operators] = [(None, None)] * len(ranges.row)
     if ranges.operators is not None:
         operators = [(operator[0], operator[-1]) if operator else (None, None) for operator in ranges.operators]
-    rows = [Row(trace.rank, *counter) for counter in _summed(operators, ranges.counters)]
-    return Findings(rows, partial=ranges.problem)
-
-
-def _summed(operators: list[Operators], counters: list[dict[str, float]]) -> Iterator[tuple[Any, ...]]:
-    """The fields of each row but the rank: a row per operator and counter, in order of first appearance."""
-    values: dict[Operators, dict[str, list[float]]] = {}
-    for who, counts in zip(operators, counters, strict=True):
+    values: dict[Operators, dict[str, list[float]]] = {}  # in order of first appearance
+    for who, counts in zip(operators, ranges.counters, strict=True):
         for name, value in counts.items():
             values.setdefault(who, {}).setdefault(name, []).append(value)
+    rows = []
     for who, own_values in values.items():
         for name, several in own_values.items():
             last = name.rpartition(".")[2]
             statistic = "sum" if name == "flop" else last if last in ("sum", "min", "max") else "mean"
-            yield *who, name, statistic, _OF[statistic](several), len(several)
+            rows.append(Row(trace.rank, *who, name, statistic, _OF[statistic](several), len(several)))
+    return Findings(rows, partial=ranges.problem)
 
 
 _OF: dict[str, Callable[[list[float]], float]] = {

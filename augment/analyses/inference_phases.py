@@ -13,7 +13,6 @@ is wide at one batch is not of the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -52,33 +51,33 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up the steady steps."""
-    served = facts.operators.served_steps(trace)
-    if not served:
+    engines = facts.operators.served_steps(trace)
+    if not engines:
         return Skipped("no step of an inference engine: see docs/inference.md for the names")
-    return Findings([row for steps in served for row in _rows(trace, steps)])
-
-
-def _rows(trace: Trace, served: facts.operators.ServedSteps) -> Iterator[Row]:
-    windows = served.windows
-    steady = np.flatnonzero(np.isin(windows.begin, measure(trace).windows.begin))
-    sizes: dict[tuple[str, int], list[int]] = {}
-    for place in steady.tolist():
-        batch = served.batches[place]
-        sizes.setdefault((batch.phase, max(batch.requests - 1, 0).bit_length()), []).append(place)
-    yield _row(
-        trace, served, ALL, steady, int(windows.end[steady[-1]] - windows.start[steady[0]]) if len(steady) else 0
-    )
-    for (phase, _), places in sorted(sizes.items()):
-        chosen = np.array(places, np.int64)
-        yield _row(trace, served, phase, chosen, int(served.wall_ns[chosen].sum()))
-    pause = windows.start[1:] - windows.end[:-1]
-    pause = pause[pause > 0]
-    if len(pause):
-        device = facts.gpu.work(trace).devices[served.device]
-        yield Row(
-            device.rank, device.device, PAUSE, None, None, len(pause), int(pause.sum()), int(median(pause)),
-            int(np.percentile(pause, 90)), _spread(pause), 0, None, None, None, None,
-        )  # fmt: skip
+    rows: list[Row] = []
+    for served in engines:
+        windows = served.windows
+        steady = np.flatnonzero(np.isin(windows.begin, measure(trace).windows.begin))
+        sizes: dict[tuple[str, int], list[int]] = {}
+        for place in steady.tolist():
+            batch = served.batches[place]
+            sizes.setdefault((batch.phase, max(batch.requests - 1, 0).bit_length()), []).append(place)
+        whole_ns = int(windows.end[steady[-1]] - windows.start[steady[0]]) if len(steady) else 0
+        rows.append(_row(trace, served, ALL, steady, whole_ns))
+        for (phase, _), places in sorted(sizes.items()):
+            chosen = np.array(places, np.int64)
+            rows.append(_row(trace, served, phase, chosen, int(served.wall_ns[chosen].sum())))
+        pause = windows.start[1:] - windows.end[:-1]
+        pause = pause[pause > 0]
+        if len(pause):
+            device = facts.gpu.work(trace).devices[served.device]
+            rows.append(
+                Row(
+                    device.rank, device.device, PAUSE, None, None, len(pause), int(pause.sum()), int(median(pause)),
+                    int(np.percentile(pause, 90)), _spread(pause), 0, None, None, None, None,
+                )
+            )  # fmt: skip
+    return Findings(rows)
 
 
 def _row(trace: Trace, served: facts.operators.ServedSteps, phase: str, places: Places | Int64s, time_ns: int) -> Row:

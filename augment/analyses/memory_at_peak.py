@@ -17,7 +17,6 @@ before the recording is parameters and states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -26,7 +25,7 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, combinations, sums
 from augment.core import Category, Findings, Identity, Skipped, Trace, column, text
 from augment.facts.host.call_stacks import around_moments
-from augment.facts.memory.memory_events import DeviceMemory, memory_events
+from augment.facts.memory.memory_events import memory_events
 
 NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
@@ -55,29 +54,32 @@ def analyze(trace: Trace) -> Findings | Skipped:
     peaked = [memory for memory in devices if memory.next is not None]
     if not peaked:
         return Skipped("the [memory] instants have no addresses")
-    return Findings([row for memory in peaked for row in _rows(trace, memory)])
-
-
-def _rows(trace: Trace, memory: DeviceMemory) -> Iterator[Row]:
-    live = memory.live_at(memory.peak)
-    around = around_moments(trace, memory.ts[live], trace.events.track[memory.row[live]], [Category.CPU_OP])
-    inner, outer = (np.where(rows == NO_INDEX, -1, trace.events.name[rows]).astype(np.int64) for rows in around)
-    columns, which = combinations(outer, inner)
-    groups = np.stack(columns, axis=1)
-    size = sums(which, memory.size[live], len(groups))
-    count = np.bincount(which, minlength=len(groups))
-    for index in np.argsort(-size, kind="stable").tolist():
-        outermost_name, innermost_name = (trace.strings[code] if code >= 0 else None for code in groups[index].tolist())
-        yield Row(
-            rank=memory.rank,
-            device_type=memory.kind,
-            device=memory.device,
-            origin="no operator" if innermost_name is None else "operator",
-            outer_operator=outermost_name,
-            operator=innermost_name,
-            bytes=int(size[index]),
-            count=int(count[index]),
-        )
-    before = int(memory.allocated[memory.peak] - size.sum())
-    if before > 0:
-        yield Row(memory.rank, memory.kind, memory.device, "before recording", None, None, before, None)
+    rows: list[Row] = []
+    for memory in peaked:
+        live = memory.live_at(memory.peak)
+        around = around_moments(trace, memory.ts[live], trace.events.track[memory.row[live]], [Category.CPU_OP])
+        inner, outer = (np.where(each == NO_INDEX, -1, trace.events.name[each]).astype(np.int64) for each in around)
+        columns, which = combinations(outer, inner)
+        groups = np.stack(columns, axis=1)
+        size = sums(which, memory.size[live], len(groups))
+        count = np.bincount(which, minlength=len(groups))
+        for index in np.argsort(-size, kind="stable").tolist():
+            outermost_name, innermost_name = (
+                trace.strings[code] if code >= 0 else None for code in groups[index].tolist()
+            )
+            rows.append(
+                Row(
+                    rank=memory.rank,
+                    device_type=memory.kind,
+                    device=memory.device,
+                    origin="no operator" if innermost_name is None else "operator",
+                    outer_operator=outermost_name,
+                    operator=innermost_name,
+                    bytes=int(size[index]),
+                    count=int(count[index]),
+                )
+            )
+        before = int(memory.allocated[memory.peak] - size.sum())
+        if before > 0:
+            rows.append(Row(memory.rank, memory.kind, memory.device, "before recording", None, None, before, None))
+    return Findings(rows)

@@ -279,39 +279,37 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
     for place, report in enumerate(reports):
         if place:
             yield ""
-        yield from _lines(report, markdown, brief)
-
-
-def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
-    name = "standard input" if report["input"] == "-" else printable(report["input"])
-    title = name if report.get("rank") is None else f"rank {report['rank']}, {name}"
-    yield plain(f"## {title}") if markdown else f"{title}:"
-    yield ""
-    yield (
-        plain(" ".join(report["verdict"])) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
-    )
-    cures = report.get("cures", [])
-    yield from (
-        ("", *(f"- {plain(cure)}" for cure in cures)) if markdown and cures else (f"  → {cure}" for cure in cures)
-    )
-    of_status: dict[str, list[Report]] = {status: [] for status in _SIGNS}
-    for row in report["rows"]:
-        if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
-            of_status.get(row.get("status", "found"), []).append(row)
-    problems = of_status.pop("found")
-    grave = [row for row in report["rows"] if row.get("in_verdict") and is_grave(row, "warning")]
-    seen = [row for row in grave if row.get("start_ns") is not None]
-    if brief and not markdown and seen:
-        yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
-    if problems:
+        name = "standard input" if report["input"] == "-" else printable(report["input"])
+        title = name if report.get("rank") is None else f"rank {report['rank']}, {name}"
+        yield plain(f"## {title}") if markdown else f"{title}:"
         yield ""
-    for row in problems:
-        yield from map(plain, _markdown(row)) if markdown else _text(row, brief, report["input"])
-    for status, rows in of_status.items():
-        if rows:
-            yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
-        for said in unfound(rows, "`" if markdown else ""):
-            yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
+        yield (
+            plain(" ".join(report["verdict"]))
+            if markdown
+            else "\n".join(f"  {sentence}" for sentence in report["verdict"])
+        )
+        cures = report.get("cures", [])
+        yield from (
+            ("", *(f"- {plain(cure)}" for cure in cures)) if markdown and cures else (f"  → {cure}" for cure in cures)
+        )
+        of_status: dict[str, list[Report]] = {status: [] for status in _SIGNS}
+        for row in report["rows"]:
+            if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
+                of_status.get(row.get("status", "found"), []).append(row)
+        problems = of_status.pop("found")
+        grave = [row for row in report["rows"] if row.get("in_verdict") and is_grave(row, "warning")]
+        seen = [row for row in grave if row.get("start_ns") is not None]
+        if brief and not markdown and seen:
+            yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
+        if problems:
+            yield ""
+        for row in problems:
+            yield from map(plain, _markdown(row)) if markdown else _text(row, brief, report["input"])
+        for status, rows in of_status.items():
+            if rows:
+                yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
+            for said in unfound(rows, "`" if markdown else ""):
+                yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
 
 
 def _text(row: Report, brief: bool, path: str) -> Iterator[str]:
