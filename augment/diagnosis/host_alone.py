@@ -59,7 +59,12 @@ _SCHEDULE = (
 def unjudged(trace: Trace) -> tuple[str, str]:
     """Why no rule can judge a trace without events of PyTorch's profiler, and what to do."""
     if not len(trace.events):
-        return "The file has no events.", _SCHEDULE
+        cut = next((note.message for note in trace.diagnostics if note.code == "truncated_text"), "")
+        foreign = not cut and trace.source.format.startswith("perfetto")
+        return (
+            f"The file has no events{f': {cut}' if cut else ''}{' that augment reads' if foreign else ''}.",
+            f"If another program wrote it, {_QUERY}." if foreign else _SCHEDULE,
+        )
     names = sorted({track.process_name for track in trace.tracks if track.process_name})
     whose = f" (its processes: {', '.join(short(name) for name in names[:3])})" if names else ""
     if any(name.startswith(_XLA) and not name.endswith(_TENSORFLOW) for name in names):

@@ -194,9 +194,10 @@ _RESTS = {
 
 def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
-    if unexplained := _unexplained(trace, result):
-        return [Sentence(unexplained)]
     say = words(trace)
+    if unexplained := _unexplained(trace, result):
+        loading = [each for each in _possible(result)[:1] if each.rule == LONG_CALLS]
+        return [*(Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in loading), Sentence(unexplained)]
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     possible = _possible(result)
     if facts.source.lacks_causes(trace.source.metadata):
