@@ -33,6 +33,7 @@ _LEAST_PART = 0.005  #: of what a rank is charged with: less is not drawn
 _CURED = ("saved", charts.GREEN)
 _LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
 _NO_DEVICE = "No work of a device was recorded, so that nothing is known of computing, waiting and idling."
+_LEAST_SHARE = 0.01  #: of the longest step: a map of times that are all shorter would paint nothing deep red
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
 ON_PATH = {
     "compute_ns": ("computing", charts.BLUE),
@@ -119,7 +120,7 @@ def heat(sidecar: Sidecar) -> Section:
     if step_count * len({row["rank"] for row in rows}) < 2:
         return Section("Ranks and steps")
     cells = rows[:_MOST_CELLS]
-    maps = []
+    maps, least = [], _LEAST_SHARE * max(row.get("wall_ns") or 0 for row in rows) / 1e6
     computed = any(row["compute_ns"] for row in rows)  # without devices and collectives nothing is known of idle time
     names = {"wait_ns": "waits within collectives", "compute_ns": "computation"} | (
         {"idle_ns": "idle"} if computed else {}
@@ -131,7 +132,7 @@ def heat(sidecar: Sidecar) -> Section:
             if row.get(name) is not None
         ]
         spent = [value["value"] for value in values] or [0.0]
-        if step_count > 1 and max(spent) - min(spent) > _LEAST_SPREAD * max(spent):
+        if step_count > 1 and max(spent) - min(spent) > _LEAST_SPREAD * max(spent) > _LEAST_SPREAD * least:
             text = f"Time of each rank in each step: {title} (ms)"
             maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)"))
     longest = max(rows, key=lambda row: row["wait_ns"] or 0)

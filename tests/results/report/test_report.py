@@ -212,6 +212,8 @@ def test_maps_of_one_colour_or_step_are_left_out(steps: int, slowest: int, drawn
     rows = [{**cell, "rank": r, "step": s, "idle_ns": slowest if r else 100} for r in (0, 1) for s in range(steps)]
     section = heat({"analyses": {"step_heat": {"rows": rows}}})
     assert [chart.name for chart in section.charts] == drawn
+    rows = [{**row, "wall_ns": 100 * 100} for row in rows]
+    assert not any("idle" in chart.name for chart in heat({"analyses": {"step_heat": {"rows": rows}}}).charts)
 
 
 def test_of_hosts_alone_no_idle_time_is_drawn() -> None:
