@@ -11,7 +11,17 @@ from augment.job.answer import Answer
 from augment.job.rank_answers import cures
 from augment.job.roles import Together
 from augment.job.verdict.verdict_text import Row as VerdictRow
-from augment.writers.metrics import SCHEMA_VERSION, SUFFIX, Schema, analysis_of, encode, schema, tool, verdict_schema
+from augment.writers.metrics import (
+    SCHEMA_VERSION,
+    SUFFIX,
+    Schema,
+    analysis_of,
+    encode,
+    record_schema,
+    schema,
+    tool,
+    verdict_schema,
+)
 
 ROWS = {**answer.ROWS, **roles.ROWS}  #: the rows of each question to a job, or to roles together
 
@@ -72,8 +82,8 @@ def job_schema(*, closed: bool = False) -> Schema:
     more = {"verdict": verdict}
     whole = schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment job"}
     rank = {"type": ["integer", "null"]}
-    trace = _record({"name": {"type": "string"}, "sha256": {"type": "string"}, "rank": rank}, closed)
-    whole["properties"]["source"] = _record(
+    trace = record_schema({"name": {"type": "string"}, "sha256": {"type": "string"}, "rank": rank}, closed)
+    whole["properties"]["source"] = record_schema(
         {
             "name": {"type": "string"},
             "window": {"type": "string", "description": "which recording of the job; empty if there is one"},
@@ -84,12 +94,3 @@ def job_schema(*, closed: bool = False) -> Schema:
         closed,
     )
     return whole
-
-
-def _record(properties: dict[str, Any], closed: bool) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": not closed,
-    }

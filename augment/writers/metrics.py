@@ -265,10 +265,10 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
     whole = {
         "$schema": _DIALECT,
         "title": "kineto-augment metrics",
-        **_record(
+        **record_schema(
             {
                 "schema_version": {"const": SCHEMA_VERSION},
-                "tool": _record({"name": {"type": "string"}, "version": {"type": "string"}}, closed),
+                "tool": record_schema({"name": {"type": "string"}, "version": {"type": "string"}}, closed),
                 "source": source_schema(closed),
                 **verdict,
                 **(more or {}),
@@ -278,7 +278,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
                     "additionalProperties": not closed,
                 },
                 "diagnostics": _list_of(
-                    _record(
+                    record_schema(
                         {"code": _type(str), "count": {"type": "integer", "minimum": 0}, "message": _type(str)}, closed
                     )
                 ),
@@ -325,22 +325,22 @@ def _told_schema(row: type[Any], closed: bool) -> Schema:
         },
         ROWS_ALONE: {**_list_of(_row(row, closed)), "description": "the answers of the rank alone, in their place"},
     }
-    return _record(members, closed) | {"description": "what the traces of all ranks of its job tell of the rank"}
+    return record_schema(members, closed) | {"description": "what the traces of all ranks of its job tell of the rank"}
 
 
 def verdict_schema(row: type[Any], closed: bool) -> Schema:
     """The schema of a verdict with rows ``row``: its sentences (none if nothing was judged) and the rows that support
     them.
     """
-    return _record({"text": _list_of(_type(str)), "rows": _list_of(_row(row, closed))}, closed)
+    return record_schema({"text": _list_of(_type(str)), "rows": _list_of(_row(row, closed))}, closed)
 
 
 def source_schema(closed: bool) -> Schema:
     """The schema of the description of an input."""
-    window = _record({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
+    window = record_schema({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
     window |= {"type": ["object", "null"], "description": "the steps that alone were analysed; null if all were"}
     device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}
-    return _record(
+    return record_schema(
         {
             "name": _type(str),
             "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "of the file as it was read"},
@@ -349,7 +349,7 @@ def source_schema(closed: bool) -> Schema:
             "ranks": _list_of(_type(int)),
             "rank_from": {"type": ["string", "null"], "description": "what told the rank"},
             "partial": {"type": ["string", "null"], "description": "why the trace is not whole"},
-            "devices": _list_of(_record(device, closed)),
+            "devices": _list_of(record_schema(device, closed)),
             "accelerator": {"type": "string", "description": "what a device is called: GPU, NPU, MTIA device"},
             "start_ns": {"type": ["integer", "null"], "description": "time of the first event"},
             "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the last end"},
@@ -362,7 +362,7 @@ def source_schema(closed: bool) -> Schema:
 
 def _analysis(row: type[Any], closed: bool) -> Schema:
     """The schema of an outcome: with a reason unless it is ok, and without rows if it was skipped."""
-    outcome = _record({"status": {"enum": list(_STATUS)}, "rows": _list_of(_row(row, closed))}, closed)
+    outcome = record_schema({"status": {"enum": list(_STATUS)}, "rows": _list_of(_row(row, closed))}, closed)
     outcome["properties"]["reason"] = {"type": "string"}
     outcome["if"] = {"properties": {"status": {"const": "ok"}}}
     outcome["else"] = {"required": ["reason"]}
@@ -376,10 +376,11 @@ def _row(row: type[Struct], closed: bool) -> Schema:
         if column.unit:
             described["unit"] = column.unit
         fields[column.name] = described
-    return _record(fields, closed)
+    return record_schema(fields, closed)
 
 
-def _record(properties: dict[str, Schema], closed: bool) -> Schema:
+def record_schema(properties: dict[str, Schema], closed: bool) -> Schema:
+    """The schema of an object that has all of these members, and no others if it is ``closed``."""
     return {
         "type": "object",
         "properties": properties,

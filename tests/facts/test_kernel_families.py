@@ -20,13 +20,12 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import (
     MATRIX_FAMILIES,
     MatrixUnits,
-    _compiled,
     _of_lower_case,
     kernel_families,
     shipped_rules,
 )
 from augment.facts.host.training_phases import forward_backward
-from augment.facts.names import KernelType
+from augment.facts.names import KernelType, compiled_pattern
 from tables import Event, call, fwdbwd, kernel, launched_kernel, op, rows_of, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -206,7 +205,7 @@ def test_patterns_for_lower_case_find_what_patterns_without_regard_to_case_do() 
     assert sum(each is None for each in late) <= 2
     for pattern, lower in zip(patterns, late, strict=True):
         for text in texts if lower else ():
-            assert bool(lower.search(text.lower())) == bool(_compiled(pattern).search(text)), (pattern, text)
+            assert bool(lower.search(text.lower())) == bool(compiled_pattern(pattern).search(text)), (pattern, text)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from augment.core.toml import parse_toml
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.names import LOOKED_AT, OTHER, KernelType, kind_of, stated_kind
+from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, stated_kind
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
@@ -98,7 +98,7 @@ def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
 
 def _expect_expression(pattern: str) -> None:
     try:
-        _compiled(pattern)
+        compiled_pattern(pattern)
     except re.error as error:
         raise UsageError(f"a rule for kernels: {pattern!r} is no regular expression: {error}") from error
 
@@ -167,15 +167,9 @@ def _first(rules: Sequence[tuple[str, str]], name: str) -> str | None:
     lower = name.lower() if name.isascii() else None
     for pattern, answer in rules:
         expression = None if lower is None else _of_lower_case(pattern)
-        if _compiled(pattern).search(name) if expression is None else expression.search(str(lower)):
+        if compiled_pattern(pattern).search(name) if expression is None else expression.search(str(lower)):
             return answer
     return None
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """A rule's pattern, compiled when a name is held against it: of the rules that ship, half never are."""
-    return re.compile(pattern, re.IGNORECASE)
 
 
 @cache
