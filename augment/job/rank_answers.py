@@ -99,8 +99,8 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
     matched, parted, summary = answer.matched, answer.parted, answer.summaries[member]
     rows = matched.rows_of(member)
     rows = rows[answer.tells_late[matched.instance[rows]]]
-    told = answer.judgement.tells
-    if not len(rows) or not (told or all(clock.uncertain for clock in answer.clocks)):
+    tells = answer.judgement.tells
+    if not len(rows) or not (tells or all(clock.uncertain for clock in answer.clocks)):
         return None
     if not (judged := _judged_steps(answer, summary)).any():
         return None
@@ -113,7 +113,7 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
     for_each = sums(late, np.where(inside, np.maximum(alone, 0), 0), len(answer.summaries))
     most = int(for_each.argmax())
     share = float(for_each[most] / max(int(for_each.sum()), 1))
-    if not told:
+    if not tells:
         return RankInJob(int(waited.sum()) // len(start), int(moved.sum()) // len(start), is_told=False)
     steps = answer.judgement.step_count or 1
     return RankInJob(
