@@ -17,7 +17,7 @@ from augment.facts.operators.formulas_custom import GROUP, formulas_of, installe
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, Mask, template
 from augment.facts.operators.operator_calls import Call, Unrecorded, Work
-from augment.facts.steps import Batch
+from augment.facts.steps.engine_steps import Batch
 from augment.readers import read
 from tables import trace_of
 

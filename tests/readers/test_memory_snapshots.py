@@ -173,6 +173,11 @@ def test_a_page_that_is_cut_off_or_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_bytes(page[: len(page) // 2])
     with pytest.raises(MalformedTrace, match="ends too early"):
         memory_snapshot(str(tmp_path / "a.html"))
+    (tmp_path / "a.html").write_bytes(page.strip().replace(b"gA", b"gA==!", 1))  # also without its first line
+    with pytest.raises((MalformedTrace, UnknownFormat), match="pickle"):
+        memory_snapshot(str(tmp_path / "a.html"))
+    (tmp_path / "a.html").write_bytes(page.strip())
+    assert len(memory_snapshot(str(tmp_path / "a.html")).action_kind)
     for other in (page.replace(b"MemoryViz.js", b"Other.js"), page_of(b"no pickle")):
         (tmp_path / "a.html").write_bytes(other)
         with pytest.raises(UnknownFormat, match="a web page"):

@@ -217,12 +217,15 @@ def _frames(data: Pickled, frames: Int32s, texts: Sequence[str], labels: dict[st
     return columns
 
 
+_HEAD = 1 << 13  #: bytes within which the pickle of a page begins
 _PAGE = re.compile(rb'(?s)\s*<!DOCTYPE html>.{0,2000}?MemoryViz\.js.{0,2000}?"base64"\s*:\s*"')
 
 
 def pickle_in(text: OpenText) -> Iterator[bytes]:
     """The pieces of a pickle, or of that which a page of MemoryViz has as base64."""
-    piece = bytes(text.read(CHUNK))
+    piece = b""
+    while len(piece) < _HEAD and (more := bytes(text.read(CHUNK))):
+        piece += more
     if page := _PAGE.match(piece):
         rest, is_open = piece[page.end() :], True
         while rest and is_open:
