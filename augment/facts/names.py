@@ -32,6 +32,7 @@ __all__ = [
 # Which names of a trace satisfy a condition: masks over ``trace.strings``, which columns of names index.
 
 LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
+REMEMBERED = 512  #: the most characters of a name of which it is kept whether patterns are found in it
 STEP = "ProfilerStep"  #: how the names of steps begin
 COMPILED = "## Call CompiledFxGraph"  #: of annotations around what Inductor compiled; its loops on a CPU are no events
 #: calls that ask the driver for memory, or give it back
@@ -49,8 +50,20 @@ def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:
 
 
 def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Whether ``pattern`` is found in each of ``trace.strings``, bool."""
-    return strings_where(trace, pattern.search)
+    """Whether ``pattern`` is found in the beginning of each of ``trace.strings``, bool."""
+    return np.array(
+        [
+            is_found(pattern, name) if len(name) <= REMEMBERED else bool(pattern.search(name, 0, LOOKED_AT))
+            for name in trace.strings
+        ],
+        np.bool_,
+    )
+
+
+@lru_cache(maxsize=1 << 15)
+def is_found(pattern: re.Pattern[str], name: str) -> bool:
+    """Whether a pattern is found in a name; traces of a job have the same ones."""
+    return pattern.search(name) is not None
 
 
 def starting(trace: Trace, *beginnings: str) -> Bools:

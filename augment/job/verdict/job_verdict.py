@@ -22,7 +22,6 @@ from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, 
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
-from augment.facts.names import SEND_RECV
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
@@ -101,12 +100,13 @@ class Judgement:
         rows = self._rows or self._stage_rows
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         texts += self._together if rows else [self._nobody, *self._late_without_gain]
-        if gain := self.limiting_transfers_ns:
-            exposed = np.bincount(np.repeat(self._matched.kind, self._matched.members), self._matched.exposed_ns)
-            exposed = np.where([kind != SEND_RECV for kind in self._matched.kinds[: len(exposed)]], exposed, 0)
+        gain = self.limiting_transfers_ns
+        rows_of = np.flatnonzero(~self._matched.is_pair()[self._matched.instance])  # messages wait for stages by design
+        of_kind = self._matched.kind[self._matched.instance[rows_of]]
+        exposed = np.bincount(of_kind, self._matched.exposed_ns[rows_of])
+        if gain and exposed.any():
             most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
-            is_most = all(gain > (row.gain_ns or 0) for row in rows)
-            place = 0 if is_most else len(texts)
+            place = 0 if all(gain > (row.gain_ns or 0) for row in rows) else len(texts)
             texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time))
         return Verdict((*texts, *doubts), rows)
 
