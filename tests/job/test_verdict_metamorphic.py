@@ -17,6 +17,7 @@ from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
 from augment.job.rank_answers import rank_in_job
 from augment.job.ranks.summary import summarize
+from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
@@ -49,6 +50,20 @@ def test_the_order_of_the_files_changes_nothing(tmp_path: Path) -> None:
     (first,), (second,) = forward.rows, backward.rows
     assert (first.rank, first.cause) == (second.rank, second.cause)
     assert second.charged_ns == pytest.approx(first.charged_ns, rel=0.01)
+
+
+def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
+    """Slow links hold all ranks up: by as much whatever the clocks show, and twice as long in a job twice as long."""
+    options = JobOptions(ranks=4, steps=4, layers=2, gpu="T4", collectives="fsdp", seed=11)
+    offset = replace(options, clock_offset_ns=(0, 5_000_000_000, -7_000_000, 123_456_789))
+    gains = []
+    for number, made in enumerate((options, offset, replace(options, stretch=2.0))):
+        paths = [path for path, _ in simulate(made, tmp_path / str(number))]
+        contents = [summarize(augment(read(str(path)), only=["diagnosis"])) for path in paths]
+        job = answer(contents, [path.name for path in paths])
+        assert "Transfers that nothing hides" in " ".join(job.verdict.text)
+        gains.append(job.judgement.limiting_transfers_ns / job.judgement.recorded_ns)
+    assert gains[1:] == pytest.approx(2 * gains[:1], rel=0.05)
 
 
 @pytest.mark.parametrize("recorded", ["full", "no_group", "none"])
