@@ -1,9 +1,9 @@
 """Two fronts, three workers, PostgreSQL and a store (SeaweedFS), each killed at random moments.
 
-Meanwhile four clients upload, run jobs of one trace and whole jobs, and watch. Exits 1 if anything is lost, done twice,
-or not as the command's.
+Meanwhile four clients upload, run jobs of one trace and whole jobs, and watch; a worker also stalls beyond its lease
+and goes on. Exits 1 if anything is lost, done twice, or not as the command's. ``--kills``: of each kind.
 
-python benchmarks/service_kills.py [--kills 50] [--jobs 400] [--ranks 64] [--seed 1]    kills: of each kind
+python benchmarks/service_kills.py [--kills 50] [--stalls 10] [--jobs 400] [--ranks 64] [--seed 1]
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from postgres_cluster import cluster  # noqa: E402
 def main() -> int:
     """Run it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("kills", 50), ("jobs", 400), ("ranks", 64), ("seed", 1)):
+    for name, default in (("kills", 50), ("stalls", 10), ("jobs", 400), ("ranks", 64), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     killing.PATIENCE_S = 20.0 * asked.ranks  # which a whole job takes while all around it is killed
-    kills = ["front", "worker", "postgres", "store"] * asked.kills
+    kills = ["front", "worker", "postgres", "store"] * asked.kills + ["stall"] * asked.stalls
     random.Random(asked.seed).shuffle(kills)
     with tempfile.TemporaryDirectory() as folder, cluster() as catalog:
         tally = killing.Storm(Path(folder), catalog, asked.ranks, asked.seed).run(kills, asked.jobs)

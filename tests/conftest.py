@@ -20,6 +20,7 @@ from perfetto_engine import PerfettoEngine
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("augment", settings.get_profile("explore"), derandomize=True, max_examples=30)
 settings.load_profile("augment")
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its threads would go on in a test's os.fork, and crash now and then
 gc.set_threshold(200_000, 20, 100)  # traces as plain Python are millions of objects, walked at each collection
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs; commands would inherit it

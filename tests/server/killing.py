@@ -34,6 +34,8 @@ T = TypeVar("T")
 PATIENCE_S = 240.0
 CLIENTS, WORKERS = 4, 3
 FINAL = (v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED)
+_STALL_S = 9.0  # beyond the lease of a worker
+_LATE = "this attempt no longer counts"
 _AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED")
 
 
@@ -48,6 +50,7 @@ class Tally:
     lost: int = 0  #: accepted jobs that are not there, or not done; but those whose workers were killed twice
     twice: int = 0  #: jobs or artifacts beyond those asked for
     wrong: int = 0  #: jobs of which an artifact differs from the command's
+    late: int = 0  #: ends of attempts that were refused, since another attempt had the job
     errors: list[str] = field(default_factory=list)  #: what ended a client
     seconds: float = 0.0
 
@@ -80,6 +83,8 @@ class Storm:
         self._channels = [grpc.insecure_channel(f"127.0.0.1:{port}") for port in self._ports]
         self._stubs = [AugmentServiceStub(channel) for channel in self._channels]
         self._names: list[str] = []
+        self._gone: list[Server] = []  # what was killed
+        self._stalls: list[threading.Timer] = []
 
     def _inputs(self, folder: Path) -> list[Path]:
         return [folder / "job" / "rank0.json", *([folder / "job"] if self._ranks else [])]
@@ -115,9 +120,12 @@ class Storm:
             job = self._ask(tally, lambda stub, name=name: stub.GetJob(calls.GetJobRequest(name=name), timeout=20)).job  # type: ignore[misc]
             tally.again += job.attempt_count - 1
             tally.lost += job.state != v1.Job.STATE_SUCCEEDED and not self._may_fail(job)
+        for stall in self._stalls:
+            stall.join()
         for each in (*self._servers, *self._workers):
             each.terminate()
             each.close()
+        tally.late = sum(each.errors.count(_LATE) for each in (*self._servers, *self._workers, *self._gone))
         for channel in self._channels:
             channel.close()
         with psycopg.connect(self._url) as connection:
@@ -148,13 +156,23 @@ class Storm:
         elif what == "process":
             with contextlib.suppress(ProcessLookupError, IndexError, FileNotFoundError):
                 os.kill(self._chance.choice(servers[at].workers), signal.SIGKILL)
+        elif what == "stall":
+            stalled = self._workers[self._chance.randrange(WORKERS)].process
+            stalled.send_signal(signal.SIGSTOP)
+            self._stalls.append(threading.Timer(_STALL_S, stalled.send_signal, [signal.SIGCONT]))
+            self._stalls[-1].start()
         elif what == "worker":
             at = self._chance.randrange(WORKERS)
-            _kill(self._workers[at])
+            self._end(self._workers[at])
             self._workers[at] = self._worker()
         else:
-            _kill(servers[at])
+            self._end(servers[at])
             servers[at] = self._server(self._ports[at])
+
+    def _end(self, server: Server) -> None:
+        server.process.kill()
+        server.close()
+        self._gone.append(server)
 
     def _ask(self, tally: Tally, call: Callable[[AugmentServiceStub], T]) -> T:
         """The answer of either server, which are asked in turn until one gives it."""
@@ -237,11 +255,6 @@ def _of_command(path: Path, out: Path) -> dict[str, bytes]:
     """The outputs of ``augment run``."""
     assert augment("run", path, "-o", out, "--quiet").returncode == 0
     return {each.name: each.read_bytes() for each in out.iterdir() if not each.name.endswith((".summary", ".jsonl"))}
-
-
-def _kill(server: Server) -> None:
-    server.process.kill()
-    server.close()
 
 
 def _free_port() -> int:

@@ -203,7 +203,7 @@ def test_bytes_that_are_no_message(method: str, caplog: pytest.LogCaptureFixture
             assert "not a message" in (caught.value.details() or "")
 
     run(test())
-    assert caplog.records == []
+    assert "servicer method" not in caplog.text  # so begins gRPC's traceback; its poller may tell of other things
 
 
 def test_the_service_logs_no_error_for_them(tmp_path: Path) -> None:

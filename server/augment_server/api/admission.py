@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -47,43 +46,57 @@ class Arriving(grpc.aio.ServerInterceptor):
             return None
         behaviour, streams = behaviour_of(handler), handler.request_streaming
 
-        @functools.wraps(behaviour)
-        async def answer(messages: Any, context: Any) -> Any:
+        async def answer(_: Any, context: Any) -> Any:
             turn = self._turns.setdefault(self._client_of(context), asyncio.Semaphore(_MOST_ARRIVING))
-            first = _First(messages, turn, self._within_s)
-            return await behaviour(first.and_others() if streams else first, context)
+            messages = _Messages(context.read, turn, self._within_s)
+            return await behaviour(messages if streams else _Alone(messages), _Context(context))
 
         several = handler.response_streaming
         make = grpc.stream_stream_rpc_method_handler if several else grpc.stream_unary_rpc_method_handler
         return make(answer, handler.request_deserializer, handler.response_serializer)
 
 
-class _First:
-    """The first message of a call, which is awaited; or what is wrong with it."""
+class _Context:
+    """gRPC's context of a call. Its own ``add_done_callback`` would keep the call in a cycle of references.
 
-    def __init__(self, messages: Any, turn: asyncio.Semaphore, within_s: float) -> None:
-        self._messages, self._turn, self._within_s = aiter(messages), turn, within_s
+    Only the collection of garbage would end that: a pause for all calls, or megabytes of messages in memory.
+    """
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._alone().__await__()
+    def __init__(self, context: Any) -> None:
+        self._context, self._task = context, asyncio.current_task()
 
-    async def _alone(self) -> Any:
-        """The message of a unary call."""
-        message = await self._arrived()
-        if message is None:
-            return Refusal("INVALID_REQUEST", "the call has no message")
-        count_received(0 if isinstance(message, Refusal) else message.ByteSize())
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Have ``callback`` called when the call has ended."""
+        assert self._task
+        self._task.add_done_callback(lambda _: callback(self))
+
+
+class _Messages:
+    """The messages of a call, or what is wrong with the first.
+
+    No async generators: the event loop closes those that are left before their end in a task of its own.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[Any]], turn: asyncio.Semaphore, within_s: float) -> None:
+        self._read, self._turn, self._within_s, self._begun = read, turn, within_s, False
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self.next()
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
         return message
 
-    async def and_others(self) -> AsyncIterator[Any]:
-        """The messages of a stream."""
-        message = await self._arrived()
-        while message is not None:
-            yield message
-            message = await anext(self._messages, None)
-
-    async def _arrived(self) -> Any:
-        """The message; None if there is none."""
+    async def next(self) -> Any:
+        """The next message; ``EOF`` after the last."""
+        if self._begun:
+            return await self._read()
+        self._begun = True
         try:
             return await asyncio.wait_for(self._in_turn(), self._within_s)
         except asyncio.TimeoutError:
@@ -91,7 +104,21 @@ class _First:
 
     async def _in_turn(self) -> Any:
         async with self._turn:
-            return await anext(self._messages, None)
+            return await self._read()
+
+
+class _Alone:
+    """The message of a unary call, which is awaited; or what is wrong with it."""
+
+    def __init__(self, messages: _Messages) -> None:
+        self._messages = messages
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        message = yield from self._messages.next().__await__()
+        if message is grpc.aio.EOF:
+            return Refusal("INVALID_REQUEST", "the call has no message")
+        count_received(0 if isinstance(message, Refusal) else message.ByteSize())
+        return message
 
 
 class Admission(grpc.aio.ServerInterceptor):
@@ -130,7 +157,6 @@ class Admission(grpc.aio.ServerInterceptor):
     def _bounded(self, behaviour: Behaviour, calls: Counter[str], what: str) -> Behaviour:
         most_of_all = math.inf if calls is self._checks else self._limits.max_calls
 
-        @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
             client, most = self._client_of(context), self._limits.max_client_calls
             counted = contextlib.ExitStack()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -57,7 +56,6 @@ class Answers(grpc.aio.ServerInterceptor):
     def _answering(self, behaviour: Callable[..., Any]) -> Behaviour:
         streams = inspect.isasyncgenfunction(behaviour)
 
-        @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
             connection, ends = context.peer(), contextlib.ExitStack()
             context.add_done_callback(lambda _: ends.close())
@@ -68,7 +66,7 @@ class Answers(grpc.aio.ServerInterceptor):
                 self._hang_up_if_stuck(connection)
 
             try:
-                checked = _each_expected(request) if hasattr(request, "__aiter__") else _expected(request)
+                checked = _Expected(request) if hasattr(request, "__aiter__") else _expected(request)
                 if streams:
                     await self._send(behaviour(checked, context), context)
                     return None
@@ -167,6 +165,14 @@ def _expected(request: Any) -> Any:
     return request
 
 
-async def _each_expected(requests: Any) -> AsyncIterator[Any]:
-    async for request in requests:
-        yield _expected(request)
+class _Expected:
+    """The messages of a stream, if they could be read."""
+
+    def __init__(self, messages: Any) -> None:
+        self._messages = aiter(messages)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _expected(await anext(self._messages))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from augment_server.storage.uploads import SYNC_BYTES, Announced, Uploads, Write
 
 _MOST_VALUES = 5_000  #: of a message of a stream
 SLOWEST = 1024  #: bytes a second, averaged over a call, below which an upload is ended
-Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they are the last
+Pieces = AsyncGenerator[tuple[bytes, bool], None]  #: the next bytes, and whether they are the last
 
 
 class Receiving:
@@ -71,27 +71,39 @@ class Receiving:
                 upload keeps what has arrived.
         """
         began_s, idle_s = time.monotonic(), self._limits.max_upload_idle_s
-        async with self._writing(caller, upload, offset) as writer:
+        async with self._writing(caller, upload, offset) as writer, contextlib.aclosing(pieces):
             if writer is None:
                 return  # it is complete
             first = writer.received
             checked = first  # there is room up to here: what is announced has none before it comes
-            finish = writer.is_whole()
-            while not finish:
-                piece = await anext(pieces, None)
-                if piece is None:
-                    raise writer.incomplete()
-                chunk, last = piece
+            slow = False
+
+            def take(chunk: bytes, last: bool) -> bool:  # in a thread, as few times as possible: each has its price
+                nonlocal checked
                 end = writer.received + len(chunk)
                 if end > checked or last or writer.is_whole(len(chunk)):
                     checked = end + SYNC_BYTES
-                    await self._apart(self._retention.make_room, caller.client, writer.unsaved + len(chunk))
-                await self._apart(writer.write, chunk)
-                if time.monotonic() - began_s > idle_s + (writer.received - first) / SLOWEST:
+                    self._retention.make_room(caller.client, writer.unsaved + len(chunk))
+                writer.write(chunk)
+                whole = last or writer.is_whole()
+                if whole and not slow:
+                    writer.finish()
+                return whole
+
+            if writer.is_whole():
+                await self._apart(writer.finish)
+                return
+            whole = False
+            while not whole:
+                piece = await anext(pieces, None)
+                if piece is None:
+                    raise writer.incomplete()
+                arrived = writer.received + len(piece[0]) - first
+                slow = time.monotonic() - began_s > idle_s + arrived / SLOWEST
+                whole = await self._apart(take, *piece)
+                if slow:
                     what = f"less than {SLOWEST} bytes a second arrived; continue the upload in a new call"
                     raise Refusal("UPLOAD_IDLE", what)
-                finish = last or writer.is_whole()
-            await self._apart(writer.finish)
 
     async def chunks(self, finish: bool, messages: AsyncIterator[Any]) -> Pieces:
         """The pieces after the first message of a stream of ``chunk``; none if ``finish`` is set."""

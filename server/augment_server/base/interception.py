@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import gc
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -52,7 +50,6 @@ class Unread:
 
 
 Around = Callable[[Call], AbstractContextManager[object]]
-_OF_CALL, _MOST_UNCOLLECTED = 20 << 10, 16 << 20  #: bytes of a call without its messages, of ended calls in memory
 _MOST_RESOURCE = 300  #: characters
 LARGE = 32 << 10  #: bytes of a request from which on it is large
 _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
@@ -61,9 +58,6 @@ _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Runs every call inside context managers.
 
-    An ended call, with the messages that gRPC has of it, is in a cycle of references of gRPC's own, which Python alone
-    would collect after thousands of calls. So it is collected after as many bytes as may wait.
-
     Args:
         arounds: make a context manager from a call.
         client_of: returns the caller from a call's context.
@@ -71,7 +65,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, arounds: Sequence[Around], client_of: Callable[[Any], str]) -> None:
         self._arounds, self._client_of = arounds, client_of
-        self._uncollected = 0
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, wrapped."""
@@ -80,7 +73,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda behaviour: self._surrounded(behaviour, details.method, metadata))
 
     def _surrounded(self, behaviour: Behaviour, method: str, metadata: dict[str, str]) -> Behaviour:
-        @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
             with self._around(Call(method, metadata, self._client_of(context)), context):
                 return await behaviour(request, context)
@@ -103,10 +95,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 raise
             finally:
                 _CURRENT.reset(before)
-                self._uncollected += _OF_CALL + call.received_bytes + call.sent_bytes
-                if self._uncollected > _MOST_UNCOLLECTED:
-                    self._uncollected = 0
-                    gc.collect()
             call.code = _code(context) or call.code
 
 

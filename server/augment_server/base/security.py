@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import ipaddress
 import re
@@ -260,7 +259,6 @@ class Gate(grpc.aio.ServerInterceptor):
     def _while_known(self, behaviour: Behaviour, token: str, client: Person) -> Behaviour:
         """The behaviour of a stream, which is ended when the token is no longer that of ``client``, with its roles."""
 
-        @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
             stream: asyncio.Task[Any] = asyncio.ensure_future(behaviour(request, context))
             self._streams[stream] = token, client

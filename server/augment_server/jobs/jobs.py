@@ -550,10 +550,10 @@ class Jobs:
 
     def save_progress(self, job: str) -> None:
         """Let other servers see how far a job is."""
-        if job in self._progress:
+        if progress := self._progress.get(job):  # it may end meanwhile
             change = "UPDATE jobs SET progress = ? WHERE id = ? AND state = ?"
             with self._storage.catalog.taking() as db:
-                db.execute(change, (self._progress[job].SerializeToString(), job, RUNNING))
+                db.execute(change, (progress.SerializeToString(), job, RUNNING))
 
     def forget(self, job: str) -> None:
         """Take the progress of a job from the catalog: this server does not work on it any more."""

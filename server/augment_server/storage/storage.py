@@ -5,6 +5,7 @@
     lock           held by the server that uses the directory
     lease          which server that is, renewed by it each second (:mod:`lease`)
     state.db       the records of uploads, jobs, artifacts (:mod:`catalog`)
+    closed         how state.db was left by the last server, if that ended in order
     catalog        instead of it: whose id the catalog outside the directory has
     work/SERVER.ID/       the folder of a server's worker: the outputs of its attempts at jobs
     work/SERVER.ID.given/ links to their inputs, which the worker can only read
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from augment.errors import AugmentError
 from augment_server.base.errors import disk_is_full
 from augment_server.storage.catalog import FORM, Embedded
-from augment_server.storage.folder import Folder, remove
+from augment_server.storage.folder import Folder, remove, sync_folder
 from augment_server.storage.lease import Lease, expect_local
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 Store: TypeAlias = "Folder | Bucket"
 T = TypeVar("T")
 CATALOG = "catalog"  #: the file that says which catalog outside the directory has its rows
+_CLOSED = "closed"
 _FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
@@ -180,9 +182,10 @@ class Storage:
             files = any(next(folder.iterdir(), None) for folder in folders if folder.is_dir())
             return "state.db is missing or empty, but the files that it lists exist" if files else ""
         try:
+            known = self._is_as_closed()
             with contextlib.closing(sqlite3.connect(path)) as database:
                 (form,) = database.execute("PRAGMA user_version").fetchone()
-                (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
+                (answer,) = ("ok",) if known else database.execute("PRAGMA quick_check(1)").fetchone()
                 tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         except sqlite3.DatabaseError as error:
             return str(error)
@@ -191,6 +194,23 @@ class Storage:
         if form > FORM or (tables and not tables >= {"uploads", "jobs", "artifacts"}):
             return "state.db belongs to a later version or another program"
         return ""
+
+    def _is_as_closed(self) -> bool:
+        """Whether the database is the one that a server has closed in order, and nobody has written to since.
+
+        Only then need it not be read as a whole. From now on it counts as not closed.
+        """
+        mark = self.root / _CLOSED
+        alone = mark.exists() and not (self.root / "state.db-wal").exists()
+        known = alone and mark.read_text(encoding="ascii", errors="replace") == self._seal()
+        mark.unlink(missing_ok=True)
+        sync_folder(self.root)  # else a loss of power could bring it back, beside a database that was written to
+        return known
+
+    def _seal(self) -> str:
+        """What changes when anybody writes to the database, or puts another one in its place."""
+        status = (self.root / "state.db").stat()
+        return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
     def _put_aside(self) -> None:
         aside = self.root / f"aside-{time.time_ns()}"
@@ -259,6 +279,9 @@ class Storage:
         self.store.close()
         self.catalog.close()
         if self.lease:
+            if not self.lease.lost:
+                with contextlib.suppress(OSError):  # of a full disk: then the next start reads it all
+                    (self.root / _CLOSED).write_text(self._seal(), encoding="ascii")
             self.lease.release()
         os.close(self._lock_file)
 

@@ -188,14 +188,15 @@ class Uploads:
             Refusal: there is no such upload, or bytes before ``offset`` are missing.
         """
         with self._opening:
-            self._row(caller, upload)  # before the other call ends: it may be another client's
+            row = self._row(caller, upload)  # before the other call ends: it may be another client's
             before = self._writers.pop(upload, None)
             if before:
                 what = f"uploads/{upload}: another call continues this upload"
                 before.close(Refusal("UPLOAD_TAKEN_OVER", what))
             if self._storage.catalog.is_shared:
                 self._take_over(upload)
-            row = self._row(caller, upload)  # with what that call has saved
+            if before or self._storage.catalog.is_shared:
+                row = self._row(caller, upload)  # with what that call has saved
             if row["complete"]:
                 return None
             received = row["received"]
