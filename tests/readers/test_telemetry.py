@@ -276,20 +276,9 @@ def test_alone(tmp_path: Path) -> None:
 
 
 BITS = (
-    b"",
-    b",",
-    b"\n",
-    b"1e999",
-    b"nan",
-    b"-1",
-    b'"',
-    b"[" * 500,
-    b"\xff\xfe",
-    b"9" * 40,
-    b"W",
-    b"2023/99/99 99:99:99",
+    b"", b",", b"\n", b"1e999", b"nan", b"-1", b'"', b"[" * 500, b"\xff\xfe", b"9" * 40, b"W", b"2023/99/99 99:99:99",
     b"#Entity x",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["SMI", "DMON", "JSON"])

@@ -14,20 +14,8 @@ from augment.facts.collectives.recorded_by_library import (
 )
 
 __all__ = [
-    "SMALL_BYTES",
-    "UNKNOWN",
-    "Collectives",
-    "DifferingRanks",
-    "Group",
-    "HostCollectives",
-    "NetworkOfLog",
-    "carries_activations",
-    "exposed_ns",
-    "gathers_of_parameters",
-    "host_collectives",
-    "joined_records",
-    "kernels",
-    "network",
-    "trains",
+    "SMALL_BYTES", "UNKNOWN", "Collectives", "DifferingRanks", "Group", "HostCollectives", "NetworkOfLog",
+    "carries_activations", "exposed_ns", "gathers_of_parameters", "host_collectives", "joined_records", "kernels",
+    "network", "trains",
 ]
 # fmt: on
