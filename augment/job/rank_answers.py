@@ -247,7 +247,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
     would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait
     for their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all
-    ranks, on the rank where that is most. What to do about transfers that hold all ranks up comes last. Findings about
+    ranks, on the rank where that is most. What to do about transfers that hold all ranks up comes last, or
+    first where they are most. Findings about
     other ranks, and about the recording, are none. Of many ranks some are asked: for their ``problems``, by member, or
     else their summaries.
     """
@@ -261,7 +262,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             for each in rank_answer(answer, member).rows
             if each["rule"] == "exposed_communication" and each["status"] == "found"
         )
-    transfers = [f"Transfers: {way}" for way, _ in ways.most_common(1)]
+    transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
         return transfers
     late_rank = None if row is None else row.rank
@@ -282,7 +283,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             which = f"{named} most" if [*gains.values()].count(gains[most]) == 1 else f"such as {named}"
             whose = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {which}"
             title_ = f"{whose}: {problem['title']}{_place(answer.summaries[most], problem)}"
-            return [title_, problem["advice"], *transfers]
+            of_hosts = [title_, problem["advice"]]
+            return [*transfers, *of_hosts] if answer.judgement.are_transfers_first else [*of_hosts, *transfers]
         return transfers
     of_late = asked.pop(late[0])
     usual = {

@@ -221,7 +221,7 @@ def test_no_more_is_promised_than_a_job_with_fast_links_saves(
     assert limiting <= true + PROMISED
     assert limiting >= true - 2 * PROMISED or true < 0.12
     assert any("Transfers that nothing hides" in each for each in job.verdict.text) == (limiting > 0)
-    assert any(each.startswith("Transfers: ") for each in cures(job)) == (limiting > 0)
+    assert any(each.startswith("Communication: ") for each in cures(job)) == (limiting > 0)
     table = job.outcomes["job_what_if"].rows
     assert table[0].time_ns == job.judgement.recorded_ns, "the verdict's time is the table's"
 

@@ -106,7 +106,7 @@ class Judgement:
         exposed = np.bincount(of_kind, self._matched.exposed_ns[rows_of])
         if gain and exposed.any():
             most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
-            place = 0 if all(gain > (row.gain_ns or 0) for row in rows) else len(texts)
+            place = 0 if self.are_transfers_first else len(texts)
             texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time))
         return Verdict((*texts, *doubts), rows)
 
@@ -270,6 +270,11 @@ class Judgement:
             return 0
         gain = per_step * max(self.step_count, 1)
         return gain if gain >= LEAST_TRANSFERS * self._time else 0
+
+    @property
+    def are_transfers_first(self) -> bool:
+        """Whether they are more than what any row of the verdict would bring."""
+        return all(self.limiting_transfers_ns > (row.gain_ns or 0) for row in self._rows or self._stage_rows)
 
     @cached_property
     def _gain_unknown(self) -> bool:
