@@ -400,24 +400,19 @@ def test_a_database_that_was_not_closed_in_order_is_read_as_a_whole(tmp_path: Pa
     """Damage that changes neither its size nor its time, as no program makes, shows whether it was."""
     path, mark = tmp_path / "state.db", tmp_path / "closed"
     Storage(tmp_path).close()
-    before = path.stat()
-    data = path.read_bytes()
+    before, data = path.stat(), path.read_bytes()
     damaged = data[:100] + data[100:].replace(b"\x0d", b"\xff")  # the types of its pages that hold rows
     path.write_bytes(damaged)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    storage = Storage.__new__(Storage)
-    storage.root = tmp_path
-    marked = mark.read_text()
+    (storage := Storage.__new__(Storage)).root, marked = tmp_path, mark.read_text()
     assert "damaged" not in storage._fault()
     assert not mark.exists()
-    mark.write_text(marked)
-    if how == "killed":
-        mark.unlink()
-    elif how == "written to":
+    if how != "killed":
+        mark.write_text(marked)
+    if how == "written to":
         path.write_bytes(damaged)
-    else:
-        shutil.copy2(path, tmp_path / "copy")
-        os.replace(tmp_path / "copy", path)
+    if how == "replaced":
+        os.replace(shutil.copy2(path, tmp_path / "copy"), path)
     assert "damaged" in storage._fault() or "malformed" in storage._fault()
 
 
