@@ -130,6 +130,10 @@ def test_a_recording_without_steps_is_one_window() -> None:
     outcome = augment(trace_of(*events, kernel("gemm", 10, 70, correlation=1)), only=[NAME]).outcomes[NAME]
     columns = ("step", "wall_ns", "busy_ns", "host_wait_ns", "backlog_ns")
     assert rows_of(outcome, *columns) == [(None, 60, 60, 0, 7)], "what the device did before its first work is unknown"
+    after = [annotation("ncclCommDestroy", 20, 500), op("aten::item", 80, 400), call("cudaEventQuery", 90, 95)]
+    later = trace_of(*events, kernel("gemm", 10, 70, correlation=1), *after)
+    outcome = augment(later, only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, *columns) == [(None, 60, 60, 0, 7)], "the end of a process is no idle time"
 
 
 @pytest.mark.parametrize("lead", [0, 500, 40_000_000])

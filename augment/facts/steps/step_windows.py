@@ -126,13 +126,16 @@ def recorded_windows(trace: Trace) -> StepWindows:
     """The steps and their windows, only those that were recorded whole.
 
     A recording without steps, or of an engine, starts with the first work of a device, if there is any. Before that the
-    device may have done what no file has, as where a server is recorded: nobody is known to have waited.
+    device may have done what no file has, as where a server is recorded: nobody is known to have waited. Without steps
+    it ends with the last work of a device: what the host does then, such as to end the process, keeps none waiting.
     """
     windows, work = whole_steps(trace), gpu_work(trace)
-    if not len(work) or not (is_served(trace) or (windows.number == -1).all()):
+    without_steps = bool((windows.number == -1).all())
+    if not len(work) or not (is_served(trace) or without_steps):
         return windows
-    start = np.minimum(np.maximum(windows.start, _free_from(trace)), windows.end)
-    return replace(windows, start=start)
+    end = np.minimum(windows.end, np.maximum(int(work.end.max()), windows.begin)) if without_steps else windows.end
+    start = np.minimum(np.maximum(windows.start, _free_from(trace)), end)
+    return replace(windows, start=start, end=end, finish=end + 1 if without_steps else windows.finish)
 
 
 LATE_NS, LATE_RATIO = 200_000, 0.5  #: a device that begins so long after a launch, and is idle for so much of it
