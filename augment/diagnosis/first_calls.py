@@ -61,6 +61,7 @@ _MEMORY = re.compile(r"Malloc|Free|Alloc|Mem(?:Create|Map|Host)|Host(?:Register|
 #: what CUPTI lists with the profiler's overhead, but the driver does with or without one
 DRIVERS_OWN = re.compile(r"(?i)(?:function|module) loading|driver (?:jit )?compiler|command buffer full")
 _LOADS = re.compile(r"(?i)(?:function|module) loading")
+_LOADING = re.compile(r"^cu\w*(?:(?:Module|Library)Load|GetFunction|LibraryGetKernel)")  #: calls that do nothing else
 FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
 LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
 LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
@@ -133,29 +134,34 @@ def cold_operators(trace: Trace) -> EventRows:
 
 
 @derived(until="diagnosis")
-def loading_launches(trace: Trace) -> EventRows:
-    """The launches, ascending rows, that load a module: the devices idle for long in at least one that is the first of
-    its kernel in the recording, and never for a tenth of that in one of a kernel that was launched before, which a
-    shared device or a host that gets no CPU would hold up, too. Or the driver
-    says that it loads."""
+def loading_calls(trace: Trace) -> EventRows:
+    """The calls, ascending rows, that load a module: the launches in which the devices idle for long, at least one of
+    them the first of its kernel in the recording, and never for a tenth of that in one of a kernel that was launched
+    before, which a shared device or a host that gets no CPU would hold up, too. Or the driver says that it loads.
+    Without steps also calls that do nothing else, as at the start of a process."""
     work, events = facts.gpu.work(trace), trace.events
     place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
     calls, first = work.launch[place], np.zeros(len(place), np.bool_)
-    first[np.unique(events.name[work.row[place]], return_index=True)[1]] = True
+    process = np.array([track.pid if isinstance(track.pid, int) else -1 for track in trace.tracks], np.int64)
+    of_process = np.stack((events.name[work.row[place]], process[events.track[calls]]))  # each loads it for itself
+    first[np.unique(of_process, axis=1, return_index=True)[1]] = True
     idle = idle_ns(trace, Spans.of(trace, calls))
     known = int(idle[~first].max(initial=0))
     far = int(idle[first].max(initial=0)) >= 10 * known
     loads = events.slices_of(Category.OVERHEAD)
     loads = loads[matching(trace, _LOADS)[events.name[loads]]]
-    loading = is_among(calls, facts.host.innermost(trace, loads, LAUNCHES)) & (idle > LEAST_NS)
-    return distinct(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)])
+    alone = events.slices_of(*LAUNCHES) if measure(trace).unit == "recording" else loads[:0]
+    alone = alone[matching(trace, _LOADING)[events.name[alone]]]
+    loading = is_among(calls, facts.host.innermost(trace, np.append(loads, alone), LAUNCHES)) & (idle > LEAST_NS)
+    far |= len(alone) > 0
+    return distinct(np.append(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)], alone))
 
 
 class ColdStart(Struct, frozen=True):
     """That a recording shows the start of a process rather than its run. ``spans``: the time of :func:`cold_operators`
-    in the steps that are judged, and of :func:`loading_launches` in no such operator; ``context``: the row of the call
+    in the steps that are judged, and of :func:`loading_calls` in no such operator; ``context``: the row of the call
     that created the device's context, or -1."""
 
     spans: Spans
@@ -172,7 +178,7 @@ def cold_start(trace: Trace) -> ColdStart | None:
     module, where no later step is there to tell.
     """
     context, rows, events = _context_creation(trace), cold_operators(trace), trace.events
-    loads = loading_launches(trace)
+    loads = loading_calls(trace)
     if measure(trace).count > 1 or int(idle_ns(trace, Spans.of(trace, loads)).max(initial=0)) < CONTEXT_NS:
         loads = loads[:0]  # later steps tell, or it is no module
     rows = distinct(np.append(rows, loads[~is_among(facts.host.operators_around(trace, loads), rows)]))

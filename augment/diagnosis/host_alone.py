@@ -108,7 +108,8 @@ def host_sentence(trace: Trace, words: Words) -> str:
     device = next((name for _, name in trace.source.devices if name), "")
     of_kernels = note or f"record with {words.kernels}"
     if calls:
-        why = f"{counted(calls, 'kernel')} were launched, but none was recorded ({of_kernels})"
+        lost = "was launched, but not recorded" if calls == 1 else "were launched, but none was recorded"
+        why = f"{counted(calls, 'kernel')} {lost} ({of_kernels})"
     elif any(_ON_GPU.match(name) for name in ran):
         why = f"Operators ran on the {words.gpu}, but none of its work was recorded ({of_kernels})"
     elif device and any(_ON_CPU.match(name) for name in ran):

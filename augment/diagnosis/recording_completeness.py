@@ -19,6 +19,7 @@ MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole rec
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
+MIGRATES = re.compile(r"Memcpy Unified ")  #: so names of page migrations of managed memory begin, of Nsight Systems
 _KERNEL = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
 
 
@@ -86,8 +87,11 @@ def is_excerpt(trace: Trace) -> bool:
 
 
 def unlaunched_ratio(trace: Trace) -> float:
-    """The share of the GPU's work without a launch, apart from what was launched before the recording."""
-    return share_of_work(trace, (facts.gpu.work(trace).launch == NO_INDEX) & ~facts.gpu.before_recording(trace))
+    """The share of the GPU's work without a launch, apart from what was launched before the recording, and from page
+    migrations, which nobody launches."""
+    work = facts.gpu.work(trace)
+    unlaunched = (work.launch == NO_INDEX) & ~facts.gpu.before_recording(trace)
+    return share_of_work(trace, unlaunched & ~strings_where(trace, MIGRATES.match)[trace.events.name[work.row]])
 
 
 def share_of_work(trace: Trace, chosen: Bools) -> float:

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from simulated_jobs import changed
 
-from augment.diagnosis.first_calls import loading_launches
+from augment.diagnosis.first_calls import loading_calls
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import long_calls
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, Event, later_from, load, real_trace, save
+from said import advice_of, title_of
 from simulator import simulate
+from tables import Track, call, kernel, trace_of
+
+MS = 1_000_000
 
 
 def launches_of(document: Document) -> dict[str, list[Event]]:
@@ -100,7 +105,25 @@ def test_recorded_first_launches(name: str) -> None:
     trace, document = read(str(path)), load(path)
     firsts = {int(each[0]["ts"] * 1000) for each in launches_of(document).values()}
     begin = int(trace.events.ts[0]) - min(int(each["ts"] * 1000) for each in document["traceEvents"] if "ts" in each)
-    rows = loading_launches(trace)
+    rows = loading_calls(trace)
     assert {int(ts) - begin for ts in trace.events.ts[rows].tolist()} <= firsts
     if len(rows) and isinstance(answer := long_calls.check(trace), Found) and answer.seen.figures["is_loading"]:
         assert answer.saved_ns is None
+
+
+def test_modules_that_load_without_steps_belong_to_the_start() -> None:
+    """In calls of their own and in first launches, in two processes of one recording at a time: nothing is promised."""
+    events = []
+    for pid in (1, 2):
+        for n in range(20):
+            at, number = n * 30 * MS, pid * 100 + n
+            loads = call("cuLibraryLoadData", at, at + 20 * MS)
+            launch = call("cuLaunchKernel", at + 21 * MS, at + 26 * MS, correlation=number)
+            work = kernel(f"k{n}", at + 26 * MS, at + 29 * MS, device=pid, correlation=number)
+            events += [structs.replace(each, track=Track(0, pid, 1)) for each in (loads, launch)] + [work]
+    answer = long_calls.check(trace_of(*events))
+    assert isinstance(answer, Found)
+    assert (answer.saved_ns, answer.confidence) == (None, "medium")
+    assert "first use holds up the host while the GPU idles" in title_of(answer)
+    assert "cuLibraryLoadData (380 ms) and cuLaunchKernel (95 ms)" in title_of(answer), "what passes, not the sum"
+    assert "warmup" in advice_of(answer)

@@ -21,6 +21,7 @@ from augment.batch.cutting import part
 from augment.compare import diff
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Category, Trace
+from augment.diagnosis.ranking import diagnose
 from augment.errors import InputError, LimitExceeded, OutputError, UnknownFormat
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
@@ -41,6 +42,7 @@ from recorder_tables import (
     write_parquet,
     write_sqlite,
 )
+from said import advice_of, title_of
 
 SIMULATED = Path(__file__).parents[2] / "examples" / "simulated"
 EVIDENCE = Path(__file__).parents[2] / ".." / "shared" / "evidence"
@@ -122,6 +124,29 @@ def test_a_report_of_two_ranks_is_parted(tmp_path: Path) -> None:
         alone = read(str(write_kineto(ranks[rank], tmp_path / f"rank{rank}.json")))
         # whose rows tell correlations, which were moved
         assert set(differing(alone, read(str(path)))) <= {"launch_outliers"}
+
+
+def test_pages_of_managed_memory_migrate_without_launches(tmp_path: Path, job: dict[str, Any]) -> None:
+    """Nothing is missing from the recording, and the advice is to move the pages ahead of their use."""
+    tables = nsys_tables(job)
+    columns, rows = tables["CUPTI_ACTIVITY_KIND_KERNEL"]
+    place = dict(zip([name.strip() for name in columns.split(",")], rows[0], strict=True))
+    names = ("deviceId", "contextId", "greenContextId", "streamId", "correlationId", "globalPid")
+    of = [{**place, "correlationId": 0}[name] for name in names]
+    first, last = min(row[0] for row in rows), max(row[1] for row in rows)
+    each = (last - first) // 10
+    copies = [(last + n * each, last + (n + 1) * each, *of, 1 << 20, 11 + n % 2, 4, 2) for n in range(100)]
+    kept = ("start, end, deviceId, contextId, greenContextId, streamId, correlationId, globalPid, bytes, copyKind, "
+            "srcKind, dstKind")  # fmt: skip
+    made = {**tables, "CUPTI_ACTIVITY_KIND_MEMCPY": (kept, copies)}
+    del made["NVTX_EVENTS"]  # whose steps these come after
+    trace = read(str(write_sqlite(made, tmp_path / "report.sqlite")))
+    found = {each.rule: each for each in diagnose(trace).findings}
+    assert "partial_recording" not in found
+    answer = found["exposed_copies"].found
+    assert (answer.saved_ns, answer.severity) == (None, "high")
+    assert title_of(answer).startswith("Pages of managed memory migrate between host and device in 100 copies")
+    assert "cudaMemPrefetchAsync" in advice_of(answer)
 
 
 def test_a_folder_of_parquet_has_equal_figures(tmp_path: Path, job: dict[str, Any]) -> None:

@@ -6,22 +6,25 @@ cannot get shorter than its copies: where they take longer than everything else,
 says so. A copy from or to pageable memory goes through a staging buffer and blocks, on whatever stream it is: if such
 copies take most of the time, the answer names them, and the advice is pinned memory first. Large copies from or to
 pinned memory that move less than half of what the link of such a device usually reaches are told with both rates.
+Pages of managed memory that migrate (Nsight Systems' "Unified" copies) are launched by nobody: host or device stand at
+each fault until the page has come. If they take most of the copies' time, the answer says so, and promises nothing.
 
 **What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
 ``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
 copy back and forth what stays the same. If there is too little to hide them behind: copy less, in smaller types, and
-from pinned memory.
+from pinned memory. Managed memory: ``cudaMemPrefetchAsync`` before its use, or ``cudaMalloc`` and explicit copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
+from augment.diagnosis.recording_completeness import MIGRATES
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
@@ -46,6 +49,7 @@ class Copies(rule.Seen, frozen=True):
     overlap: bool = False  #: they run beside each other
     is_alone: bool = False  #: the device does nothing else
     slow: tuple[Mapping[str, float], float] | None = None  #: GB/s by direction, and what the link usually reaches
+    migrates: bool = False  #: pages of managed memory, most of their time
 
     def _what(self, words: text.Words) -> str:
         return f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
@@ -53,7 +57,11 @@ class Copies(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
         together = " together, as they overlap" if self.overlap else ""
-        what = f"{self._what(words)} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{together}{pageable})"
+        moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{together}{pageable}"
+        if self.migrates:
+            often = f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} ({moved})"
+            return f"Pages of managed memory migrate between host and device in {often}: one of them waits for each"
+        what = f"{self._what(words)} ({moved})"
         if self.can_be_hidden:
             return f"The {words.gpu} waits for {what}"
         if self.is_alone:
@@ -87,6 +95,11 @@ class Copies(rule.Seen, frozen=True):
 
     @property
     def _way(self) -> str:
+        if self.migrates:
+            return (
+                "Move managed memory ahead of its use, to the device and back to the host (cudaMemPrefetchAsync), and "
+                "say how it is used (cudaMemAdvise); or allocate with cudaMalloc and copy explicitly"
+            )
         if not self.can_be_hidden:
             more = "use smaller types, and copy from pinned memory" if self._is_pageable else "and use smaller types"
             return f"Copy less: keep on the device what stays the same, {more}"
@@ -102,7 +115,6 @@ def check(trace: Trace) -> rule.Answer:
     """Predict steps whose copies are hidden."""
     work, events = facts.gpu.work(trace), trace.events
     across = facts.names.strings_where(trace, lambda name: any(way in name for way in _ACROSS))
-    pageable = facts.names.strings_where(trace, lambda name: "Pageable" in name)
     copies = work.where(judging.work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
@@ -120,14 +132,28 @@ def check(trace: Trace) -> rule.Answer:
         copy_ns=copying_ns // steps,
         other_ns=rest,
         can_be_hidden=fits,
-        pageable_ratio=float(dur[pageable[events.name[work.row[copies]]]].sum() / max(int(dur.sum()), 1)),
+        pageable_ratio=_ratio(trace, copies, lambda name: "Pageable" in name),
         lines=facts.host.python_lines(trace, work.launch[copies]),
         overlap=int(dur.sum()) > OVERLAPPING * copying_ns,
         is_alone=len(copies) == int(judging.work_in_steps(trace).sum()),
         slow=_slow_link(trace, copies),
+        migrates=_ratio(trace, copies, MIGRATES.match) >= MOSTLY,
     )
     spans = rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
+    if seen.migrates:  # nothing launched them, so that no path says what waits for them
+        ratio = copying_ns / max(steps * judging.measure(trace).length_ns, 1)
+        if ratio < rule.LEAST_RATIO:
+            return rule.Fine(seen, 0)
+        return rule.Found(seen, spans, "medium", severity=rule.severity_of(ratio))
     return judging.judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
+
+
+def _ratio(trace: Trace, copies: arrays.Int64s, named: Callable[[str], object]) -> float:
+    """The share of the copies' time that those of such a name take."""
+    work = facts.gpu.work(trace)
+    dur = np.maximum(work.end[copies] - work.ts[copies], 0)
+    chosen = facts.names.strings_where(trace, named)[trace.events.name[work.row[copies]]]
+    return float(dur[chosen].sum() / max(int(dur.sum()), 1))
 
 
 def _host_meanwhile(trace: Trace, copies: arrays.Int64s) -> facts.critical.Cut:

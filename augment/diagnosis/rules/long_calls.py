@@ -7,7 +7,8 @@ program anew (``aclopCompileAndExecute`` on Ascend). The rule names calls of 0.1
 for 0.1 ms or half of the time, and says for how long they idle in them; calls that wait for a device, copies, and
 steady requests for memory have rules of their own. The prediction takes these calls out of the steps. Nothing is
 predicted of first launches of kernels that take ten times as long as any launch of a known kernel: they load it, once,
-which is merely possible below 0.1 s.
+which is merely possible below 0.1 s; nor, without steps, of calls that do
+nothing but load (``cuLibraryLoadData``, ``cuModuleLoadData``).
 
 **What to do**: if they happen once, run some steps before the recording begins: steady steps do not have them. If they
 come back in every step, find out what asks for them.
@@ -20,10 +21,10 @@ from collections import Counter
 import numpy as np
 from msgspec.structs import replace
 
-from augment import facts
+from augment import arrays, facts
 from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.first_calls import CONTEXT_NS, loading_launches
+from augment.diagnosis.first_calls import CONTEXT_NS, loading_calls
 
 NAME = "long_calls"
 MOSTLY = 0.5  #: of a step: the recording shows the loading of kernels
@@ -46,16 +47,13 @@ class LongCalls(rule.Seen, frozen=True):
     in_every_step: bool
     lines: list[str]  #: of the user's program
     is_once: bool = False  #: a single call, in a recording of a single step
-    is_loading: bool = False  #: first launches of kernels, which load them
+    is_loading: bool = False  #: loading of modules, in calls of their own or first launches
     step_count: int = 1
 
     def title(self, words: text.Words) -> str:
         if self.is_loading:
             idle = sum(ns for _, ns in self.calls) / self.step_count
-            return (
-                f"The first launches of some kernels, which load them, hold up the host while the {words.gpu} idles, "
-                f"for {words.share(idle)}: {self._calls}"
-            )
+            return f"{self._what_loads} up the host while the {words.gpu} idles, for {words.share(idle)}: {self._calls}"
         if "aclop" in self.calls[0][0]:
             compiles, others = ([each for each in self.calls if ("aclop" in each[0]) == of] for of in (True, False))
             beside = f"; so do other calls: {_listed(others)}" if others else ""
@@ -63,6 +61,17 @@ class LongCalls(rule.Seen, frozen=True):
             return f"Operators that are compiled anew {what}{beside}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
+
+    @property
+    def in_calls_of_its_own(self) -> bool:
+        """Whether some of the calls do nothing but load."""
+        return any("aunch" not in name for name, _ in self.calls)
+
+    @property
+    def _what_loads(self) -> str:
+        if self.in_calls_of_its_own:
+            return "The loading of kernels and libraries at their first use holds"
+        return "The first launches of some kernels, which load them, hold"
 
     @property
     def _calls(self) -> str:
@@ -104,15 +113,17 @@ def check(trace: Trace) -> rule.Answer:
     cause = host_causes.calling(trace)
     if cause is None:
         return rule.NotApplicable("no call of the runtime takes long while the {gpu} idles")
-    loads, idle = np.isin(cause.spans.row, loading_launches(trace)), judging.idle_ns(trace, cause.spans)
+    loads, idle = np.isin(cause.spans.row, loading_calls(trace)), judging.idle_ns(trace, cause.spans)
     is_loading = bool(2 * idle[loads].sum() > idle.sum())
     chosen = loads if is_loading else ~loads
     rows, idle, steps = cause.spans.row[chosen], idle[chosen], judging.measure(trace).count
     steady = len(rows) >= steps > 1
-    spent: Counter[str] = Counter()
-    for name, ns in zip(trace.names_of(rows), idle.tolist(), strict=True):
-        spent[text.short(name)] += ns
-    spans, calls = rule.Spans.of(trace, rows), spent.most_common()
+    spans, spent, codes = rule.Spans.of(trace, rows), Counter[str](), trace.events.name[rows]
+    for code in arrays.distinct(codes).tolist():  # a loop over names; processes of one file may load at a time
+        of_name = codes == code
+        passes = arrays.total(arrays.union(spans.start[of_name], spans.end[of_name]))
+        spent[text.short(trace.strings[code])] += min(int(idle[of_name].sum()), passes)
+    calls = spent.most_common()
     lines = facts.host.python_lines(trace, judging.longest(spans, 64).row)
     once = len(rows) == steps == 1 and judging.measure(trace).unit == "step" and "GraphLaunch" not in calls[0][0]
     seen = LongCalls(len(rows) / steps, calls, steady, lines, once, is_loading, steps)
@@ -120,7 +131,7 @@ def check(trace: Trace) -> rule.Answer:
     saved = judging.saved_by_host(trace, cut)
     # a step alone that is mostly loading shows nothing of the run
     mostly = is_loading and steps == 1 and judging.measure(trace).ratio(int(idle.sum())) >= MOSTLY
-    may_be = idle.max() < CONTEXT_NS if is_loading else once
+    may_be = idle.max() < CONTEXT_NS and not seen.in_calls_of_its_own if is_loading else once
     confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
     answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
     if not is_loading or not isinstance(answer, rule.Found):
