@@ -56,6 +56,7 @@ SAMPLES: list[Seen] = [
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_once=True),
     rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, []),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True),
+    rules.long_calls.LongCalls(9, [("cuLibraryLoadData", 9 * MS)], False, LINES, is_loading=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
         rules.data_loading.Fetches(5 * MS, 4 * MS, alone, why)
@@ -68,6 +69,7 @@ SAMPLES: list[Seen] = [
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.9, LINES),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, 0.9, []),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, 0.0, []),
+    rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.0, [], migrates=True),
     rules.exposed_copies.Copies(
         2, 3e6, 2 * MS, 0, False, 0.0, [], True, True, ({"to the device": 5.0, "from it": 9.0}, 25)
     ),

@@ -116,9 +116,14 @@ def step_windows(trace: Trace) -> StepWindows:
 def last_work_ns(trace: Trace) -> int:
     """When the last work of the host or a device ends, or, without any, the last call, ns; 0 without one."""
     events, calls = trace.events, trace.events.slices_of(*LAUNCHES)
-    work = np.concatenate((events.slices_of(*_WORK), calls[matching(trace, _ASKING)[events.name[calls]]]))
+    work = np.concatenate((events.slices_of(*_WORK), _asking_calls(trace)))
     rows = work if len(work) else calls
     return int((events.ts[rows] + events.dur[rows]).max(initial=0))
+
+
+def _asking_calls(trace: Trace) -> EventRows:
+    calls: EventRows = trace.events.slices_of(*LAUNCHES)
+    return calls[matching(trace, _ASKING)[trace.events.name[calls]]]
 
 
 @derived
@@ -127,13 +132,15 @@ def recorded_windows(trace: Trace) -> StepWindows:
 
     A recording without steps, or of an engine, starts with the first work of a device, if there is any. Before that the
     device may have done what no file has, as where a server is recorded: nobody is known to have waited. Without steps
-    it ends with the last work of a device: what the host does then, such as to end the process, keeps none waiting.
+    it ends with the last work of a device, or that was asked for: what the host does then, such as to end the process,
+    keeps none waiting.
     """
     windows, work = whole_steps(trace), gpu_work(trace)
     without_steps = bool((windows.number == -1).all())
     if not len(work) or not (is_served(trace) or without_steps):
         return windows
-    end = np.minimum(windows.end, np.maximum(int(work.end.max()), windows.begin)) if without_steps else windows.end
+    last = max(int(work.end.max()), int(trace.events.end[_asking_calls(trace)].max(initial=0)))
+    end = np.minimum(windows.end, np.maximum(last, windows.begin)) if without_steps else windows.end
     start = np.minimum(np.maximum(windows.start, _free_from(trace)), end)
     return replace(windows, start=start, end=end, finish=end + 1 if without_steps else windows.finish)
 
