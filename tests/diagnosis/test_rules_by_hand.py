@@ -18,6 +18,7 @@ from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
     allocator_calls,
     elementwise_chains,
+    exposed_communication,
     exposed_copies,
     graph_capture,
     host_gaps,
@@ -453,6 +454,12 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     answer = straggling_rank.check(trace_of(STEP, *collective))
     assert isinstance(answer, NoData)
     assert "FOLDER" in answer.remedy
+    late = kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 800_000, 900_000, device=1)
+    answer = straggling_rank.check(trace_of(*collective, late))
+    assert isinstance(answer, NoData)
+    assert answer.why.endswith("others wait 500 µs for {gpu} 1"), "all ranks are in the file"
+    hidden = exposed_communication.check(trace_of(*collective, late))
+    assert (hidden.saved_ns or 0) <= hidden.seen.figures["exposed_ns"]
     assert isinstance(launch_bound.check(trace_of(STEP, kernel("gemm", 300_000, 900_000))), NoData)
 
 

@@ -141,9 +141,9 @@ def test_pages_of_managed_memory_migrate_without_launches(tmp_path: Path, job: d
     made = {**tables, "CUPTI_ACTIVITY_KIND_MEMCPY": (kept, copies)}
     del made["NVTX_EVENTS"]  # whose steps these come after
     trace = read(str(write_sqlite(made, tmp_path / "report.sqlite")))
-    found = {each.rule: each for each in diagnose(trace).findings}
-    assert "partial_recording" not in found
-    answer = found["exposed_copies"].found
+    findings = {each.rule: each for each in diagnose(trace).findings}
+    assert "partial_recording" not in findings
+    answer = findings["exposed_copies"].found
     assert (answer.saved_ns, answer.severity) == (None, "high")
     assert title_of(answer).startswith("Pages of managed memory migrate between host and device in 100 copies")
     assert "cudaMemPrefetchAsync" in advice_of(answer)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment import facts
+import numpy as np
+
+from augment import arrays, facts
 from augment.core import LateRank, RankInJob, Trace, text
 from augment.diagnosis import rule
 from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix
@@ -86,12 +88,34 @@ def check(trace: Trace) -> rule.Answer:
     if not len(facts.collectives.kernels(trace)):
         return rule.NotApplicable("this rank communicates with no other")
     job = trace.context.attached(RankInJob)
+    if job is None and (why := of_one_file(trace)):
+        return rule.NoData(why, "")
     if job is None:
         return rule.NoData(
             "which rank comes late to collectives is in no single trace",
             "run augment diagnose FOLDER with the traces of all ranks",
         )
     return of_job(job, words(trace))
+
+
+def of_one_file(trace: Trace) -> str:
+    """Which device is waited for most, where several that communicate are in one file: equally many collectives of a
+    kind on each are taken for the same, in their order, and the one that enters last stays the shortest."""
+    every, devices = facts.collectives.kernels(trace), facts.gpu.work(trace).devices
+    place = np.searchsorted([each.start for each in devices], every.place, side="right") - 1
+    if len(arrays.distinct(place)) < 2:
+        return ""
+    waits = np.zeros(len(devices), np.int64)
+    for code in arrays.distinct(every.kind.codes).tolist():  # a loop over kinds, which are few
+        rows = [every.dur[(every.kind.codes == code) & (place == at)] for at in arrays.distinct(place).tolist()]
+        if len({len(each) for each in rows}) == 1:
+            dur = np.stack(rows)
+            np.add.at(waits, arrays.distinct(place)[dur.argmin(0)], dur.max(0) - dur.min(0))
+    judged = "several ranks are in this file, and rules judge them together"
+    if 2 * waits.max() <= waits.sum() or not waits.any():
+        return f"{judged}: by the durations of their collectives, no single one is late for most of the time"
+    late = devices[int(waits.argmax())].device
+    return f"{judged}: by the durations of equal collectives, others wait {text.time(waits.max())} for {{gpu}} {late}"
 
 
 def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
