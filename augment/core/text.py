@@ -242,6 +242,8 @@ class Words(NamedTuple):
     process_tool: str = "nvidia-smi"
     allocator: str = "PYTORCH_CUDA_ALLOC_CONF"
     torch: str = "torch.cuda"
+    fuse: str = "fuse small kernels with torch.compile"
+    pinned: str = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
     # what records more, as the recorder calls it
     shapes: str = "record_shapes=True"
     memory: str = "profile_memory=True"
@@ -252,6 +254,7 @@ class Words(NamedTuple):
     )
     everything: str = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     warmup: str = "give the profiler's schedule a warmup step"
+    schedule: str = "a warmup in the profiler's schedule"
     less: str = "record fewer steps without with_stack and profile_memory, after a warmup step"
 
     def fill(self, template: str, **values: str) -> str:
@@ -343,12 +346,32 @@ _RECORDERS: dict[str, dict[str, str]] = {
 }
 
 
+#: of programs that Nsight Systems recorded and that are not of PyTorch
+_OF_CUDA = {
+    "use_graphs": "Launch many kernels at once with CUDA graphs (cudaStreamBeginCapture, cudaGraphLaunch)",
+    "fuse": "fuse small kernels",
+    "pinned": "Allocate what is copied with cudaMallocHost (or cudaHostRegister), and copy with cudaMemcpyAsync",
+    "stacks": "nsys profile --sample=process-tree --backtrace=dwarf",
+    "memory": "nsys profile --cuda-memory-usage=true",
+    "warmup": "call cudaProfilerStart() after some steps (nsys profile --capture-range=cudaProfilerApi)",
+    "schedule": "cudaProfilerStart() after them, nsys profile --capture-range=cudaProfilerApi",
+    "less": "record fewer steps without --cuda-memory-usage",
+}
+
+
 def words_of(
-    vendor: str, unit: Literal["step", "recording"] = "step", length_ns: int = 0, recorder: object = None
+    vendor: str,
+    unit: Literal["step", "recording"] = "step",
+    length_ns: int = 0,
+    recorder: object = None,
+    *,
+    is_torch: bool = True,
 ) -> Words:
-    """The words for the device of a vendor, one of :data:`VENDORS`, and for the member ``recorder`` of a trace."""
-    name = recorder.get("name") if isinstance(recorder, dict) else None
-    return Words(unit, length_ns, **_VENDORS[vendor], **_RECORDERS.get(str(name), {}))
+    """The words for the device of a vendor, one of :data:`VENDORS`, for the member ``recorder`` of a trace, and for a
+    program of PyTorch or of another kind."""
+    name = str(recorder.get("name")) if isinstance(recorder, dict) else ""
+    of_program = {} if is_torch or vendor != "nvidia" or name != "Nsight Systems" else _OF_CUDA
+    return Words(unit, length_ns, **{**_VENDORS[vendor], **_RECORDERS.get(name, {}), **of_program})
 
 
 def recording_words(metadata: Mapping[str, object]) -> Words:

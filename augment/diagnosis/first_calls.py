@@ -38,11 +38,13 @@ from augment.facts.waits.sync_dependencies import freeing_calls
 def waiting_calls(trace: Trace) -> EventRows:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures; and without those that, without steps, waited for its last
-    work, behind which nothing comes. Calls that give memory back have a rule of their own."""
+    work, behind which nothing comes. Calls that give memory back have a rule of their own; those that only ask whether
+    work is done, as a watchdog does, wait for nothing."""
     graph = facts.critical.graph(trace)
     calls = distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
     calls = calls[~is_among(calls, freeing_calls(trace))]
+    calls = calls[~matching(trace, _ASKS)[trace.events.name[calls]]]
     launch = facts.gpu.work(trace).launch
     launch = launch[launch != NO_INDEX]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone
@@ -57,6 +59,7 @@ CONTEXT_BY_MEMORY_NS = 1_000_000_000  #: or so long where it gives back, or asks
 MOST_CHANCE = 1e-3  #: that slow operators are first launches by chance
 FEW_PIECES = 16  #: of GPU work: fewer repeat nothing
 _WORKS = re.compile(r"Graph|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime|Module|Library|aclop")
+_ASKS = re.compile(r"Query")
 _MEMORY = re.compile(r"Malloc|Free|Alloc|Mem(?:Create|Map|Host)|Host(?:Register|Unregister)")
 #: what CUPTI lists with the profiler's overhead, but the driver does with or without one
 DRIVERS_OWN = re.compile(r"(?i)(?:function|module) loading|driver (?:jit )?compiler|command buffer full")

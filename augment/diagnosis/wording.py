@@ -4,6 +4,7 @@ what findings call the device, and its vendor's tools.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from augment.arrays import EventRows, Int32s, distinct
@@ -116,6 +117,10 @@ def track_of(trace: Trace, row: int) -> str:
     return track.thread_name or f"thread {track.tid}"
 
 
+#: in names of kernels, ranges, threads and processes: a program of PyTorch, or one in Python, which may be
+_TORCH = re.compile(r"at::|aten|c10::|torch|python|pt_|triton", re.IGNORECASE)
+
+
 @derived
 def vendor(trace: Trace) -> str:
     """``amd``, ``ascend``, ``mtia``, or ``nvidia``, which also stands for unknown ones.
@@ -146,8 +151,13 @@ def _used(trace: Trace, codes: Int32s) -> list[str]:
 @derived
 def words(trace: Trace) -> Words:
     """The words for the trace's device, and for figures of its steady steps."""
-    whole = measure(trace)
-    return words_of(vendor(trace), whole.unit, whole.length_ns, trace.source.metadata.get("recorder"))
+    whole, recorder = measure(trace), trace.source.metadata.get("recorder")
+    is_torch = recorder is None or any(_TORCH.search(text) for text in (*trace.strings, *_programs(trace)))
+    return words_of(vendor(trace), whole.unit, whole.length_ns, recorder, is_torch=is_torch)
+
+
+def _programs(trace: Trace) -> set[str]:
+    return {name for track in trace.tracks for name in (track.process_name, track.thread_name) if name}
 
 
 def known_slices(trace: Trace) -> EventRows:

@@ -38,9 +38,10 @@ from augment.diagnosis.rules import (
 )
 from augment.diagnosis.standstills import _shown
 from augment.diagnosis.verdict import verdict
+from augment.diagnosis.wording import words
 from augment.readers import read
 from said import advice_of, evidence_of, title_of
-from tables import Event, Track, annotation, call, copy, kernel, op, shaped, trace_of
+from tables import Event, Track, annotation, call, copy, kernel, op, shaped, sync, trace_of
 
 STEP = annotation("ProfilerStep#0", 0, 1_000_000)
 SHORT = annotation("ProfilerStep#0", 0, 45_000)  #: on the host; the device works longer
@@ -984,3 +985,36 @@ def test_what_the_driver_loads_is_not_the_profilers() -> None:
     )
     assert overhead.seen.slices == ["Buffer Flush"]
     assert isinstance(profiler_overhead.check(trace_of(STEP, flush)), NotApplicable), "nothing is launched"
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "is_torch"),
+    [("void axpy(float*)", False), ("void at::native::vectorized_elementwise_kernel", True)],
+)
+def test_a_program_that_is_not_of_pytorch_is_advised_in_its_own_words(kernel_name: str, is_torch: bool) -> None:
+    """Recorded by Nsight Systems: copies of pageable memory, by a program with or without a kernel of PyTorch."""
+    events: list[Event] = []
+    for number in range(4):
+        begin = number * 1_000_000
+        events += launched(kernel_name, begin + 10_000, begin + 100_000, 2 * number + 1)
+        events += [call("cudaMemcpyAsync", begin + 110_000, begin + 900_000, correlation=2 * number + 2)]
+        way, moved = "Memcpy HtoD (Pageable -> Device)", (begin + 120_000, begin + 890_000)
+        events += [copy(way, *moved, 10_000_000, correlation=2 * number + 2)]
+    trace = trace_of(*events)
+    trace = replace(trace, source=replace(trace.source, metadata={"recorder": {"name": "Nsight Systems"}}))
+    found = [each for each in diagnose(trace).answers.values() if isinstance(each, Found)]
+    assert found
+    said = " ".join(each.seen.advice(words(trace)) for each in found)
+    assert ("DataLoader" in said or "torch" in said) == is_torch
+    assert ("cudaMallocHost" in said) != is_torch
+
+
+def test_what_only_asks_waits_for_nothing() -> None:
+    """A watchdog that asks whether work is done, in each step."""
+    events: list[Event] = []
+    for number in range(4):
+        begin = number * 1_000_000
+        events += launched("gemm", begin + 10_000, begin + 500_000, number + 1)
+        events += [call("cudaEventQuery", begin + 400_000, begin + 510_000, thread=2, correlation=100 + number)]
+        events += [sync("Event Sync", begin + 400_000, begin + 510_000, correlation=100 + number)]
+    assert not isinstance(synchronizing_calls.check(trace_of(*events)), Found)

@@ -49,7 +49,7 @@ _ADVICE: dict[Why, str] = {
     "given_back": "Memory is returned to the driver though no more is needed: look for "
     "{torch}.empty_cache() in the step, or a library that frees its own workspace, in the operators named",
     "set_up": "These operators free memory only at their first call in the recording: libraries are "
-    "initializing. Run some steps before the recording begins (a warmup in the profiler's schedule)",
+    "initializing. Run some steps before the recording begins ({schedule})",
     "pinned": "Pinned memory is allocated while the {gpu} waits: allocate buffers once and reuse them",
     "growing": "Sizes still change from step to step: pad to a few sizes, or record after more steps",
     "starting": "Memory still grows, as at the start of a run: run some steps before the recording "

@@ -32,9 +32,8 @@ SLOW_GBPS = 5.0  #: GB/s, less than half of a network of 100 Gb/s: such transfer
 
 
 MOSTLY_BEYOND = 0.8  #: of the time of collectives: so much beyond the fastest of equal size is not moving data
-_CHECK = "; first see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
-_LATE_FIRST = "First see whether a rank comes late (augment diagnose FOLDER with the traces of all ranks)"
-_SLOW = f"{_LATE_FIRST} or the network is slow (NCCL_DEBUG=INFO)"
+_FOLDER = "augment diagnose FOLDER with the traces of all ranks"
+_FILE = "in this file, by the durations of equal collectives on its devices"
 _SERVING = (
     "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or "
     "use kernels made for small messages ({})"
@@ -69,6 +68,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
     engine: str = ""  #: of inference
     decode_ratio: float | None = None  #: of the time of its decodes that only communicates; None without any
     decode_requests: int | None = None  #: sequences of a decode, the median
+    device_count: int = 1  #: in the file, of one rank or of several
     slow_gbps: float | None = None  #: bus bandwidth of the large ones, GB/s, if no link of a cluster is as slow
 
     def _exposed(self, words: text.Words) -> str:
@@ -102,9 +102,12 @@ class ExposedCommunication(rule.Seen, frozen=True):
         return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}{why}"
 
     def advice(self, words: text.Words) -> str:
-        if self.slow_gbps is not None or self._mostly_beyond:
-            return f"{_SLOW if self.slow_gbps is not None else _LATE_FIRST}; then: {self._way}"
-        return self._way + (_CHECK if self.wait_ns is None else "")
+        late = f"irst see whether a rank comes late ({_FILE if self.device_count > 1 else _FOLDER})"
+        if self.slow_gbps is not None:
+            return f"F{late} or the network is slow (NCCL_DEBUG=INFO); then: {self._way}"
+        if self._mostly_beyond:
+            return f"F{late}; then: {self._way}"
+        return self._way + (f"; f{late}" if self.wait_ns is None else "")
 
     @property
     def _way(self) -> str:
@@ -171,11 +174,12 @@ def check(trace: Trace) -> rule.Answer:
         engine=engine,
         decode_ratio=decode_ratio,
         decode_requests=requests,
+        device_count=len(facts.gpu.work(trace).devices),
         slow_gbps=moved if 0 < moved < SLOW_GBPS and 2 * dur[large].sum() > dur.sum() else None,
     )
     spans = rule.Spans(every.ts[worst], every.end[worst], facts.gpu.work(trace).row[every.place[worst]])
     saved = judging.saved_ahead(trace, cut)
-    if len(facts.gpu.work(trace).devices) > 1:  # of several ranks in one file, each hides its own part at most
+    if seen.device_count > 1:  # of several ranks in one file, each hides its own part at most
         saved = min(saved, seen.exposed_ns)
     return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
 

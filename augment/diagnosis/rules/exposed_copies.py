@@ -76,7 +76,7 @@ class Copies(rule.Seen, frozen=True):
         return f"{what}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return self._way + text.called_from(self.lines) + self._link
+        return words.fill(self._way) + text.called_from(self.lines) + self._link
 
     @property
     def _is_pageable(self) -> bool:
@@ -104,10 +104,8 @@ class Copies(rule.Seen, frozen=True):
             more = "use smaller types, and copy from pinned memory" if self._is_pageable else "and use smaller types"
             return f"Copy less: keep on the device what stays the same, {more}"
         if self._is_pageable:
-            return (
-                "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True): a "
-                "copy of pageable memory blocks on any stream; from pinned memory it can run while the step computes"
-            )
+            pinned = "from pinned memory it runs while the step computes"
+            return f"{{pinned}}: a copy of pageable memory blocks on any stream; {pinned}"
         return "Copy the next batch on its own stream while the step computes; make tensors on the device"
 
 

@@ -43,8 +43,7 @@ _ADVICE: dict[Why, str] = {
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
     "first_calls": "These operators are slow only at their first call in the recording: libraries are "
-    "initializing and kernels are loaded. Run some steps before the recording begins (a warmup in the profiler's "
-    "schedule)",
+    "initializing and kernels are loaded. Run some steps before the recording begins ({schedule})",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
     "redispatched": "Most of this is in operators nested in themselves: a dispatch mode or a tensor subclass (DTensor, "

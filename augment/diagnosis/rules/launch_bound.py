@@ -63,7 +63,7 @@ Launcher = Literal["calls", "graphs", "compiling_calls"]
 _ADVICE: dict[Launcher, str] = {
     "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
     "Python), prepare the next step while the device works, or put more into each graph",
-    "calls": "{use_graphs}; fuse small kernels with torch.compile; use a larger batch",
+    "calls": "{use_graphs}; {fuse}; use a larger batch",
     "compiling_calls": "Turn off the compiling of operators at run time "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
 }

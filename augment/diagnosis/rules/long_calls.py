@@ -30,12 +30,12 @@ NAME = "long_calls"
 MOSTLY = 0.5  #: of a step: the recording shows the loading of kernels
 MANY = 10  #: in a step: they are no first use of anything
 _ONCE = (
-    "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
+    "Run some steps before the recording begins ({schedule}): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not do that"
 )
 _AT_START = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead"
 _OF_ASCEND = "Turn off the compiling of operators at run time (torch.npu.set_compile_mode(jit_compile=False))"
-_IF_ONCE = "; if only the first steps compile, record later ones (a warmup in the profiler's schedule)"
+_IF_ONCE = "; if only the first steps compile, record later ones ({schedule})"
 _OF_GRAPHS = "Launching large graphs takes the host this long: prepare the next step meanwhile, or launch it earlier"
 
 
@@ -87,9 +87,9 @@ class LongCalls(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         longest = self.calls[0][0]
         if "aclop" in longest:
-            return _OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE
+            return words.fill(_OF_ASCEND if self.in_every_step else _OF_ASCEND + _IF_ONCE)
         if self.is_loading:
-            return _ONCE + (_AT_START if longest.startswith("cu") else "")
+            return words.fill(_ONCE + (_AT_START if longest.startswith("cu") else ""))
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
         if self.is_once:
@@ -99,7 +99,7 @@ class LongCalls(rule.Seen, frozen=True):
         often = "in every step" if self.in_every_step else f"{text.counted(self.call_count, 'time')} {words.per_step}"
         if self.in_every_step or self.call_count > MANY:
             return f"Find out what calls it {often}{text.called_from(self.lines)}"
-        return _ONCE
+        return words.fill(_ONCE)
 
 
 def _listed(calls: list[tuple[str, int]]) -> str:

@@ -45,8 +45,7 @@ class PageableCopies(rule.Seen, frozen=True):
         return f"{copies} ({text.size(self.moved_bytes)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        way = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
-        return way + text.called_from(self.lines)
+        return words.pinned + text.called_from(self.lines)
 
 
 def check(trace: Trace) -> rule.Answer:
