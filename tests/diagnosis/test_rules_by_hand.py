@@ -1002,9 +1002,9 @@ def test_a_program_that_is_not_of_pytorch_is_advised_in_its_own_words(kernel_nam
         events += [copy(way, *moved, 10_000_000, correlation=2 * number + 2)]
     trace = trace_of(*events)
     trace = replace(trace, source=replace(trace.source, metadata={"recorder": {"name": "Nsight Systems"}}))
-    found = [each for each in diagnose(trace).answers.values() if isinstance(each, Found)]
-    assert found
-    said = " ".join(each.seen.advice(words(trace)) for each in found)
+    findings = [each for each in diagnose(trace).answers.values() if isinstance(each, Found)]
+    assert findings
+    said = " ".join(each.seen.advice(words(trace)) for each in findings)
     assert ("DataLoader" in said or "torch" in said) == is_torch
     assert ("cudaMallocHost" in said) != is_torch
 

@@ -141,6 +141,7 @@ def test_nobody_is_blamed_in_a_healthy_job() -> None:
 def test_what_cannot_be_told_is_said() -> None:
     one_of_four = job_of(traces_of(replace(JOB, straggler=LATE))[:2])
     assert one_of_four.verdict.text[0].startswith("Cannot tell")
+    assert cures(one_of_four) == []
     assert rank_answer(one_of_four, 0) == RankAnswer()
     drawn = track(one_of_four, 0)
     assert list(drawn.names.values) == [" ".join(one_of_four.verdict.text)]

@@ -274,7 +274,8 @@ class Judgement:
     @property
     def are_transfers_first(self) -> bool:
         """Whether they are more than what any row of the verdict would bring."""
-        return all(self.limiting_transfers_ns > (row.gain_ns or 0) for row in self._rows or self._stage_rows)
+        gain = self.limiting_transfers_ns
+        return gain > 0 and all(gain > (row.gain_ns or 0) for row in self._rows or self._stage_rows)
 
     @cached_property
     def _gain_unknown(self) -> bool:
