@@ -12,6 +12,7 @@ from augment.core import GPU_WORK, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.text import Words, device_label, words_of
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
+from augment.facts.names import matching
 
 #: by the name of the rule
 HEADINGS = {
@@ -152,7 +153,7 @@ def _used(trace: Trace, codes: Int32s) -> list[str]:
 def words(trace: Trace) -> Words:
     """The words for the trace's device, and for figures of its steady steps."""
     whole, recorder = measure(trace), trace.source.metadata.get("recorder")
-    is_torch = recorder is None or any(_TORCH.search(text) for text in (*trace.strings, *_programs(trace)))
+    is_torch = recorder is None or bool(matching(trace, _TORCH).any()) or any(map(_TORCH.search, _programs(trace)))
     return words_of(vendor(trace), whole.unit, whole.length_ns, recorder, is_torch=is_torch)
 
 

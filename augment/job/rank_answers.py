@@ -247,10 +247,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
     would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait
     for their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all
-    ranks, on the rank where that is most. What to do about transfers that hold all ranks up comes last, or
-    first where they are most. Findings about
-    other ranks, and about the recording, are none. Of many ranks some are asked: for their ``problems``, by member, or
-    else their summaries.
+    ranks, on the rank where that is most. What to do about transfers that hold all ranks up comes last, or first where
+    they are most. Findings about other ranks, and about the recording, are none. Of many ranks some are asked: for
+    their ``problems``, by member, or else their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
     count = len(answer.summaries)

@@ -102,12 +102,12 @@ class ExposedCommunication(rule.Seen, frozen=True):
         return f"{self._exposed(words)}{parts}; {self.cure(words)} would save {words.share(saved_ns)}{why}"
 
     def advice(self, words: text.Words) -> str:
-        late = f"irst see whether a rank comes late ({_FILE if self.device_count > 1 else _FOLDER})"
+        late = f"see whether a rank comes late ({_FILE if self.device_count > 1 else _FOLDER})"
         if self.slow_gbps is not None:
-            return f"F{late} or the network is slow (NCCL_DEBUG=INFO); then: {self._way}"
+            return f"First {late} or the network is slow (NCCL_DEBUG=INFO); then: {self._way}"
         if self._mostly_beyond:
-            return f"F{late}; then: {self._way}"
-        return self._way + (f"; f{late}" if self.wait_ns is None else "")
+            return f"First {late}; then: {self._way}"
+        return self._way + (f"; first {late}" if self.wait_ns is None else "")
 
     @property
     def _way(self) -> str:

@@ -100,14 +100,14 @@ class Judgement:
         rows = self._rows or self._stage_rows
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         texts += self._together if rows else [self._nobody, *self._late_without_gain]
-        gain = self.limiting_transfers_ns
-        rows_of = np.flatnonzero(~self._matched.is_pair()[self._matched.instance])  # messages wait for stages by design
-        of_kind = self._matched.kind[self._matched.instance[rows_of]]
-        exposed = np.bincount(of_kind, self._matched.exposed_ns[rows_of])
-        if gain and exposed.any():
-            most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
-            place = 0 if self.are_transfers_first else len(texts)
-            texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time))
+        if gain := self.limiting_transfers_ns:
+            rows_of = np.flatnonzero(~self._matched.is_pair()[self._matched.instance])  # messages wait by design
+            of_kind = self._matched.kind[self._matched.instance[rows_of]]
+            exposed = np.bincount(of_kind, self._matched.exposed_ns[rows_of])
+            if exposed.any():
+                most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
+                place = 0 if self.are_transfers_first else len(texts)
+                texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time))
         return Verdict((*texts, *doubts), rows)
 
     @property
