@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 from in_process import Server, eventually, refused, serving, trace
@@ -61,6 +62,10 @@ def create(server: Server, folder: Path, *, merge: bool = False) -> str:
     return server.stub.CreateJob(calls.CreateJobRequest(spec=v1.JobSpec(job=spec))).job.name
 
 
+def disk_is_full_for(error: Exception) -> bool:
+    return isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def assert_no_room(job: v1.Job) -> None:
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "STORAGE_FULL"), job
     assert not job.failures
@@ -71,7 +76,7 @@ def assert_no_room(job: v1.Job) -> None:
 
 
 def test_a_whole_job_that_is_larger_than_the_disk(small: Path, folder: Path, tmp_path: Path) -> None:
-    """Meanwhile another client gets its room."""
+    """Another client is told so at most; afterwards it gets its room."""
     sent, ended = [trace(tmp_path / "other.json", count=1500)], threading.Event()
     assert sent[0].stat().st_size > 100_000
     with serving(small / "state") as server:
@@ -93,7 +98,7 @@ def test_a_whole_job_that_is_larger_than_the_disk(small: Path, folder: Path, tmp
         finally:
             ended.set()
             other.join()
-        assert not refusals
+        assert all(disk_is_full_for(error) for error in refusals), refusals
         assert not server.observer.logged
         assert len([each for each in server.observer.told if each[2:] == ("reading",)]) <= RANKS
         eventually(lambda: not [*small.glob("state/ranks/*"), *small.glob("state/work/*/*")])
@@ -118,6 +123,23 @@ def test_a_disk_that_fills(tmp_path: Path, folder: Path, at: str, monkeypatch: p
         assert len([each for each in server.observer.told if each[2:] == ("reading",)]) == (
             2 if at == "a trace" else RANKS
         )
+
+
+def test_a_disk_that_fills_while_outputs_are_copied(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> list[int]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        jobs = server.core._scheduler._jobs
+        end, ends = jobs.end, iter([full])
+        monkeypatch.setattr(jobs, "end", lambda *given: next(ends, end)(*given))  # no room for the record of it
+        monkeypatch.setattr(server.core._storage, "free_bytes", lambda: 1000)
+        monkeypatch.setattr(server.core._scheduler._store, "publish", full)
+        error = server.wait(create(server, folder)).error
+        assert (error.reason, server.observer.logged) == ("STORAGE_FULL", [])
+        assert f"no room for the outputs of all {RANKS} traces" in error.message
 
 
 def test_what_is_stored_at_most(tmp_path: Path, folder: Path) -> None:

@@ -63,11 +63,12 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method with refusals turned into gRPC statuses. Other exceptions become ``INTERNAL``, without details."""
 
     async def fail(self: Service, context: Any, error: Exception) -> None:
-        if not isinstance(error, Refusal):
+        refusal = error if isinstance(error, Refusal) else _unexpected(error)
+        if refusal is not error and refusal.reason != "STORAGE_FULL":
             self.observer.log(logging.ERROR, "".join(traceback.format_exception(error)), call=method.__name__)
-        concern(reason=error.reason if isinstance(error, Refusal) else "INTERNAL")
+        concern(reason=refusal.reason)
         error.__traceback__ = None  # it refers to frames, and these to it: large requests would stay
-        await refuse(context, error if isinstance(error, Refusal) else _unexpected(error))
+        await refuse(context, refusal)
 
     async def check(self: Service, request: Any) -> None:
         if isinstance(request, Message):

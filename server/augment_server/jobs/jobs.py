@@ -481,6 +481,10 @@ class Jobs:
         what += f"; {left} bytes are left; send fewer traces, or ask the server's operator"
         return Refusal("STORAGE_FULL", what, metadata)
 
+    def end_without_room(self, job: str, error: Refusal) -> bool:
+        """As :meth:`end` of a job that fails for want of room, where the disk is full of what it stored."""
+        return self._storage.freeing(lambda: self.end(job, FAILED, error))
+
     def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[int | None, bool]:
         """Record that a trace of a whole job is done, or cannot be converted.
 

@@ -340,7 +340,8 @@ class Scheduler:
             await self._after_death(attempt, str(death))
         except Exception as error:
             if not isinstance(error, Refusal):
-                self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
+                if not disk_is_full(error):  # that is no fault of the server, and the job's end tells it
+                    self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
             if error.reason == AWAY:
                 await self._queue_again(begun, yielded=True)
@@ -490,7 +491,7 @@ class Scheduler:
             if other.begun.id == job and other is not attempt:
                 other.cancelled = True
                 other.work.cancel()
-        if await self._recorded(job, lambda: self._jobs.end(job, FAILED, error)):
+        if await self._recorded(job, lambda: self._jobs.end_without_room(job, error)):
             self._ended(job, FAILED, error.reason)
         await self._remove(f"ranks/{job}")
 

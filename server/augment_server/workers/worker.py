@@ -111,7 +111,7 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
         failure = refusal_of(error, order["inputs"][number]["file_name"])
         if failure.metadata and order["kind"] == "diff":  # both sides may have the same file name
             failure.metadata = {**failure.metadata, "side": order["sides"][number]}
-        why = traceback.format_exc() if failure.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
+        why = traceback.format_exc() if failure.reason in ("INTERNAL", "OUTPUT_ERROR") else ""
     presentable = _presentable(failure.message, failure.metadata, order)
     return {"failed": [failure.reason, *presentable], "traceback": why[-_MOST_TRACEBACK:]}
 
