@@ -694,8 +694,7 @@ class Augmented(Struct, frozen=True):
     @property
     def metrics(self) -> dict[str, Any]:
         """The sidecar's content."""
-        decoded: dict[str, Any] = msgspec.json.decode(self.files[-1].read_bytes())
-        return decoded
+        return msgspec.json.decode(self.files[-1].read_bytes(), type=dict[str, Any])
 
 
 class AugmentedJob(Struct, frozen=True):
@@ -712,8 +711,7 @@ class AugmentedJob(Struct, frozen=True):
     @property
     def metrics(self) -> dict[str, Any]:
         """The content of ``job.metrics.json``."""
-        decoded: dict[str, Any] = msgspec.json.decode(self.files[-1].read_bytes())
-        return decoded
+        return msgspec.json.decode(self.files[-1].read_bytes(), type=dict[str, Any])
 
 
 class Diagnosis(Struct, frozen=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from augment.arrays import NO_INDEX, Int64s
 from augment.compare.alignment import Alignment
@@ -22,66 +24,75 @@ _COUNT, _CPU_NS, _CPU_SELF, _GPU_NS, _GPU_SELF, _MATCHED = range(6)
 _SIDES: tuple[Literal["cpu"], Literal["gpu"]] = ("cpu", "gpu")
 
 
-class ByName:
+class _Counts:
+    """How often each key was seen in each step, and for how long."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._ledger = steps, Ledger(2 * steps)  # counts, then sums of durations
+
+    def count(self, which: int, key: npt.NDArray[np.integer], step: Int64s, ns: Int64s) -> None:
+        """Count what lies in a step (not -1), on one side."""
+        inside = step >= 0
+        key, step = key[inside].astype(np.int64), step[inside]
+        self._ledger.add(which, key, step, np.ones(len(key), np.int64))
+        self._ledger.add(which, key, self._steps + step, ns[inside])
+
+    def compared(self, judged_from: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each key with the columns of both sides; noise is judged from the step ``judged_from`` on."""
+        entries = list(self._ledger)
+        chances = [chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in entries]
+        for (key, sums), p in zip(entries, corrected(chances), strict=True):
+            counts, times = sums.reshape(2, 2, self._steps).sum(axis=2).T.tolist()
+            delta = times[TEST] - times[CONTROL]
+            columns = {"control_count": counts[CONTROL], "test_count": counts[TEST], "delta_ns": delta, "p": p}
+            times_of = {"control_ns": times[CONTROL], "test_ns": times[TEST], "verdict": verdict_of(p, delta)}
+            yield key, columns | times_of
+
+
+class ByName(_Counts):
     """Counts and sums by name; on the host for operators, annotations (including steps) and calls of the runtime."""
 
     def __init__(self, steps: int, names: Names) -> None:
-        self._steps, self._names = steps, names
-        self._ledger = Ledger(2 * steps)  # counts, then sums of durations
+        super().__init__(steps)
+        self._names = names
 
     def add(self, which: int, side: Side) -> None:
         """Add one side of one rank."""
         events = side.trace.events
         rows = np.concatenate([side.calls.row, steps(side.trace).row, events.slices_of(*LAUNCHES)])
-        name = self._names.of(events.name[rows], side.trace.strings)
-        step = side.steps.of_host(events.ts[rows])
-        self._count(which, _CPU, name, step, np.maximum(events.dur[rows], 0))
-        self._count(which, _GPU, side.work.name, side.work.step.astype(np.int64), side.work.ns)
-
-    def _count(self, which: int, on: int, name: Any, step: Int64s, ns: Int64s) -> None:
-        inside = step >= 0
-        key, step = name[inside].astype(np.int64) * 2 + on, step[inside]
-        self._ledger.add(which, key, step, np.ones(len(key), np.int64))
-        self._ledger.add(which, key, self._steps + step, ns[inside])
+        name = self._names.of(events.name[rows], side.trace.strings).astype(np.int64)
+        self.count(which, 2 * name + _CPU, side.steps.of_host(events.ts[rows]), np.maximum(events.dur[rows], 0))
+        of_work = 2 * side.work.name.astype(np.int64) + _GPU
+        self.count(which, of_work, side.work.step.astype(np.int64), side.work.ns)
 
     def rows(self, judged_from: int = 0) -> list[NameRow]:
         """A row for each name, largest time differences first; noise is judged from the step ``judged_from`` on."""
-        entries = list(self._ledger)
-        adjusted = corrected(
-            [chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in entries]
-        )
-        rows = [self._row(key, sums, p) for (key, sums), p in zip(entries, adjusted, strict=True)]
+        rows = []
+        for key, columns in self.compared(judged_from):
+            counts = [columns[f"{side}_count"] for side in ("control", "test")]
+            times = [columns[f"{side}_ns"] for side in ("control", "test")]
+            before, after = (ns / count if count else None for ns, count in zip(times, counts, strict=True))
+            row = NameRow(
+                side=_SIDES[key & 1],
+                name=self._names.texts[key >> 1],
+                change=change_of(*counts),
+                delta_count=counts[TEST] - counts[CONTROL],
+                control_mean_ns=before,
+                test_mean_ns=after,
+                delta_mean_ns=None if before is None or after is None else after - before,
+                **columns,
+            )
+            rows.append(row)
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.side, row.name))
 
-    def _row(self, key: int, sums: Int64s, p: float | None) -> NameRow:
-        counts = sums[:, : self._steps].sum(axis=1).tolist()
-        times = sums[:, self._steps :].sum(axis=1).tolist()
-        before, after = (ns / count if count else None for ns, count in zip(times, counts, strict=True))
-        return NameRow(
-            side=_SIDES[key & 1],
-            name=self._names.texts[key >> 1],
-            change=change_of(counts[CONTROL], counts[TEST]),
-            control_count=counts[CONTROL],
-            test_count=counts[TEST],
-            delta_count=counts[TEST] - counts[CONTROL],
-            control_ns=times[CONTROL],
-            test_ns=times[TEST],
-            delta_ns=times[TEST] - times[CONTROL],
-            control_mean_ns=before,
-            test_mean_ns=after,
-            delta_mean_ns=None if before is None or after is None else after - before,
-            p=p,
-            verdict=verdict_of(p, times[TEST] - times[CONTROL]),
-        )
 
-
-class ByLine:
+class ByLine(_Counts):
     """Counts and sums of GPU work by the line of the program that it comes from."""
 
     def __init__(self, steps: int) -> None:
-        self._steps, self._lanes, self.known = steps, 0, [True, True]  #: whether lines were recorded on each side
+        super().__init__(steps)
+        self._lanes, self.known = 0, [True, True]  #: whether lines were recorded on each side
         self._labels: list[str | None] = []
-        self._ledger = Ledger(2 * steps)  # counts, then sums of durations
 
     def add(self, which: int, side: Side) -> None:
         """Add one side of one rank."""
@@ -91,38 +102,19 @@ class ByLine:
         numbers = {label: number for number, label in enumerate(self._labels)}
         keys = [numbers.setdefault(label, len(numbers)) for label in (*source.labels, None)]
         self._labels = list(numbers)
-        step = side.work.step.astype(np.int64)
-        inside = step >= 0
-        key, step = np.array(keys, np.int64)[source.site[inside]], step[inside]  # -1 reads the last entry: no line
-        self._ledger.add(which, key, step, np.ones(len(key), np.int64))
-        self._ledger.add(which, key, self._steps + step, side.work.ns[inside])
+        key = np.array(keys, np.int64)[source.site]  # -1 reads the last entry: no line
+        self.count(which, key, side.work.step.astype(np.int64), side.work.ns)
 
     def outcome(self, judged_from: int = 0) -> Findings | Skipped:
         """A row for each line, the largest differences first; skipped where a side knows no lines."""
         if not all(self.known):
             which = "control" if self.known[TEST] else "test" if self.known[CONTROL] else "control and test"
             return Skipped(f"no work of the {which} has a line of Python; record with with_stack=True")
-        entries = list(self._ledger)
-        adjusted = corrected(
-            [chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in entries]
-        )
-        rows = []
-        for (key, sums), p in zip(entries, adjusted, strict=True):
-            counts, times = sums.reshape(2, 2, self._steps).sum(axis=2).T.tolist()
-            delta = times[TEST] - times[CONTROL]
-            rows.append(
-                LineRow(
-                    source=self._labels[key],
-                    control_count=counts[CONTROL],
-                    test_count=counts[TEST],
-                    control_ns=times[CONTROL],
-                    test_ns=times[TEST],
-                    delta_ns=delta,
-                    delta_per_step_ns=delta / (self._steps * max(self._lanes, 1)),
-                    p=p,
-                    verdict=verdict_of(p, delta),
-                )
-            )
+        per_step = self._steps * max(self._lanes, 1)
+        rows = [
+            LineRow(source=self._labels[key], delta_per_step_ns=columns["delta_ns"] / per_step, **columns)
+            for key, columns in self.compared(judged_from)
+        ]
         return Findings(sorted(rows, key=lambda row: (-abs(row.delta_ns), row.source or "")))
 
 
