@@ -101,13 +101,13 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         return tuple(made)  # what the run does is not in the recording
     elif not grave:
         made += _nothing(trace, result)
-    elif unexplained := _unexplained(trace, result):
-        made.append(Sentence(unexplained))
     else:
         most = max(each.found.saved_ns or 0 for each in grave)
         unsure = [each for each in _possible(result) if not each.is_grave]
         more = [each for each in unsure if each.found.saved_ns is None or each.found.saved_ns > most]
         possible = [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
+        if unexplained := _unexplained(trace, result):
+            made, possible = [*made, *possible, Sentence(unexplained)], []
     made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
         made.append(Sentence(lacking))
@@ -207,7 +207,8 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         parts = [("No serious problem. The largest minor one", sure[0]), *parts]
     elif possible:
         parts = [("No cause is certain. The likeliest", possible[0])]
-    if parts or not facts.gpu.coverage(trace):  # nearly all rules are about the device
+    loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
+    if parts or loads or not facts.gpu.coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
     text = f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}"
     return [Sentence(text, is_nothing=True)]

@@ -34,6 +34,7 @@ from augment.diagnosis.rules.exposed_communication import ExposedCommunication
 from augment.diagnosis.rules.host_gaps import HostGaps
 from augment.diagnosis.rules.late_gathers import LateGathers
 from augment.diagnosis.rules.launch_bound import LaunchBound
+from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
 from augment.diagnosis.rules.small_collectives import SmallCollectives
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
@@ -194,6 +195,9 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
     of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
+    if about_job:  # what a rank's first launches load makes no rank late, and may be most of what it loses
+        loading = [f"Possible: {row['title']}." for row in alone.others if _may_be_loading({row["rule"]: row})]
+        kept[state + len(of_job) : state + len(of_job)] = [(sentence, [LONG_CALLS]) for sentence in loading]
     findings_first = sorted(kept, key=lambda each: not each[1])
     headline = " ".join(sentence for sentence, _ in findings_first)
     return RankAnswer(text, [sentence for sentence, _ in kept], rows, figures, headline, steps)
@@ -245,11 +249,11 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
 
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
-    would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait
-    for their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all
-    ranks, on the rank where that is most. What to do about transfers that hold all ranks up comes last, or first where
-    they are most. Findings about other ranks, and about the recording, are none. Of many ranks some are asked: for
-    their ``problems``, by member, or else their summaries.
+    would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait for
+    their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all ranks,
+    on the rank where that is most. What to do about transfers that hold all ranks up comes last, or first where they
+    are most, and what most ranks may load at its first use. Findings about other ranks and the recording are none. Of
+    many ranks some are asked: for their ``problems``, by member, or else their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
     count = len(answer.summaries)
@@ -268,6 +272,10 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     ranks = [summary.rank for summary in answer.summaries]
     late = [] if late_rank is None else [ranks.index(late_rank)]
     asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
+    loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if _may_be_loading(of_rank)]
+    if 2 * len(loading) > len(asked):
+        whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
+        transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")
     if row is None or not late:
         saved = Counter[str]()
         for of_rank in asked.values():
@@ -349,6 +357,12 @@ def _problems(answer: Answer, member: int) -> Problems:
 
 def _is_grave(row: dict[str, Any]) -> bool:
     return row["severity"] in ("high", "warning") and row["confidence"] != "low"
+
+
+def _may_be_loading(problems: Problems) -> bool:
+    """Whether one is the first use of kernels or libraries, which may cost much or nothing."""
+    row = problems.get(LONG_CALLS)
+    return row is not None and row["confidence"] == "low" and row["severity"] != "info"
 
 
 _JUDGED = ("title", "advice", "severity", "confidence", "saved_ns", "start_ns", "dur_ns")

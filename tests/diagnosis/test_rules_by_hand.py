@@ -384,6 +384,15 @@ def test_an_operator_that_usually_takes_microseconds_stands_still(usual: int) ->
     assert ("(14 %), nearly all of it in step 2; beyond" in str(verdict(trace_of(*events)))) == (usual == 30_000)
 
 
+@pytest.mark.parametrize(("name", "is_warming"), [("Warm-up Step 1", True), ("warmup", True), ("Swarm update", False)])
+def test_what_a_program_calls_its_warm_up_is_no_sure_cause(name: str, is_warming: bool) -> None:
+    events: list[Event] = list(launched("gemm", 100_000, 1_000_000, 1))
+    events += [annotation(name, 1_000_000, 31_000_000), *launched("gemm", 30_900_000, 40_000_000, 2)]
+    answer = problem_of(host_gaps.check(trace_of(*events)))
+    assert (answer.confidence == "low") == is_warming
+    assert ("judge what comes after it" in advice_of(answer)) == is_warming
+
+
 @pytest.mark.parametrize("nested", [True, False])
 def test_operators_that_a_dispatch_mode_runs(nested: bool) -> None:
     """A split is 30 ms of views, each nested in itself, or in a slice of its own."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import truth
+from test_first_launches import chosen, longer
 
 from augment.diagnosis.judging import measure
 from augment.facts.collectives.rank_progress import HostWaits, host_gaps
 from augment.facts.critical.handovers import main_track
 from augment.job.answer import Answer, answer
-from augment.job.rank_answers import rank_answer
+from augment.job.rank_answers import cures, rank_answer
 from augment.job.ranks.summary import summarize
 from augment.pipeline import augment
 from augment.readers import read
@@ -200,3 +201,19 @@ def test_recorded_waits_are_in_what_holds_most_of_them(name: str) -> None:
         assert not mostly or waits.doings[code][0] in mostly
         compared += 1
     assert compared
+
+
+def test_first_launches_of_all_ranks_are_told_beside_the_late_one(tmp_path: Path) -> None:
+    """Metamorphic: one first launch of each rank takes 60 ms longer. A rank says so as it does alone, the job for all,
+    and who is late, and by how much, stays."""
+    job = replace(JOB, faults=(), ranks=2, steps=2, work=0.05, host_stall_us=20_000.0, host_stall_rank=1)
+    documents = [load(path) for path, _ in simulate(job, tmp_path)]
+    slower = [longer(each, chosen(each, is_first=True), 60_000) for each in documents]
+    before, after = said_of(documents, tmp_path), said_of(slower, tmp_path)
+    assert [row.rank for row in before.verdict.rows] == [1]
+    late_ns = [[row.charged_ns for row in each.verdict.rows if row.rank == 1] for each in (before, after)]
+    assert late_ns[1] == pytest.approx(late_ns[0], rel=0.01)
+    said = "The first launches of some kernels, which load them, hold up the host"
+    assert not any(said in each for each in cures(before))
+    assert cures(after)[-1].startswith(f"Possible, by the own traces of 2 of 2 ranks: {said}")
+    assert [sum(said in each for each in rank_answer(after, member).verdict) for member in range(2)] == [1, 1]

@@ -7,10 +7,10 @@ the backward pass on its thread and the next that the main thread does, and befo
 it. Fetching batches, calls of the runtime, and compilation have rules of their own. The prediction takes these
 stretches out of the steps. A function that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may
 be a server without requests, and the finding is merely possible. Without steps, an operator that takes long at its
-first call alone sets a library up. An operator that launches a kernel for the first time, and takes more than four
-times as long as others of its name, loads that kernel or chooses an algorithm: all its time counts here, also in
-shorter stretches. Operators nested in themselves are those that a dispatch mode or a tensor subclass sends through
-Python.
+first call alone sets a library up; a range called a warm-up says so itself, and is merely possible, too. An operator
+that launches a kernel for the first time, and takes more than four times as long as others of its name, loads that
+kernel or chooses an algorithm: all its time counts here, also in shorter stretches. Operators nested in themselves are
+those that a dispatch mode or a tensor subclass sends through Python.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
@@ -38,10 +38,13 @@ _WAITING = re.compile(
 )
 LONG_NS = 20_000_000  #: no Python between launches takes so long
 USUAL_COUNT = 3  #: calls that tell how long an operator usually takes
-Why = Literal["waits", "first_calls", "operators", "redispatched", "unusual", "long", "unknown"]
+_WARMING = re.compile(r"\bwarm[\s_-]*up", re.IGNORECASE)  #: a range of what a program does once
+Why = Literal["waits", "warmup", "first_calls", "operators", "redispatched", "unusual", "long", "unknown"]
 _ADVICE: dict[Why, str] = {
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
+    "warmup": "This is the program's own warm-up, which loads and initializes once: judge what comes after it "
+    "(--region with the name of a range of it), or record only that",
     "first_calls": "These operators are slow only at their first call in the recording: libraries are "
     "initializing and kernels are loaded. Run some steps before the recording begins ({schedule})",
     "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
@@ -123,10 +126,12 @@ def check(trace: Trace) -> rule.Answer:
         why = "redispatched"
     if waits:
         why = "waits"
+    elif unknown and _WARMING.search(inside):
+        why = "warmup"
     elif unknown and _at_first(trace, spans):
         why = "first_calls"
     sure: rule.Confidence = "high" if inside and why not in ("waits", "unusual") and not cause.inferred else "medium"
-    if waits and unknown:
+    if unknown and why in ("waits", "warmup"):
         sure = "low"
     seen = HostGaps(longest_ns=longest, slices=names, why=why, calls=calls)
     return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)
@@ -136,9 +141,8 @@ def _redispatched(trace: Trace, parts: arrays.Intervals) -> bool:
     """Whether most of the time of the stretches is in operators directly in one of their name, as a fifth of the
     operators there are: those that consist of others are not dispatched themselves."""
     places, stacks = facts.host.places_of(trace, Category.CPU_OP).place, facts.host.stacks(trace)
-    when = arrays.union(parts.start, parts.end)
-    before = np.searchsorted(when.start, trace.events.ts[stacks.row[places]], side="right") - 1
-    places = places[(before >= 0) & (trace.events.ts[stacks.row[places]] < when.end[before])]
+    when, ts = arrays.union(parts.start, parts.end), trace.events.ts[stacks.row[places]]
+    places = places[host_causes.inside_of(when, ts, ts + 1)]
     rows, outer = stacks.row[places], stacks.parent[places]
     again = rows[(outer >= 0) & (trace.events.name[stacks.row[outer]] == trace.events.name[rows])]
     if 5 * len(again) < len(rows):
