@@ -69,8 +69,7 @@ class ByName(_Counts):
         """A row for each name, largest time differences first; noise is judged from the step ``judged_from`` on."""
         rows = []
         for key, columns in self.compared(judged_from):
-            counts = [columns[f"{side}_count"] for side in ("control", "test")]
-            times = [columns[f"{side}_ns"] for side in ("control", "test")]
+            counts, times = ([columns[f"{side}_{what}"] for side in ("control", "test")] for what in ("count", "ns"))
             before, after = (ns / count if count else None for ns, count in zip(times, counts, strict=True))
             row = NameRow(
                 side=_SIDES[key & 1],

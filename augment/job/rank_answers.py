@@ -268,9 +268,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
         return transfers
-    late_rank = None if row is None else row.rank
-    ranks = [summary.rank for summary in answer.summaries]
-    late = [] if late_rank is None else [ranks.index(late_rank)]
+    late = [] if row is None else [at for at, each in enumerate(answer.summaries) if each.rank == row.rank is not None]
     asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
     loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if _may_be_loading(of_rank)]
     if 2 * len(loading) > len(asked):

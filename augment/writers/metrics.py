@@ -123,8 +123,7 @@ def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()
 
 def as_read(augmented: AugmentedTrace) -> dict[str, Any]:
     """The sidecar as one that was written and read again: rows are dicts."""
-    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
-    return decoded
+    return msgspec.json.decode(encode(document(augmented)), type=dict[str, Any])
 
 
 def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict[str, Any]:

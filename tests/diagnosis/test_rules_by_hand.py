@@ -1003,19 +1003,19 @@ def test_what_the_driver_loads_is_not_the_profilers() -> None:
 def test_a_program_that_is_not_of_pytorch_is_advised_in_its_own_words(kernel_name: str, is_torch: bool) -> None:
     """Recorded by Nsight Systems: copies of pageable memory, by a program with or without a kernel of PyTorch."""
     events: list[Event] = []
-    for number in range(4):
-        begin = number * 1_000_000
-        events += launched(kernel_name, begin + 10_000, begin + 100_000, 2 * number + 1)
-        events += [call("cudaMemcpyAsync", begin + 110_000, begin + 900_000, correlation=2 * number + 2)]
+    for begin in range(0, 4_000_000, 1_000_000):
+        events += launched(kernel_name, begin + 10_000, begin + 100_000, begin + 1)
+        events += [call("cudaMemcpyAsync", begin + 110_000, begin + 900_000, correlation=begin + 2)]
         way, moved = "Memcpy HtoD (Pageable -> Device)", (begin + 120_000, begin + 890_000)
-        events += [copy(way, *moved, 10_000_000, correlation=2 * number + 2)]
+        events += [copy(way, *moved, 10_000_000, correlation=begin + 2)]
+        events += [call("cudaMalloc", begin + 910_000, begin + 990_000)]
     trace = trace_of(*events)
     trace = replace(trace, source=replace(trace.source, metadata={"recorder": {"name": "Nsight Systems"}}))
     findings = [each for each in diagnose(trace).answers.values() if isinstance(each, Found)]
     assert findings
     said = " ".join(each.seen.advice(words(trace)) for each in findings)
     assert ("DataLoader" in said or "torch" in said) == is_torch
-    assert ("cudaMallocHost" in said) != is_torch
+    assert ("cudaMallocHost" in said) == ("cudaMallocAsync" in said) == (not is_torch)
 
 
 def test_what_only_asks_waits_for_nothing() -> None:

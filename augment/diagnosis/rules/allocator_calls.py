@@ -72,7 +72,9 @@ class AllocatorCalls(rule.Seen, frozen=True):
         take = "takes" if calls.startswith("1 ") else "take"
         name, ns = self.longest
         matters = f" ({text.time(ns)} of it {name})" if name and len(self.calls) > 1 else ""
-        return f"{calls} {take} the host {text.time(self.host_ns)}{matters}, most in {text.listed(self.callers)}"
+        callers = [each for each in self.callers if each not in self.calls]  # nothing but the calls was recorded
+        where = f", most in {text.listed(callers)}" if callers else ""
+        return f"{calls} {take} the host {text.time(self.host_ns)}{matters}{where}"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         if job.shared is not None and job.shared.reason.where == "memory":
@@ -83,7 +85,7 @@ class AllocatorCalls(rule.Seen, frozen=True):
         return "avoiding them"
 
     def advice(self, words: text.Words) -> str:
-        return words.fill(_ADVICE[self.why])
+        return words.reuse or words.fill(_ADVICE[self.why])
 
 
 def check(trace: Trace) -> rule.Answer:
