@@ -44,9 +44,9 @@ class _Counts:
         for (key, sums), p in zip(entries, corrected(chances), strict=True):
             counts, times = sums.reshape(2, 2, self._steps).sum(axis=2).T.tolist()
             delta = times[TEST] - times[CONTROL]
-            columns = {"control_count": counts[CONTROL], "test_count": counts[TEST], "delta_ns": delta, "p": p}
-            times_of = {"control_ns": times[CONTROL], "test_ns": times[TEST], "verdict": verdict_of(p, delta)}
-            yield key, columns | times_of
+            columns: dict[str, Any] = {"control_count": counts[CONTROL], "test_count": counts[TEST]}
+            columns |= {"control_ns": times[CONTROL], "test_ns": times[TEST], "verdict": verdict_of(p, delta)}
+            yield key, columns | {"delta_ns": delta, "p": p}
 
 
 class ByName(_Counts):

@@ -195,9 +195,9 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
     of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
-    if about_job:  # what a rank's first launches load makes no rank late, and may be most of what it loses
-        loading = [f"Possible: {row['title']}." for row in alone.others if _may_be_loading({row["rule"]: row})]
-        kept[state + len(of_job) : state + len(of_job)] = [(sentence, [LONG_CALLS]) for sentence in loading]
+    others = {row["rule"]: row for row in alone.others}
+    if about_job and _may_be_loading(others):  # it makes no rank late, and may be most of what this one loses
+        kept.insert(state + len(of_job), (f"Possible: {others[LONG_CALLS]['title']}.", [LONG_CALLS]))
     findings_first = sorted(kept, key=lambda each: not each[1])
     headline = " ".join(sentence for sentence, _ in findings_first)
     return RankAnswer(text, [sentence for sentence, _ in kept], rows, figures, headline, steps)
@@ -268,7 +268,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
         return transfers
-    late = [] if row is None else [at for at, each in enumerate(answer.summaries) if each.rank == row.rank is not None]
+    late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
     asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
     loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if _may_be_loading(of_rank)]
     if 2 * len(loading) > len(asked):
