@@ -53,9 +53,7 @@ UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fai
     help="If the noise is too great to decide: exit with 4, 0 or 1.",
 )
 @click.option(
-    "--region",
-    metavar="PATTERN",
-    help="Use the occurrences of this annotation (or pattern with * and ?) as steps.",
+    "--region", metavar="PATTERN", help="Use the occurrences of this annotation (or pattern with * and ?) as steps."
 )
 @click.option("--config", metavar="GATE.toml", help="Read limits from a file; options override it.")
 @click.option(

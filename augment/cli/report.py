@@ -99,13 +99,7 @@ def _write(text: str, path: Path) -> None:
 
 
 def _document(
-    source: str,
-    test: str | None,
-    trend: bool,
-    labels: dict[str, str],
-    scratch: str,
-    client: Client | None,
-    region: str,
+    source: str, test: str | None, trend: bool, labels: dict[str, str], scratch: str, client: Client | None, region: str
 ) -> Document:
     import subprocess
 

@@ -121,10 +121,7 @@ def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> O
 )
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
 @click.option(
-    "--whole",
-    "whole_timeline",
-    is_flag=True,
-    help="Leave nothing out of the timeline, even if no browser can open it.",
+    "--whole", "whole_timeline", is_flag=True, help="Leave nothing out of the timeline, even if no browser can open it."
 )
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")

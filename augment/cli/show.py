@@ -82,7 +82,7 @@ def command(
     from msgspec.structs import replace
 
     from augment.cli.terminal import emit
-    from augment.results.sidecars import Sidecar, in_job, is_sidecar, read_sidecar, sidecars_in
+    from augment.results.sidecars import Sidecar, in_job, is_sidecar, read_sidecar, sidecars_in, with_device_names
 
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
@@ -113,7 +113,7 @@ def command(
         from augment.cli.table_output import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
-        (print_markdown if markdown else print_sidecar)(shown, limit)
+        (print_markdown if markdown else print_sidecar)(with_device_names(shown), limit)
 
 
 def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:

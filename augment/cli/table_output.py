@@ -17,6 +17,7 @@ from augment.core.jsontext import json_line
 from augment.core.text import (
     SIZES,
     counted,
+    devices_text,
     exact_size,
     exact_time,
     first_of,
@@ -280,8 +281,7 @@ def source_line(source: dict[str, Any]) -> str:
         line += f", rank {', '.join(map(str, source['ranks']))}"
     if source["steps"]:
         line += f", {counted(len(source['steps']), 'step')}"
-    names = [device["name"] for device in source["devices"]]
-    line += "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names))
+    line += f", {devices_text(source['devices'])}" if source["devices"] else ""
     return f"{line}\nincomplete: {source['partial']}" if source.get("partial") else line
 
 
@@ -380,9 +380,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
 
 
 def _about(label: str, source: dict[str, Any]) -> str:
-    names = [device["name"] for device in source["devices"]]
-    devices = "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names) if name)
-    return f"{label}{devices}"
+    return ", ".join(filter(None, (label, devices_text(source["devices"]))))
 
 
 def _which(steps: Sequence[int]) -> str:
@@ -410,10 +408,7 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
     known = any(row["low"] is not None for row in rows)
     columns = [
         TableColumn(
-            (of, ""),
-            [row["figure"].removesuffix(f"_{row['unit']}").replace("_", " ") for row in rows],
-            True,
-            True,
+            (of, ""), [row["figure"].removesuffix(f"_{row['unit']}").replace("_", " ") for row in rows], True, True
         ),
         TableColumn(("control", ""), [value_text(row["control"], row["unit"]) for row in rows]),
         TableColumn(("test", ""), [value_text(row["test"], row["unit"]) for row in rows]),
@@ -529,11 +524,7 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
                 TableColumn(("difference", "ms"), [f"{row['delta_ns'] / steps / 1e6:+,.3f}" for row in shown]),
                 TableColumn(("", ""), [_percent(row) for row in shown]),
                 TableColumn(("count", ""), [_counts(row) for row in shown]),
-                TableColumn(
-                    ("name", ""),
-                    [_readable(row["name"]) for row in shown],
-                    text=True,
-                ),
+                TableColumn(("name", ""), [_readable(row["name"]) for row in shown], text=True),
             ],
         )
         if len(chosen) > len(shown):

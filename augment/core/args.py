@@ -80,11 +80,7 @@ class TakenArgs:
     """Collects ``args``: kernels in ascending order of rows, Python for the events that kernels cannot decode."""
 
     def __init__(
-        self,
-        args: Sequence[Arg],
-        room: int,
-        fields: Mapping[str, int] | None = None,
-        wanted: Wanted | None = None,
+        self, args: Sequence[Arg], room: int, fields: Mapping[str, int] | None = None, wanted: Wanted | None = None
     ) -> None:
         """See :class:`augment.kernels.wanted_args.WantedArgs`."""
         self._args = args

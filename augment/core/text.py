@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, and its sign
 
@@ -139,6 +139,17 @@ def counted(count: float, noun: str, nouns: str = "") -> str:
     rounded = round(count, 1)
     text = f"{count:,.0f}" if count >= 10 or (rounded == round(count) and (rounded or not count)) else f"{rounded:,.1f}"
     return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
+
+
+def devices_text(devices: Sequence[dict[str, Any]]) -> str:
+    """``1 of 8 × NVIDIA A100``: the devices that a trace describes, and on how many of them it has work."""
+    listed = []
+    for name in dict.fromkeys(each["name"] for each in devices):
+        alike = [each.get("works", True) for each in devices if each["name"] == name]
+        count = f"{len(alike)} × " if len(alike) > 1 or not any(alike) else ""
+        of = "" if all(alike) else f"{sum(alike) or 'none'} of "
+        listed.append(f"{of}{count}{name or 'unnamed'}")
+    return ", ".join(listed)
 
 
 def device_label(gpu: str, device: object, is_only: bool) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Bytes, EventRows, Int32s, Int64s, Values, looked_up
 from augment.core.context import Context
 from augment.core.jsontext import mended_json, storable
-from augment.core.text import counted
+from augment.core.text import counted, devices_text
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 
@@ -287,10 +287,11 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     def summary(self) -> str:
         """One line: the file's name, the number of events, their extent, the rank, the devices."""
         extent = int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
-        names = [name for _, name in self.source.devices]
+        working = {track.device for track in self.tracks}
+        devices = [{"name": name, "works": device in working} for device, name in self.source.devices]
         parts = [counted(len(self.events), "event"), f"{extent / 1e6:,.3f} ms"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
-        parts += [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+        parts += [devices_text(devices)] if devices else []
         incomplete = f"; incomplete: {self.partial}" if self.partial else ""
         return f"{self.source.label}: {', '.join(parts)}{incomplete}"
 

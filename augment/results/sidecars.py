@@ -15,6 +15,7 @@ from augment.analyses import ANALYSES
 from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core.old_names import current
 from augment.core.tabular import Table, concatenated
+from augment.core.text import device_label
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.job.sidecar import ROWS as OF_JOB
 from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
@@ -178,6 +179,20 @@ def in_job(content: dict[str, Any]) -> dict[str, Any]:
 _NAMED = 5  #: tables that a text names
 #: members of a sidecar's source that are columns of ``sources``
 _OF_SOURCE = ("name", "start_ns", "duration_ns", "events", "format", "partial", "window", "world_size", "sha256")
+
+
+def with_device_names(content: dict[str, Any]) -> dict[str, Any]:
+    """The metrics as people read them: the only NPU is called that in all rows, not by the number of a process."""
+    gpu = content["source"].get("accelerator") or "GPU"
+    tables = {name: each["rows"] for name, each in content["analyses"].items()}
+    devices = {row["device"] for rows in tables.values() for row in rows if row.get("device") is not None}
+    if [device_label(gpu, device, is_only=True) for device in devices] != [gpu]:
+        return content
+    named = {
+        name: [{**row, "device": gpu} if row.get("device") else row for row in rows] for name, rows in tables.items()
+    }
+    analyses = {name: {**each, "rows": named[name]} for name, each in content["analyses"].items()}
+    return {**content, "analyses": analyses}
 
 
 class Frames(dict[str, Table]):

@@ -25,6 +25,7 @@ from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTra
 from augment.core.findings import columns_of
 from augment.core.text import words_of
 from augment.diagnosis.wording import vendor
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import step_numbers
 from augment.version import __version__
 from augment.writers.files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
@@ -219,6 +220,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
     """The sidecar's description of its input. If ``window`` is given, only that part was analysed."""
     source, events = trace.source, trace.events
     start_ns = int(events.ts[0]) if len(events) else None
+    working = {each.device for each in gpu_work(trace).devices}
     return {
         "name": source.label,
         "sha256": source.sha256,
@@ -227,7 +229,10 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
         "ranks": sorted({track.rank for track in trace.tracks if track.rank is not None}),
         "rank_from": source.rank_from,
         "partial": trace.partial,
-        "devices": [{"rank": trace.rank, "device": device, "name": name} for device, name in source.devices],
+        "devices": [
+            {"rank": trace.rank, "device": device, "name": name, "works": device in working}
+            for device, name in source.devices
+        ],
         "accelerator": words_of(vendor(trace)).gpu,
         "start_ns": start_ns,
         "duration_ns": 0 if start_ns is None else int(events.end.max()) - start_ns,
@@ -339,6 +344,7 @@ def source_schema(closed: bool) -> Schema:
     window = record_schema({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
     window |= {"type": ["object", "null"], "description": "the steps that alone were analysed; null if all were"}
     device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}
+    device["works"] = {"type": "boolean", "description": "whether work on it was recorded"}
     return record_schema(
         {
             "name": _type(str),

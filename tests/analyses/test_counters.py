@@ -26,8 +26,7 @@ def series_of(findings: Findings) -> dict[str, list[tuple[int, float]]]:
 
 def test_the_queue_holds_what_is_launched_and_not_yet_started() -> None:
     findings = queues_of(
-        *launched_kernel("a", (0, 2), (10, 30), correlation=1),
-        *launched_kernel("b", (5, 6), (40, 50), correlation=2),
+        *launched_kernel("a", (0, 2), (10, 30), correlation=1), *launched_kernel("b", (5, 6), (40, 50), correlation=2)
     )
     assert series_of(findings) == {"Queue Length stream 7": [(0, 1), (5, 2), (10, 1), (40, 0)]}
     mean = (1 * 5 + 2 * 5 + 1 * 30) / 40
@@ -64,8 +63,7 @@ def test_a_launch_after_its_kernel_counts_as_at_its_start() -> None:
 
 def test_equal_values_in_a_row_are_drawn_once() -> None:
     findings = queues_of(
-        *launched_kernel("a", (0, 1), (10, 20), correlation=1),
-        *launched_kernel("b", (10, 11), (30, 40), correlation=2),
+        *launched_kernel("a", (0, 1), (10, 20), correlation=1), *launched_kernel("b", (10, 11), (30, 40), correlation=2)
     )
     assert series_of(findings) == {"Queue Length stream 7": [(0, 1), (30, 0)]}
 

@@ -123,9 +123,6 @@ def test_attention_that_is_too_fast_for_the_cache_is_not_counted() -> None:
 
 
 def test_other_traces_have_no_such_steps() -> None:
-    trace = trace_of(
-        annotation("ProfilerStep#1", 0, 100),
-        *launched_kernel("gemm", (3, 4), (20, 30), correlation=1),
-    )
+    trace = trace_of(annotation("ProfilerStep#1", 0, 100), *launched_kernel("gemm", (3, 4), (20, 30), correlation=1))
     for name in ("inference_steps", "inference_phases"):
         assert isinstance(augment.augment(trace, only=[name]).outcomes[name], Skipped)

@@ -29,9 +29,7 @@ def on_h100(*events: Event) -> Trace:
 
 
 def launched(number: int, at: int, ts: int, end: int, name: str = "nvjet_hsh_128x256", stream: int = 7) -> list[Event]:
-    return [
-        *launched_kernel(name, (at, at + 1), (ts, end), correlation=number, stream=stream),
-    ]
+    return [*launched_kernel(name, (at, at + 1), (ts, end), correlation=number, stream=stream)]
 
 
 def mm(m: int, k: int, n: int, types: str = "c10::BFloat16") -> dict[str, object]:

@@ -131,9 +131,7 @@ def us(*events: Event) -> Trace:
 
 
 def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
-    return [
-        *launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation),
-    ]
+    return [*launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation)]
 
 
 def waits_in(trace: Trace) -> dict[str, tuple[str, str]]:

@@ -282,10 +282,7 @@ def test_it_is_one_part_and_told_with_its_share() -> None:
     (part,) = (row for row in rows if row.test_names == [BEFORE])
     assert (part.operator, part.control_ns, part.test_ns, part.change) == ("", 450, 270, "decreased")
     output = [diagnostic for diagnostic in diff_result.diagnostics if diagnostic.code == "before_recording"]
-    assert [(each.count, "62 %" in each.message or "50 %" in each.message) for each in output] == [
-        (5, True),
-        (3, True),
-    ]
+    assert [(each.count, "62 %" in each.message or "50 %" in each.message) for each in output] == [(5, True), (3, True)]
 
 
 def test_of_steps_it_is_no_part() -> None:

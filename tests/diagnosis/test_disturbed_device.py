@@ -102,10 +102,7 @@ def test_without_shapes_it_is_merely_possible() -> None:
 
 # Real recordings, in which time stands still for everything but a kernel, at times.
 
-RECORDED = (
-    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
-    "rtx3060_luatil/trace_04.json.gz",
-)
+RECORDED = ("hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz", "rtx3060_luatil/trace_04.json.gz")
 
 
 def kernels_of(document: Document) -> Iterator[tuple[tuple[str, int], int, Any]]:

@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from augment import augment, read
 from augment.core.findings import Skipped
+from augment.core.text import devices_text
 from augment.core.trace import Category, Trace
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import vendor
 from augment.results.report.of_trace import over_time
+from augment.results.sidecars import with_device_names
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 from said import advice_of, title_of
@@ -180,3 +182,12 @@ def test_devices_are_called_as_their_vendor_does(perfetto: PerfettoEngine, tmp_p
     for word, source in (("NPU", sidecar["source"]), ("GPU", {**sidecar["source"], "accelerator": None})):
         (curve, *_) = over_time({**sidecar, "source": source}).charts
         assert {point["kind"] for point in curve.spec["data"]["values"]} == {f"rank 0 {word} 0"}
+    tables = {"steps": {"rows": [{"device": 800}, {"device": None}]}}
+    assert [
+        row["device"] for row in with_device_names({**sidecar, "analyses": tables})["analyses"]["steps"]["rows"]
+    ] == ["NPU", None]
+    several = [{"name": "A", "works": place == 1} for place in range(8)] + [
+        {"name": "B", "works": True},
+        {"name": "C", "works": False},
+    ]
+    assert devices_text(several) == "1 of 8 × A, B, none of 1 × C"

@@ -31,9 +31,7 @@ def counted(trace: Trace) -> list[tuple[str, int | None, int | None]]:
 
 def launched(number: int, at: int) -> list[Event]:
     """A call at a moment, and its kernel much later."""
-    return [
-        *launched_kernel(f"k{number}", (at, at + 1), (1000 + 10 * number, 1005 + 10 * number), correlation=number),
-    ]
+    return [*launched_kernel(f"k{number}", (at, at + 1), (1000 + 10 * number, 1005 + 10 * number), correlation=number)]
 
 
 def test_of_nested_products_the_innermost_counts() -> None:

@@ -201,9 +201,7 @@ def test_other_launches_count_from_the_start_of_their_call(others: list[Event]) 
 
 
 def test_work_that_waited_for_another_stream_did_not_wait_for_its_call() -> None:
-    other = [
-        *launched_kernel("c", (6 * US, 9 * US), (12 * US, 200 * US), stream=9, correlation=3),
-    ]
+    other = [*launched_kernel("c", (6 * US, 9 * US), (12 * US, 200 * US), stream=9, correlation=3)]
     assert without_calls(trace_of(*FIRST, *other, launch(10, 260), second(203))) <= 70
 
 
@@ -253,9 +251,7 @@ def causes(*events: Event) -> dict[str, str]:
 
 
 def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
-    return [
-        *launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation),
-    ]
+    return [*launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation)]
 
 
 def test_a_late_start_follows_the_work_that_ended_just_before() -> None:

@@ -53,11 +53,7 @@ def test_every_nanosecond_has_the_state_that_it_should_have(pieces: list[tuple[s
         wanted = next(
             (
                 name
-                for kind, name in (
-                    ("gemm", "compute"),
-                    ("ncclDevKernel", "communication"),
-                    ("Memcpy HtoD", "copy"),
-                )
+                for kind, name in (("gemm", "compute"), ("ncclDevKernel", "communication"), ("Memcpy HtoD", "copy"))
                 if moment in runs.get(kind, ())
             ),
             "idle",

@@ -11,16 +11,7 @@ from augment.arrays.types import NO_VALUE
 from augment.core.annotations import SliceTrack, Texts
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import ArgsEncoder, Events, text_args
-from augment.writers.templates import (
-    Column,
-    Number,
-    Piece,
-    Template,
-    TemplateArgs,
-    TemplateChoice,
-    json_text,
-    rows_of,
-)
+from augment.writers.templates import Column, Number, Piece, Template, TemplateArgs, TemplateChoice, json_text, rows_of
 
 
 def rendered(template: Template) -> bytes:

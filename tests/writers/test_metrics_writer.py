@@ -59,7 +59,7 @@ def test_source() -> None:
         "ranks": [3],
         "rank_from": "file name",
         "partial": None,
-        "devices": [{"rank": 3, "device": 0, "name": "H100"}, {"rank": 3, "device": 1, "name": "H100"}],
+        "devices": [{"rank": 3, "device": place, "name": "H100", "works": False} for place in (0, 1)],
         "accelerator": "GPU",
         "start_ns": 14000,
         "duration_ns": 3000,

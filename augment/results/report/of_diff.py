@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.compare.diff_verdict import parts
-from augment.core.text import percent, ranges_text, rough_time, size
+from augment.core.text import devices_text, percent, ranges_text, rough_time, size
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table
 
@@ -21,7 +21,7 @@ def document(sidecar: Sidecar) -> Document:
     called = {"control": sidecar["control"]["name"], "test": sidecar["source"]["name"], **sidecar.get("runs", {})}
     facts = []
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
-        devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
+        devices = devices_text(source["devices"])
         file = f"{source['name']}{devices and f' ({devices})'}, SHA-256 {source['sha256']}"
         facts.append((side, file if called[side] == source["name"] else f"{called[side]}: {file}"))
     pairs = sidecar.get("compared", ())

@@ -10,7 +10,7 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from augment.core.text import counted, device_label, percent, short, size, time
+from augment.core.text import counted, device_label, devices_text, percent, short, size, time
 from augment.facts.memory.held import BEFORE
 from augment.results.report import charts
 from augment.results.report.sections import (
@@ -25,14 +25,14 @@ from augment.results.report.sections import (
     table,
     totals,
 )
-from augment.results.sidecars import in_job, in_steady_steps
+from augment.results.sidecars import in_job, in_steady_steps, with_device_names
 
 Sidecar = Mapping[str, Any]
 
 
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
-    sidecar = in_job(dict(sidecar))
+    sidecar = with_device_names(in_job(dict(sidecar)))
     source = sidecar["source"]
     makers = (
         host,
@@ -96,12 +96,8 @@ def host(sidecar: Sidecar) -> Section:
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     """The lines of the header."""
     source = sidecar["source"]
-    names = [row["name"] or "unnamed" for row in source["devices"]]
-    names, counts = list(dict.fromkeys(names)), Counter(names)
-    used = {row["device"] for row in rows_of(sidecar, "temporal_breakdown")}
-    if names:
-        devices = (f"{counts[name]} × {name}" if counts[name] > 1 else name for name in names)
-        yield _accelerator(sidecar), "; ".join(devices) + (f" ({len(used)} with recorded work)" if used else "")
+    if source["devices"]:
+        yield _accelerator(sidecar), devices_text(source["devices"])
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
     if source["events"]:  # a snapshot of the memory has none

@@ -41,16 +41,7 @@ def lanes_and_slices(slices: TrackSlices, points: Points, place_count: int) -> t
     count, rows = len(slices.ts), len(slices.rows)
     lane = np.zeros(count, np.int32)
     next_slice = np.full(len(points.ts), NO_INDEX, np.int64)
-    given = (
-        slices.rows,
-        slices.place,
-        slices.ts,
-        slices.end,
-        slices.mark,
-        points.place,
-        points.ts,
-        points.mark,
-    )
+    given = (slices.rows, slices.place, slices.ts, slices.end, slices.mark, points.place, points.ts, points.mark)
     room = (np.full(place_count, -1, np.int32), *(np.empty(size, np.int32) for size in (rows, rows, count)))
     native("nesting.assign_lanes")(*map(np.ascontiguousarray, given), *room, lane, next_slice)
     return lane, next_slice
