@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.inputs import Input
+from augment.core.output_files import METRICS_SUFFIX
 from augment.core.threads import MOST_THREADS, processors
 from augment.errors import AugmentError, UnknownFormat
 from augment.pipeline.request import Request
-from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.batch.jobs import Job, Member
@@ -195,13 +195,13 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     """Convert ``item``; errors propagate."""
     locations.expect_writable(item.folder)
     from augment.core import Skipped
+    from augment.core.output_files import output_path, replacing
     from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
     from augment.readers.assembly import distributed
     from augment.readers.limits import UNLIMITED
     from augment.writers import write_seamed
-    from augment.writers.files import output_path, replacing
 
     progress.stage("reading")
     memory_bound = memory.bound_for([item], plan.memory)

@@ -15,6 +15,7 @@ from msgspec import Struct
 from augment.arrays import Bools, Int64s
 from augment.batch.inputs import Input
 from augment.core import AugmentedTrace, Trace
+from augment.core.output_files import replacing, stem
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.source.cut_mark import MEMBER, mark, marked
 from augment.facts.source.several_ranks import rank_of_track
@@ -23,7 +24,6 @@ from augment.readers import read
 from augment.readers.limits import UNLIMITED, Limits
 from augment.writers import perfetto
 from augment.writers.compression import GzipWriter
-from augment.writers.files import replacing, stem
 from augment.writers.perfetto.several import parts, write_parts
 
 

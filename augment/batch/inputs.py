@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.batch import locations
+from augment.core.output_files import fitting, is_output, remove_unfinished, stem
 from augment.core.text import ranges_text
 from augment.errors import AugmentError, InputError, expect_regular
 from augment.readers.assembly import distributed
@@ -27,7 +28,6 @@ from augment.readers.containers import CHUNK, OpenText, open_text
 from augment.readers.dialects import rank_in_name
 from augment.readers.members import Ended, Members, TextWindow
 from augment.readers.raw import Broken
-from augment.writers.files import fitting, is_output, remove_unfinished, stem
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()

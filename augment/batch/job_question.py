@@ -35,9 +35,9 @@ from augment.batch.conversion import (
 )
 from augment.batch.inputs import FileIdentity, Input
 from augment.batch.jobs import Job, Member, group, pipelines
+from augment.core.output_files import METRICS_SUFFIX
 from augment.core.text import job_lines
 from augment.errors import AugmentError
-from augment.writers.files import METRICS_SUFFIX
 
 if TYPE_CHECKING:
     from augment.core import AugmentedTrace

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch.inputs import FileIdentity, Input, identify
+from augment.core.output_files import stem
 from augment.facts.names import Rules, place_of_role, role_of
 from augment.readers.dialects import RANK_IN_NAME
-from augment.writers.files import stem
 
 WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window within this time
 

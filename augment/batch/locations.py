@@ -162,7 +162,7 @@ def write(name: str, content: bytes) -> None:
     import tempfile
 
     if not protocol(name):
-        from augment.writers.files import replacing
+        from augment.core.output_files import replacing
 
         with replacing(Path(name)) as target:
             target.write(content)

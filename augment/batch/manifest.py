@@ -22,11 +22,11 @@ from augment.batch import job_question, locations
 from augment.batch.conversion import File, Result, RunPlan
 from augment.batch.inputs import Input
 from augment.batch.job_question import Earlier
+from augment.core.output_files import MANIFEST, METRICS_SUFFIX, is_manifest
 from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
 from augment.version import __version__
 from augment.writers import DEFAULT
-from augment.writers.files import MANIFEST, METRICS_SUFFIX, is_manifest
 
 _FORM = 5  #: version of summaries and seams; inputs recorded with another are converted again
 UPLOAD_S = 5.0  #: a remote file cannot be appended to: at most this often it is uploaded anew

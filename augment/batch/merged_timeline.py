@@ -329,9 +329,9 @@ class _Timeline:
 
     def write(self, path: Path, report: Report, executor: Executor) -> tuple[Diagnostic, ...]:
         """Write the chosen ranks; diagnostics of what was changed or left out."""
+        from augment.core.output_files import replacing
         from augment.job.rank_answers import cures
         from augment.job.timeline import with_cures
-        from augment.writers.files import replacing
         from augment.writers.perfetto.several import SUFFIX, Archive, Several, TraceGroup
 
         counts: Counter[tuple[str, str]] = Counter()

@@ -23,10 +23,10 @@ from augment.batch.job_question import COMPARISON, Concluded, drawn_at_first, jo
 from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
 from augment.core.attachment_kinds import RANK
+from augment.core.output_files import METRICS_SUFFIX
 from augment.core.text import job_lines
 from augment.errors import AugmentError, InputError
 from augment.readers.attachments import Evidence
-from augment.writers.files import METRICS_SUFFIX
 from augment.writers.seams import add_tracks, seams_of_files
 
 if TYPE_CHECKING:

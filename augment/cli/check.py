@@ -163,7 +163,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _write(path: str, text: str) -> None:
-    from augment.writers.files import replacing
+    from augment.core.output_files import replacing
 
     with replacing(Path(path)) as file:
         file.write(text.encode())

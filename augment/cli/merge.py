@@ -121,7 +121,7 @@ def merge_there(
     from augment.batch.jobs import folder_title
     from augment.batch.remote import progress_of
     from augment.cli.terminal import bar, emit, say
-    from augment.writers.files import SERVER_JOB
+    from augment.core.output_files import SERVER_JOB
 
     if memory is not None or not out.endswith(".pftrace"):
         raise UsageError("--memory, a .tar: not supported where a server writes one timeline")

@@ -91,7 +91,7 @@ def command(
 
 def _write(text: str, path: Path) -> None:
     from augment.cli.terminal import emit
-    from augment.writers.files import replacing
+    from augment.core.output_files import replacing
 
     with replacing(path) as file:
         file.write(text.encode())
@@ -105,11 +105,11 @@ def _document(
 
     from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.show import analysed, analysed_folder, in_folder
+    from augment.core.output_files import DIFF_METRICS_SUFFIX
     from augment.history.store import is_store
     from augment.pipeline.request import Request
     from augment.results.report.page import document_of, document_of_metrics, trend_of
     from augment.results.sidecars import read_sidecar
-    from augment.writers.files import DIFF_METRICS_SUFFIX
 
     if test:
         if client:  # a server compares

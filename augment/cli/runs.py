@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from augment.core.output_files import SERVER_JOB
 from augment.errors import InputError, UnknownFormat
-from augment.writers.files import SERVER_JOB
 
 if TYPE_CHECKING:
     from augment.cli.terminal import Bar
@@ -41,7 +41,7 @@ def traces_of(path: str, shown: Bar) -> Iterator[Trace]:
 
 def label_of(path: str) -> str:
     """The name of a run: its file's STEM, or its folder's name."""
-    from augment.writers.files import stem
+    from augment.core.output_files import stem
 
     real = os.path.abspath(path)
     return os.path.basename(real) if os.path.isdir(real) else stem(real)
@@ -88,9 +88,9 @@ def metrics_of(folder: str) -> list[str]:
     trace there has none and no job's tell of all: then its traces are to be analysed. Both are said."""
     from augment.batch.inputs import choose_inputs, has_events
     from augment.cli.terminal import complain
+    from augment.core.output_files import METRICS_SUFFIX, is_of_job, output_path
     from augment.core.text import counted
     from augment.results.report.health import metrics_among
-    from augment.writers.files import METRICS_SUFFIX, is_of_job, output_path
 
     below = [str(path.relative_to(folder)) for path in Path(folder).rglob(f"*{METRICS_SUFFIX}")]
     metrics = metrics_among(name for name in below if not os.path.basename(name).startswith("."))
@@ -131,9 +131,9 @@ def recorded_at(path: str) -> list[str]:
 
 
 def _metrics_at(path: str) -> list[str]:
+    from augment.core.output_files import is_of_job
     from augment.results.recordings import of_ranks
     from augment.results.sidecars import is_sidecar
-    from augment.writers.files import is_of_job
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")

@@ -137,7 +137,7 @@ def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str
 
 def _standing_for_all(metrics: Sequence[str]) -> tuple[str, str]:
     """The metrics of all roles, else of a job, else of a trace; and what there is several of, if there is."""
-    from augment.writers.files import JOB_METRICS, is_of_job
+    from augment.core.output_files import JOB_METRICS, is_of_job
 
     if roles := [name for name in metrics if os.path.basename(name) == f"roles.{JOB_METRICS}"]:
         return roles[0], ""
@@ -158,9 +158,9 @@ def analysed_folder(folder: str) -> dict[str, Any]:
     from pathlib import Path
 
     from augment.cli.runs import files_of
+    from augment.core.output_files import METRICS_SUFFIX
     from augment.errors import InputError
     from augment.results.sidecars import read_sidecar
-    from augment.writers.files import METRICS_SUFFIX
 
     files_of(folder)
     with tempfile.TemporaryDirectory() as scratch:

@@ -27,10 +27,10 @@ from augment.client.session import (
 from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name, sent_path
 from augment.compare.gate import GateLimits, Limit, Line, line_of
 from augment.core.attachment_kinds import TABLES
+from augment.core.output_files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SUMMARY_SUFFIX, stem
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2, service_pb2
-from augment.writers.files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 
 _Job = resources_pb2.Job

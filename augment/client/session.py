@@ -15,11 +15,11 @@ import grpc
 from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to, job_failure
 from augment.client.transfers import Moved, Upload, all_of, sent_name
 from augment.core.attachment_kinds import RANK, TABLES
+from augment.core.output_files import SERVER_JOB
 from augment.errors import InputError, ServiceError, UsageError
 from augment.pipeline.request import Request
 from augment.readers.attachments import files_at
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
-from augment.writers.files import SERVER_JOB
 
 if TYPE_CHECKING:
     from typing_extensions import Self

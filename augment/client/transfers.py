@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, TypeVar
 import grpc
 
 from augment.client.connection import CALL_S, Connection, Deadline, Patience, failure_of
+from augment.core.output_files import OF_TRACE, replacing, stem
 from augment.errors import InputError, OutputError, ServiceError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
-from augment.writers.files import OF_TRACE, replacing, stem
 
 CHUNK = 1 << 20
 _MOST_CONTENT = 256 << 20  #: bytes of an artifact that is read into memory

@@ -21,10 +21,10 @@ from augment.compare.diff_timeline import VERDICT, drawn
 from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace
 from augment.core.bounds import bounded
 from augment.core.jsontext import storable
+from augment.core.output_files import output_path, replacing, stem
 from augment.errors import OutputError
 from augment.facts.source.several_ranks import on_clock
 from augment.writers import DEFAULT, writer_named
-from augment.writers.files import output_path, replacing, stem
 from augment.writers.metrics import (
     SCHEMA_VERSION,
     Schema,

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.core.old_names import FIGURES as OLD
+from augment.core.output_files import replacing
 from augment.errors import InputError, OutputError, UsageError
-from augment.writers.files import replacing
 from augment.writers.table_files import pyarrow
 
 _SUFFIX = ".run.parquet"

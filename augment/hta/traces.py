@@ -20,6 +20,7 @@ from augment.arrays import NO_INDEX
 from augment.compare.calls import short_name
 from augment.core import Skipped
 from augment.core import Trace as Events
+from augment.core.output_files import is_output
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.host.execution_links import Node, attribute, execution_links
 from augment.facts.steps.window import chosen, only, rows_in_whole
@@ -29,7 +30,6 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.attachments.recorded_files import read_nodes, with_nodes
 from augment.readers.containers import read_document
-from augment.writers.files import is_output
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Intervals, sums
 from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
+from augment.core.output_files import TOLD
 from augment.core.text import Words, counted, period, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
@@ -47,7 +48,6 @@ from augment.job.answer import Answer, Portion, answer_of
 from augment.job.path.step_parts import exposed_parts
 from augment.job.ranks.summary import RankSummary, rank_names, summary_of
 from augment.job.verdict.verdict_text import MOST_PEERS
-from augment.writers.files import TOLD
 from augment.writers.metrics import ReportedTrack
 from augment.writers.seams import Addable
 

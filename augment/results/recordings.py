@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from augment.writers.files import DIFF_METRICS_SUFFIX, is_of_job
+from augment.core.output_files import DIFF_METRICS_SUFFIX, is_of_job
 
 if TYPE_CHECKING:
     from augment.compare.compared_steps import Regions

@@ -14,11 +14,11 @@ from msgspec import Struct
 from augment.analyses import ANALYSES
 from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core.old_names import current
+from augment.core.output_files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 from augment.core.tabular import Table, concatenated
 from augment.core.text import device_label
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.job.sidecar import ROWS as OF_JOB
-from augment.writers.files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 from augment.writers.metrics import found_in_job
 
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)

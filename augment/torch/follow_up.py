@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from augment.core.output_files import replacing
 from augment.writers.compression import GzipWriter
-from augment.writers.files import replacing
 
 PRIORITY = 19  #: the lowest, whatever the training's
 

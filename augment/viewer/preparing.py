@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from augment import facts
 from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace
+from augment.core.output_files import METRICS_SUFFIX, is_output, output_path
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.facts.source.cut_mark import mark, marked
 from augment.facts.steps import window
@@ -22,7 +23,6 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
 from augment.writers import WRITERS, write_all, writer_named
-from augment.writers.files import METRICS_SUFFIX, is_output, output_path
 from augment.writers.perfetto.several import first_view, is_of_several
 
 #: bytes of Kineto text that, with augment's additions, fit into the 4 GB of Perfetto's 32-bit engine (measured: v52)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from augment.core import AugmentedTrace, Diagnostic
+from augment.core.output_files import output_path
 from augment.errors import UsageError, expect_known, unabridged
 from augment.writers import bundle, chrome, metrics, perfetto
-from augment.writers.files import output_path
 from augment.writers.seams import Described, Written
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from augment.core import AugmentedTrace, Diagnostic, Flows
+from augment.core.output_files import copy_bytes, replacing
 from augment.errors import InputError, OutputError
 from augment.writers import perfetto
 from augment.writers.compression import END, NOTHING, Checked, DeflateWriter, fastest
-from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto.added import Room
 from augment.writers.seams import Addable, Seam, Written, at_seam, homes_of
 

@@ -16,10 +16,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment.core import Annotation, AugmentedTrace, Diagnostic, Source
+from augment.core.output_files import copy_bytes, replacing
 from augment.errors import InputError, OutputError
 from augment.writers.chrome_events import ChromeEvents, Layout, PidRoom, layout_of
 from augment.writers.compression import NOTHING, TRAILER, Checked, GzipWriter, find_splice, resumed
-from augment.writers.files import copy_bytes, replacing
 from augment.writers.seams import Addable, Seam, Written, at_seam, homes_of
 from augment.writers.templates import Rendered
 

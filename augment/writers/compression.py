@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from augment.writers.files import copy_bytes
+from augment.core.output_files import copy_bytes
 
 POLYNOMIAL = 0xEDB88320  #: of CRC-32, bits reversed
 PERIOD = (1 << 32) - 1  #: the polynomial is primitive: after so many zero bytes (or bits) every checksum repeats

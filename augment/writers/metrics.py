@@ -23,12 +23,12 @@ from msgspec import Struct
 
 from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window
 from augment.core.findings import columns_of
+from augment.core.output_files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
 from augment.core.text import words_of
 from augment.diagnosis.wording import vendor
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import step_numbers
 from augment.version import __version__
-from augment.writers.files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
 from augment.writers.seams import Addable, Seam
 
 NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written

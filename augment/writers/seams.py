@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple, Union, cast
 import msgspec
 
 from augment.core import Annotation, CounterTrack, Diagnostic, Flows, InstantTrack, SliceTrack
+from augment.core.output_files import replacing
 from augment.errors import InputError
-from augment.writers.files import replacing
 
 Addable = SliceTrack | CounterTrack | Flows
 Described = Mapping[str, Any]  #: a seam as plain data that fits JSON

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from augment.core.output_files import replacing
 from augment.core.tabular import Table
 from augment.errors import UsageError
-from augment.writers.files import replacing
 
 
 def write_parquet(table: Table, path: str | os.PathLike[str]) -> None:

@@ -23,6 +23,7 @@ from augment.core import old_names
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.core.attachments import RequestSpans, Tables
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
+from augment.core.output_files import stem
 from augment.core.records import (
     Communicator,
     Compilation,
@@ -46,7 +47,6 @@ from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.readers.attachments import with_execution_trace, with_memory_snapshot, with_memory_timeline
 from augment.writers import WRITERS, metrics
-from augment.writers.files import stem
 from execution_traces import execution_trace_of, write_execution_trace
 from memory_snapshots import training, write_snapshot
 from memory_timelines import memory_timeline_of, write_memory_timeline
@@ -410,7 +410,7 @@ def test_a_reader_is_documented_and_knows_what_is_not_its_own(reader: Any) -> No
 @reader_of
 def test_outputs_are_named_without_the_suffix_of_the_format(reader: Any) -> None:
     for suffix in reader.SUFFIXES:
-        assert stem(f"rank0{suffix}.gz") == "rank0", f"add {suffix} to _INPUT_SUFFIXES in augment/writers/files.py"
+        assert stem(f"rank0{suffix}.gz") == "rank0", f"add {suffix} to _INPUT_SUFFIXES in augment/core/output_files.py"
 
 
 def test_a_trace_has_one_reader() -> None:

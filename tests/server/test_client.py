@@ -21,10 +21,10 @@ from augment.client import Augmented, Client
 from augment.client import client as client_module
 from augment.client.connection import Connection, Deadline
 from augment.client.transfers import Download, JobNames, Upload, all_of, sent_name
+from augment.core.output_files import OF_TRACE
 from augment.errors import InputError, MalformedTrace, OutputError, ServiceError, UnknownFormat, UsageError
 from augment.v1 import resources_pb2, service_pb2
 from augment.v1 import service_pb2 as calls
-from augment.writers.files import OF_TRACE
 from augment_server.base.limits import Limits
 from augment_server.storage.uploads import Uploads
 from simulator import JobOptions, simulate

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from augment.core.output_files import is_output, output_path, replacing, stem
 from augment.errors import OutputError
 from augment.writers import write_all
-from augment.writers.files import is_output, output_path, replacing, stem
 from augment.writers.perfetto.several import MANIFEST, Archive
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import NAMES, OP, trace_of_events

@@ -14,12 +14,12 @@ import pytest
 from augment.arrays.types import Int64s
 from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.findings import AugmentedTrace
+from augment.core.output_files import replacing
 from augment.core.trace import COMPLETE
 from augment.readers import read
 from augment.writers import bundle
 from augment.writers import perfetto as writer
 from augment.writers.chrome_events import _EXACT, _seen, fitting_durations, seen_ns
-from augment.writers.files import replacing
 from augment.writers.perfetto.several import Links, Several, TraceGroup, is_of_several
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import (

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from augment.core.output_files import METRICS_SUFFIX, is_of_job
 from augment.core.text import percent, period, printable, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
-from augment.writers.files import METRICS_SUFFIX, is_of_job
 
 if TYPE_CHECKING:
     from augment.core import Trace
@@ -131,11 +131,11 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     from augment.batch.inputs import Input
     from augment.batch.jobs import group
     from augment.core.jsontext import storable
+    from augment.core.output_files import TOLD
     from augment.job.answer import answer
     from augment.job.rank_answers import cures, rank_answer
     from augment.job.roles import together
     from augment.results.sidecars import in_job
-    from augment.writers.files import TOLD
 
     by_path: dict[str, Report] = {}  # by the path in its folder, with the name that it was given
     for report in reports:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from augment.core.output_files import replacing
 from augment.core.text import counted, percent, period
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
@@ -35,7 +36,6 @@ from augment.results.report.sections import (
     unfound,
 )
 from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
-from augment.writers.files import replacing
 
 _SEVERITIES = ("high", "warning", "info")
 _DEVICES = ("GPU", "NPU", "MTIA device")

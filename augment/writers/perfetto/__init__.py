@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX
 from augment.core import Annotation, AugmentedTrace, Diagnostic, Ends, Flows, SliceTrack, Trace
+from augment.core.output_files import copy_bytes, replacing
 from augment.writers.compression import fastest
-from augment.writers.files import copy_bytes, replacing
 from augment.writers.perfetto import flames, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
 from augment.writers.perfetto.packets import (

@@ -41,8 +41,8 @@ from msgspec.structs import replace
 
 from augment.arrays import Intervals, clip, union
 from augment.core import GPU_WORK, AugmentedTrace, Category, Diagnostic, Identity, Trace
+from augment.core.output_files import copy_bytes
 from augment.version import __version__
-from augment.writers.files import copy_bytes
 from augment.writers.perfetto import EventsFile, Packed, add, wire, write_part
 from augment.writers.perfetto.added import Room
 from augment.writers.perfetto.packets import Events, InternedTexts, Links, Part, blobs_of, slices

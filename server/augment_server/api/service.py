@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, ParamSpec, TypeVar
 from google.api.httpbody_pb2 import HttpBody
 from google.protobuf.message import Message
 
+from augment.core.output_files import METRICS_SUFFIX
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
-from augment.writers.files import METRICS_SUFFIX
 from augment_server.api.receiving import Receiving
 from augment_server.base.errors import (
     Refusal,
@@ -40,7 +40,6 @@ from augment_server.jobs import catalog
 from augment_server.jobs.creating import MOST_TOGETHER, Creating
 from augment_server.jobs.job_metadata import CHANGEABLE, changed_card
 from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
-from augment_server.jobs.metrics_query import query
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.pages import Asked, Tokens
@@ -406,6 +405,8 @@ class Service(AugmentServiceServicer):
     @answering
     async def QueryMetrics(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of the rows of an analysis."""
+        from augment_server.jobs.metrics_query import query  # numpy, too
+
         job, sidecar = await self._look(self._metrics, self._caller(context, request), request)
 
         def answer() -> calls.QueryMetricsResponse:

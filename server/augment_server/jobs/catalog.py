@@ -12,10 +12,9 @@ import msgspec
 
 from augment import __version__
 from augment.core.attachment_kinds import KINDS, TABLES
+from augment.core.output_files import TOLD
 from augment.errors import UsageError, expect_known
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import TOLD
-from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
 from augment_server.base.names import safe_file_name, safe_path
@@ -230,6 +229,7 @@ def analyses() -> list[v1.Analysis]:
 def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
     """The version, formats, limits, retention and prefixes of this server."""
     from augment.pipeline.request import everything
+    from augment.writers.metrics import SCHEMA_VERSION
 
     names = {kind: [entry["name"] for entry in of] for kind, of in everything().items()}
     info = v1.ServerInfo(

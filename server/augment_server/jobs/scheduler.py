@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import math
+import pkgutil
 import time
 import traceback
 from collections import Counter
@@ -595,9 +597,10 @@ _OF_DIFF = ("reading the control", "reading the test")
 
 def known_stages() -> frozenset[str]:
     """The stages that workers tell of; one that is run by a stranger may tell of others."""
-    from augment.analyses import ANALYSES
-
-    return frozenset((*_STAGES, *_OF_DIFF, *(analysis.NAME for analysis in ANALYSES)))
+    package = importlib.util.find_spec("augment.analyses")  # not loaded: an analysis has the name of its module
+    assert package
+    analyses = (module.name for module in pkgutil.iter_modules(package.submodule_search_locations))
+    return frozenset((*_STAGES, *_OF_DIFF, *analyses))
 
 
 class JobProgress:

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import structs
 
 from augment.core.attachment_kinds import TABLES
+from augment.core.output_files import OF_DIFF, OF_TRACE, stem
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import OF_DIFF, OF_TRACE, stem
 from augment_server.base.limits import Limits
 from augment_server.base.names import MOST_FOLDERS
 from augment_server.base.people import prefix_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from augment.core.output_files import JOB_METRICS, METRICS_SUFFIX, OF_JOBS, stem
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import JOB_METRICS, METRICS_SUFFIX, OF_JOBS, stem
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.names import id_of, safe_file_name, safe_path
 from augment_server.base.people import Caller, prefix_of

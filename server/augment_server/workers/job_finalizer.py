@@ -14,10 +14,10 @@ from augment.batch.conversion import BROWSER_TEXT_BYTES, File, Question, Result,
 from augment.batch.inputs import Input, identify, of_ranks
 from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
 from augment.batch.merged_timeline import merge, merge_all, only_job
+from augment.core.output_files import SUMMARY_SUFFIX
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.writers import perfetto, seams
-from augment.writers.files import SUMMARY_SUFFIX
 from augment_server.workers.orders import ranges_of, request_in
 
 Order = dict[str, Any]

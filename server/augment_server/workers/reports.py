@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from augment.core import Trace
+from augment.core.output_files import JOB_METRICS, METRICS_SUFFIX
 from augment.errors import InputError
 from augment.readers.limits import Limits
 from augment.results.report import health
 from augment.results.report.page import document_of, markdown, page
 from augment.results.report.sections import Document
 from augment.results.sidecars import Sidecar, readable
-from augment.writers.files import JOB_METRICS, METRICS_SUFFIX
 from augment_server.workers.orders import with_beside
 
 Order = dict[str, Any]

@@ -27,11 +27,11 @@ from augment.batch import memory_limit, spilling
 from augment.batch.conversion import Progress, Result, RunPlan, convert_or_raise
 from augment.batch.inputs import Input, of_ranks
 from augment.batch.job_question import COMPARISON
+from augment.core.output_files import METRICS_SUFFIX
 from augment.core.threads import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat, UsageError
 from augment.readers.limits import Limits
 from augment.writers import seams
-from augment.writers.files import METRICS_SUFFIX
 from augment_server.base.confinement import confine, renounce, seclude
 from augment_server.storage.roots import folder_inside, open_below, open_inside, steps_of
 from augment_server.workers.orders import folders_of, place_of, ranges_of, request_in, with_beside
@@ -183,7 +183,7 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     """Compare the traces of the control with those of the test, which come first."""
     from augment.compare import diff
     from augment.compare.outputs import Drawing, write_all
-    from augment.writers.files import stem
+    from augment.core.output_files import stem
 
     sides = [[path for path, its in zip(sources, order["sides"], strict=True) if its == side] for side in _SIDES]
     limits, asked = Limits(**order["limits"]), order["compare"]
@@ -262,8 +262,8 @@ def _judged(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[st
 def _cut(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Cut each trace of these ranks; a file with several ranks into one of each; or choose ranks of a timeline."""
     from augment.batch.cutting import CutChoice, cut_timeline, cut_trace, part
+    from augment.core.output_files import stem
     from augment.readers import read
-    from augment.writers.files import stem
     from augment.writers.perfetto.several import is_of_several
 
     choice, limits, outs = msgspec.convert(order["choice"], CutChoice), Limits(**order["limits"]), []

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from augment.core.output_files import SUMMARY_SUFFIX, is_of_job
 from augment.core.text import counted, size
 from augment.v1 import resources_pb2 as v1
-from augment.writers.files import SUMMARY_SUFFIX, is_of_job
 
 #: a small analysis with whose rows the verdict comes, by the kind of a job
 VERDICT_WITH = {"augment": "diagnosis", "job": "stragglers", "diff": "diff_waterfall"}
