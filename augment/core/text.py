@@ -145,7 +145,7 @@ def devices_text(devices: Sequence[dict[str, Any]]) -> str:
     """``1 of 8 × NVIDIA A100``: the devices that a trace describes, and on how many of them it has work."""
     listed = []
     for name in dict.fromkeys(each["name"] for each in devices):
-        alike = [each.get("works", True) for each in devices if each["name"] == name]
+        alike = [each.get("works") is not False for each in devices if each["name"] == name]
         count = f"{len(alike)} × " if len(alike) > 1 or not any(alike) else ""
         of = "" if all(alike) else f"{sum(alike) or 'none'} of "
         listed.append(f"{of}{count}{name or 'unnamed'}")

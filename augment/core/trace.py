@@ -287,8 +287,9 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     def summary(self) -> str:
         """One line: the file's name, the number of events, their extent, the rank, the devices."""
         extent = int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
-        working = {track.device for track in self.tracks}
-        devices = [{"name": name, "works": device in working} for device, name in self.source.devices]
+        working = {track.device for track in self.tracks} - {None}
+        known = working <= {device for device, _ in self.source.devices}  # ROCm may number them otherwise
+        devices = [{"name": name, "works": device in working or not known} for device, name in self.source.devices]
         parts = [counted(len(self.events), "event"), f"{extent / 1e6:,.3f} ms"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
         parts += [devices_text(devices)] if devices else []

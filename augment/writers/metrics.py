@@ -221,6 +221,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
     source, events = trace.source, trace.events
     start_ns = int(events.ts[0]) if len(events) else None
     working = {each.device for each in gpu_work(trace).devices}
+    known = working <= {device for device, _ in source.devices}  # ROCm may number them otherwise
     return {
         "name": source.label,
         "sha256": source.sha256,
@@ -230,7 +231,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
         "rank_from": source.rank_from,
         "partial": trace.partial,
         "devices": [
-            {"rank": trace.rank, "device": device, "name": name, "works": device in working}
+            {"rank": trace.rank, "device": device, "name": name, "works": device in working if known else None}
             for device, name in source.devices
         ],
         "accelerator": words_of(vendor(trace)).gpu,
@@ -344,7 +345,7 @@ def source_schema(closed: bool) -> Schema:
     window = record_schema({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
     window |= {"type": ["object", "null"], "description": "the steps that alone were analysed; null if all were"}
     device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}
-    device["works"] = {"type": "boolean", "description": "whether work on it was recorded"}
+    device["works"] = {"type": ["boolean", "null"], "description": "whether work on it was recorded"}
     return record_schema(
         {
             "name": _type(str),
