@@ -60,8 +60,7 @@ class Row(Struct, frozen=True):
     max_ns: Annotated[int, column("Greatest duration.", "ns")]
     std_ns: Annotated[float, column("Sample standard deviation of the durations; 0 where it ran once.", "ns")]
     occupancy_ratio: Annotated[
-        float | None,
-        column("Mean share of the warps on an SM, as in kernel_occupancy.", "ratio"),
+        float | None, column("Mean share of the warps on an SM, as in kernel_occupancy.", "ratio")
     ]
     filled_sm_ratio: Annotated[
         float | None, column("Mean share of the SMs that get a block, weighted by durations.", "ratio")

@@ -104,8 +104,4 @@ def analyze(trace: Trace) -> Findings:
 _Sums = dict[tuple[int, int], int]
 
 
-_SORTS = (
-    (MatrixUse.USED,),
-    (MatrixUse.NOT_USED, MatrixUse.ELIGIBLE, MatrixUse.NOT_ELIGIBLE),
-    (MatrixUse.ELIGIBLE,),
-)
+_SORTS = ((MatrixUse.USED,), (MatrixUse.NOT_USED, MatrixUse.ELIGIBLE, MatrixUse.NOT_ELIGIBLE), (MatrixUse.ELIGIBLE,))

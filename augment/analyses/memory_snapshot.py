@@ -93,8 +93,7 @@ class Row(Struct, frozen=True):
         str | None, column("How sure a category, or that it is never freed, is: high, medium or low.")
     ]
     theory_bytes: Annotated[
-        int | None,
-        column("Bytes that gradients, parameters and Adam's states in one precision need.", "bytes"),
+        int | None, column("Bytes that gradients, parameters and Adam's states in one precision need.", "bytes")
     ]
     at_ns: Annotated[
         int | None, column("The moment, after the first event of the trace, or action of the snapshot.", "ns")

@@ -36,9 +36,7 @@ from augment.writers.metrics import (
     verdict_schema,
     write_sidecar,
 )
-from augment.writers.metrics import (
-    SUFFIX as METRICS_SUFFIX,
-)
+from augment.writers.metrics import SUFFIX as METRICS_SUFFIX
 from augment.writers.perfetto.packets import Links
 from augment.writers.perfetto.several import FirstView, Several, TraceGroup
 

@@ -44,14 +44,7 @@ from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
 from augment.facts import critical, gpu, host
-from augment.facts.names import (
-    CALLS_FOR_MEMORY,
-    LONG_CALL_NS,
-    OTHER_CALLS,
-    matching,
-    starting,
-    strings_where,
-)
+from augment.facts.names import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting, strings_where
 from augment.facts.waits.dependencies import DependencyKind
 
 RETURN_NS = 100_000  #: so soon after the work that it waits for a call returns
@@ -371,11 +364,7 @@ def _mostly(times: Intervals, start: Int64s, end: Int64s) -> Bools:
 def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
     """The times in which neither the main thread nor one that works for it does anything for long, until one of them
     goes on; the rows are what the main thread is in. And the edges of the graph that are so long."""
-    graph, segments, main = (
-        critical.graph(trace),
-        host.host_segments(trace),
-        critical.main_track(trace),
-    )
+    graph, segments, main = (critical.graph(trace), host.host_segments(trace), critical.main_track(trace))
     edges = np.flatnonzero((graph.kind == DependencyKind.HANDOVER) & (graph.weight >= LONG_NS))
     into = graph.lane[graph.target[edges]] == main
     edges = edges[into | (graph.lane[graph.source[edges]] == main)]

@@ -166,11 +166,7 @@ class TraceAnalysis:
         return by_type, kernels
 
     def get_gpu_kernels_with_user_annotations(
-        self,
-        rank: int,
-        expand_names: bool = True,
-        shorten_names: bool = True,
-        shortern_names: bool | None = None,
+        self, rank: int, expand_names: bool = True, shorten_names: bool = True, shortern_names: bool | None = None
     ) -> pd.DataFrame | None:
         """The GPU work of ``rank`` in order of time, each with its innermost ``user_annotation``.
 

@@ -33,10 +33,7 @@ class TimeSeriesTypes(Flag):
     MEMCPY_BANDWIDTH = auto()
 
 
-_ANALYSES = {
-    TimeSeriesTypes.QUEUE_LENGTH: "queue_length",
-    TimeSeriesTypes.MEMCPY_BANDWIDTH: "memory_bandwidth",
-}
+_ANALYSES = {TimeSeriesTypes.QUEUE_LENGTH: "queue_length", TimeSeriesTypes.MEMCPY_BANDWIDTH: "memory_bandwidth"}
 
 
 def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd.DataFrame]:

@@ -47,7 +47,7 @@ from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer_of
 from augment.job.path.step_parts import exposed_parts
 from augment.job.ranks.summary import RankSummary, rank_names, summary_of
-from augment.job.verdict.verdict_text import MOST_PEERS
+from augment.job.verdict.verdict_text import MOST_PEERS, may_be_loading
 from augment.writers.metrics import ReportedTrack
 from augment.writers.seams import Addable
 
@@ -196,7 +196,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
     others = {row["rule"]: row for row in alone.others}
-    if about_job and _may_be_loading(others):  # it makes no rank late, and may be most of what this one loses
+    if about_job and may_be_loading(alone.others):  # it makes no rank late, and may be most of what this one loses
         kept.insert(state + len(of_job), (f"Possible: {others[LONG_CALLS]['title']}.", [LONG_CALLS]))
     findings_first = sorted(kept, key=lambda each: not each[1])
     headline = " ".join(sentence for sentence, _ in findings_first)
@@ -270,7 +270,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         return transfers
     late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
     asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
-    loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if _may_be_loading(of_rank)]
+    loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if may_be_loading(of_rank.values())]
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
         transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")
@@ -355,12 +355,6 @@ def _problems(answer: Answer, member: int) -> Problems:
 
 def _is_grave(row: dict[str, Any]) -> bool:
     return row["severity"] in ("high", "warning") and row["confidence"] != "low"
-
-
-def _may_be_loading(problems: Problems) -> bool:
-    """Whether one is the first use of kernels or libraries, which may cost much or nothing."""
-    row = problems.get(LONG_CALLS)
-    return row is not None and row["confidence"] == "low" and row["severity"] != "info"
 
 
 _JUDGED = ("title", "advice", "severity", "confidence", "saved_ns", "start_ns", "dur_ns")

@@ -264,10 +264,7 @@ class Late:
 
 
 def hosts_track(
-    summaries: Sequence[RankSummary],
-    clocks: Sequence[Clock],
-    doing: tuple[str, Where] | None,
-    window: tuple[int, int],
+    summaries: Sequence[RankSummary], clocks: Sequence[Clock], doing: tuple[str, Where] | None, window: tuple[int, int]
 ) -> CounterTrack:
     """How many devices wait for their own host at each moment of ``window``: for it at all, or ``doing`` this, as
     :meth:`StateTable.waits` has it."""

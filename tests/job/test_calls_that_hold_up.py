@@ -217,3 +217,7 @@ def test_first_launches_of_all_ranks_are_told_beside_the_late_one(tmp_path: Path
     assert not any(said in each for each in cures(before))
     assert cures(after)[-1].startswith(f"Possible, by the own traces of 2 of 2 ranks: {said}")
     assert [sum(said in each for each in rank_answer(after, member).verdict) for member in range(2)] == [1, 1]
+    alike = simulate(replace(JOB, faults=(), ranks=2, steps=2, work=0.05), tmp_path / "alike")
+    documents = [longer(each, chosen(each, is_first=True), 60_000) for each in (load(path) for path, _ in alike)]
+    (row,) = said_of(documents, tmp_path).verdict.rows  # all ranks wait for what may be mere loading: no promise
+    assert (row.cause, row.gain_ns, row.confidence) == ("shared", None, "low")

@@ -152,12 +152,7 @@ def work_of_several_processes(trace: Trace) -> int:
 
 
 def _by_time(
-    order: Places,
-    code: Int32s,
-    streams: Sequence[Stream],
-    devices: Sequence[Device],
-    ts: Int64s,
-    end: Int64s,
+    order: Places, code: Int32s, streams: Sequence[Stream], devices: Sequence[Device], ts: Int64s, end: Int64s
 ) -> WorkIndexes:
     """The places in the order of device, ``ts``, ``end``.
 

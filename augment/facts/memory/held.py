@@ -420,13 +420,7 @@ def _moments(snapshot: MemorySnapshot, played: MemoryReplay, steps: Int64s) -> I
     for place in ooms[-_MOST_OOMS:].tolist():
         row = int(played.rows[place])
         yield _moment(
-            snapshot,
-            played,
-            steps,
-            "oom",
-            place,
-            int(snapshot.action_size[row]),
-            int(snapshot.action_addr[row]),
+            snapshot, played, steps, "oom", place, int(snapshot.action_size[row]), int(snapshot.action_addr[row])
         )
     if len(played.rows):
         yield _moment(snapshot, played, steps, "peak", played.peak)

@@ -155,12 +155,7 @@ def rows(buckets: Sequence[Buckets], matched: Matched, parted: Waits) -> Iterato
 
 
 def _of_group(
-    group: int,
-    instances: Places,
-    matched: Matched,
-    parted: Waits,
-    times: _Times,
-    summaries: Sequence[RankSummary],
+    group: int, instances: Places, matched: Matched, parted: Waits, times: _Times, summaries: Sequence[RankSummary]
 ) -> Buckets | None:
     """The buckets of one group; None without a usual sequence of at least two."""
     order = np.lexsort((matched.ts[matched.first[instances]], matched.step[instances]))

@@ -186,10 +186,7 @@ def places(
     often = np.bincount(steps.member, minlength=count)
     totals = {
         name: sums(steps.member, values, count)
-        for name, values in (
-            ("wall_ns", steps.end - steps.start),
-            *((name, getattr(steps, name)) for name in TIMES),
-        )
+        for name, values in (("wall_ns", steps.end - steps.start), *((name, getattr(steps, name)) for name in TIMES))
     } | {"wait_ns": wait}
     out: list[PlaceRow] = []
     for dimension, of in _placed(dims, summaries):

@@ -17,15 +17,7 @@ from msgspec import Struct, field
 from augment.arrays import combinations, sums
 from augment.core import text
 from augment.facts.collectives.collective_kernels import UNKNOWN, Origin
-from augment.facts.names import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    POINT_TO_POINT,
-    RECV,
-    REDUCE_SCATTER,
-    SEND,
-)
+from augment.facts.names import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, RECV, REDUCE_SCATTER, SEND
 from augment.job.ranks.dimension_names import DP, DP_SHARD, EP, PP, TP
 from augment.job.ranks.dimension_names import UNKNOWN as NO_DIMENSION
 from augment.job.ranks.rank_tables import Phase

@@ -177,7 +177,7 @@ class Judgement:
         late = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
         return {
             **({ALL_LIKE_MEDIAN.format(late): self._all_gain} if several else {}),
-            **{ALIKE_ROWS[row.cause]: row.gain_ns or 0 for row in self._shared_rows + self._uneven_rows},
+            **{ALIKE_ROWS[row.cause]: row.gain_ns for row in self._shared_rows + self._uneven_rows if row.gain_ns},
         }
 
     @cached_property
@@ -427,8 +427,11 @@ class Judgement:
         evidence = verdict_text.shared(reason, waits, self._own_time, len(waits), alone)
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
         ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
-        mean, confidence = int(waits.mean()), "high" if sure else "medium"
-        return [Row(None, "", "", "shared", mean, gain, confidence, evidence, figures, ranks)]
+        known = [each.own_diagnosis for each in self._summaries]
+        loading = [each for each in known if each and verdict_text.may_be_loading((*each.others, *each.rows))]
+        saved = None if reason.where == "call" and 2 * len(loading) > len(known) else gain  # of loading, it is unknown
+        confidence = "low" if saved is None else "high" if sure else "medium"
+        return [Row(None, "", "", "shared", int(waits.mean()), saved, confidence, evidence, figures, ranks)]
 
     def _is_shared(self, member: int) -> bool:
         """Whether a rank is late by no more than what all ranks wait for, and by the same thing."""

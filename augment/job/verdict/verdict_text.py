@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations
 from augment.core import Cause, Reason, Where, column
 from augment.core.text import counted, parallelism, percent, percents, spelled, three_digits
+from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import nodes
@@ -77,7 +78,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.cause == "uneven":
         return f"{row.evidence}. If work were balanced, {after}."
     if row.cause == "shared":
-        return f"{row.evidence}. Without that, {after}."
+        loading = " These may be first launches, which load kernels: later steps may not have them."
+        return f"{row.evidence}.{loading}" if row.gain_ns is None else f"{row.evidence}. Without that, {after}."
     per_step = " per step" if count else f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
     if row.ranks:
@@ -144,6 +146,13 @@ def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int, alone
     if alone:
         return f"In {all_of_them} ranks no operator runs, in each for {each} of its time{reason.place}"
     return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
+
+
+def may_be_loading(problems: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether one of a rank's problems is the first use of kernels or libraries, which may cost much or nothing."""
+    return any(
+        row["rule"] == LONG_CALLS and row["confidence"] == "low" and row["severity"] != "info" for row in problems
+    )
 
 
 def late_without_gain(

@@ -10,15 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from augment.core.records import (
-    Communicator,
-    LoggedCollective,
-    NcclLog,
-    NcclLogs,
-    RankConnection,
-    TreeOfRank,
-    Tuned,
-)
+from augment.core.records import Communicator, LoggedCollective, NcclLog, NcclLogs, RankConnection, TreeOfRank, Tuned
 from augment.errors import UnknownFormat
 from augment.readers.attachments import files_at
 from augment.readers.containers import bounded_lines
