@@ -394,6 +394,7 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     of_rank = {pair["test"]["rank"] for pair in pairs}
     twice = None not in of_rank and len(of_rank) < len(pairs)
     several = f"{len(pairs)} recordings of {counted(len(of_rank), 'rank')}" if twice else f"{len(pairs)} ranks"
+    several = several if None not in of_rank else f"{len(pairs)} traces of unknown rank"
     ranks = f"{several}, " if len(pairs) > 1 else ""
     if not steps[0]:
         instead = "--region NAME uses an annotation as steps"

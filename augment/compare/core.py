@@ -225,6 +225,7 @@ def _ranks(
     if control_rank is not None or test_rank is not None or len(controls) == len(other) == 1:
         return [(controls[0], other[0])], []
     ranks = [[trace.rank for trace in side] for side in (controls, other)]
+    notes = []
     if all(None not in side for side in ranks):
         by_rank, twin_by_rank = (
             {(rank, of[:place].count(rank)): trace for place, (rank, trace) in enumerate(zip(of, side, strict=True))}
@@ -233,11 +234,16 @@ def _ranks(
         pairs = [(by_rank[key], twin_by_rank[key]) for key in by_rank if key in twin_by_rank]
     else:
         pairs = list(zip(controls, other, strict=False))
+        first = " with ".join(trace.source.label for trace in pairs[0])
+        message = (
+            f"pairs of traces of unknown rank, such as {first}, were averaged; unless they are of one job, compare each"
+        )
+        notes = [Diagnostic("ranks_unknown", len(pairs), message)] * (len(pairs) > 1)
     if not pairs:
         raise UsageError(f"no rank is on both sides: control has {ranks[0]}, test has {ranks[1]}; name one per side")
     left_out = len(controls) + len(other) - 2 * len(pairs)
     message = "ranks, or recordings of one, found on one side only; not compared"
-    return pairs, [Diagnostic("ranks_without_counterpart", left_out, message)] if left_out else []
+    return pairs, [*notes, Diagnostic("ranks_without_counterpart", left_out, message)] if left_out else notes
 
 
 def _of_rank(side: list[Trace], rank: int | None, label: str) -> list[Trace]:

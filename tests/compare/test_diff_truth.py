@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import augment
 from augment.compare import Diff, diff
@@ -94,6 +95,12 @@ def test_ranks_against_ranks(control: list[Trace], tmp_path: Path) -> None:
         assert sum(getattr(row, "test_ns", 0) + getattr(row, "test_gpu_ns", 0) for row in rows(result, name)) == sum(
             getattr(row, "test_ns", 0) + getattr(row, "test_gpu_ns", 0) for each in alone for row in rows(each, name)
         )
+    unknown = [
+        each.changed(tracks=tuple(structs.replace(track, rank=None) for track in each.tracks)) for each in control
+    ]
+    assert [(each.code, each.count) for each in diff(unknown, unknown).diagnostics if "rank" in each.code] == [
+        ("ranks_unknown", 2)
+    ]
     crossed = diff(control, test, control_rank=0, test_rank=1)
     assert [(p.control.trace.rank, p.test.trace.rank) for p in crossed.pairs] == [(0, 1)]
 
