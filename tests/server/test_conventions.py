@@ -21,11 +21,11 @@ from in_process import Server, details, eventually, refused, serving, trace, vio
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.base.limits import Limits
 from augment_server.base.people import Caller
 from augment_server.jobs import jobs as jobs_module
 from augment_server.jobs.job_metadata import Card
-from augment_server.jobs.jobs import Wanted
-from augment_server.jobs.queue_order import Turns
+from augment_server.jobs.jobs import Jobs, Wanted
 from augment_server.storage.storage import Storage
 from simulator import JobOptions, simulate
 
@@ -441,7 +441,7 @@ def waiting(tmp_path: Path) -> Iterator[Callable[..., v1.Job]]:
 
         make.jobs, make.storage = jobs, server.core._storage  # type: ignore[attr-defined]
         make.begin = lambda: jobs.begin().id  # type: ignore[attr-defined]
-        make.place = lambda job: jobs._turns.places([job])[job]  # type: ignore[attr-defined]
+        make.place = lambda job: jobs.get(ALICE, job, placed=True).queue_position  # type: ignore[attr-defined]
         yield make  # type: ignore[misc]
 
 
@@ -562,11 +562,12 @@ def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatc
             assert jobs.end(running.pop(chance.randrange(len(running))).id, v1.Job.STATE_SUCCEEDED)
         elif made:
             jobs.cancel_waiting(chance.choice(made))
-    places = jobs._turns.places([*made, "nothing"])
+    places = {job: place for job in made if (place := waiting.place(job))}
     with contextlib.suppress(ZeroDivisionError), waiting.storage.writing() as db:
         db.execute("UPDATE jobs SET state = 5")
         raise ZeroDivisionError  # it is undone
-    assert jobs._turns.places(made) == places
+    again = {job: place for job in made if (place := waiting.place(job))}
+    assert again == places
     begun = iter(jobs.begin, None)
     assert {job.id: number for number, job in enumerate(begun, 1)} == places
     assert len(places) > 20
@@ -591,4 +592,5 @@ def test_places_after_a_start(tmp_path: Path) -> None:
         jobs = [server.core._jobs.create(ALICE, [Wanted(request(upload).spec, "", [""])])[0][0] for _ in range(3)]
     storage = Storage(tmp_path / "state")
     with contextlib.closing(storage):
-        assert Turns(storage).places(jobs) == {job: number for number, job in enumerate(jobs, 1)}
+        again = Jobs(storage, Limits())
+        assert [again.get(ALICE, job, placed=True).queue_position for job in jobs] == [1, 2, 3]

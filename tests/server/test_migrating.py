@@ -94,7 +94,7 @@ def test_a_migration_that_is_killed_is_continued(tmp_path: Path) -> None:
         ended = augment(*command)
         assert ended.returncode == 0, ended.stderr
         assert (state / "state.db.before-migration").read_bytes() == backup  # a later one may follow changes by people
-        assert ended.stdout.startswith(f"augment serve --catalog {url} --store {store} --state-dir ")
+        assert ended.stdout.startswith(f"augment serve --catalog '{url}' --store {store} --state-dir ")
 
         again = augment("serve", "--state-dir", state, "--listen", "127.0.0.1:0")
         assert (again.returncode, "its catalog is in PostgreSQL" in again.stderr) == (1, True), again.stderr

@@ -429,7 +429,7 @@ def test_tokens_health_wants_none_but_for_watching(token_server: Server) -> None
 def test_tokens_are_not_logged(token_server: Server, trace: Path) -> None:
     refused(token_server.address, trace, token="bad-secret-token")
     works(token_server.address, trace, token="one-good-token")
-    token_server.logged("call", code="UNAUTHENTICATED")
+    token_server.logged("call", code="UNAUTHENTICATED", reason="TOKEN_UNKNOWN")
     token_server.logged("call", method="CreateJob", code="OK")
     assert "-token" not in token_server.errors
 

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -451,7 +450,7 @@ def test_few_large_answers_of_a_client_wait_to_be_read() -> None:
     async def behaviour(request: str, _: object) -> Any:
         return calls.GetJobResponse(job=v1.Job(display_name="x" * 100_000 if request == "large" else ""))
 
-    admission = Admission(Limits(), lambda _: "a")
+    admission = Admission(Limits())
     answer = admission._bounded(behaviour, admission._short, "calls")
 
     async def run() -> None:
@@ -470,7 +469,7 @@ def test_few_large_answers_of_a_client_wait_to_be_read() -> None:
 
 def test_few_large_requests_of_a_client_are_read_at_once() -> None:
     """A message takes up to fifty times as much memory as its bytes."""
-    client, read, go_on, refusals = ContextVar("client", default=""), list[str](), asyncio.Event(), list[str]()
+    read, go_on, refusals = list[str](), asyncio.Event(), list[str]()
 
     class Context:
         def add_done_callback(self, _: object) -> None: ...
@@ -483,7 +482,7 @@ def test_few_large_requests_of_a_client_are_read_at_once() -> None:
         await go_on.wait()
         return request
 
-    admission = Admission(Limits(), lambda _: client.get())
+    admission = Admission(Limits())
     answer = admission._bounded(behaviour, admission._short, "calls")
 
     async def call(name: str) -> Any:
@@ -491,7 +490,7 @@ def test_few_large_requests_of_a_client_are_read_at_once() -> None:
             read.append(name)
             return name
 
-        client.set(name)
+        work_for(name)
         return await answer(Unread(100_000, message), Context())
 
     async def run() -> list[Any]:

@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from augment_server.base.errors import Refusal, refuse
-from augment_server.base.interception import LARGE, Behaviour, Unread, behaviour_of, count_received, wrapped
+from augment_server.base.interception import LARGE, Behaviour, Unread, behaviour_of, calling, count_received, wrapped
 from augment_server.base.limits import Limits
 from augment_server.base.security import HEALTH_CHECK
 
@@ -132,8 +132,8 @@ class Admission(grpc.aio.ServerInterceptor):
     large answers that wait to be read, of which a client has as few.
     """
 
-    def __init__(self, limits: Limits, client_of: Callable[[Any], str]) -> None:
-        self._limits, self._client_of = limits, client_of
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._under_way = 0
         self._streaming: Counter[str] = Counter()
         self._short: Counter[str] = Counter()
@@ -158,11 +158,9 @@ class Admission(grpc.aio.ServerInterceptor):
         most_of_all = math.inf if calls is self._checks else self._limits.max_calls
 
         async def answer(request: Any, context: Any) -> Any:
-            client, most = self._client_of(context), self._limits.max_client_calls
+            client, most = calling(), self._limits.max_client_calls
             counted = contextlib.ExitStack()
-            context.add_done_callback(
-                lambda _: counted.close()
-            )  # when the answer is read, which takes memory till then
+            context.add_done_callback(lambda _: counted.close())  # the answer takes memory until it is read
             async with contextlib.AsyncExitStack() as stack:
                 if calls[client] >= most:
                     message = f"{most} of your {what} are running; end one first, or try again"

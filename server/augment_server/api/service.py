@@ -65,7 +65,6 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
         refusal = error if isinstance(error, Refusal) else _unexpected(error)
         if refusal is not error and refusal.reason != "STORAGE_FULL":
             self.observer.log(logging.ERROR, "".join(traceback.format_exception(error)), call=method.__name__)
-        concern(reason=refusal.reason)
         error.__traceback__ = None  # it refers to frames, and these to it: large requests would stay
         await refuse(context, refusal)
 
@@ -302,7 +301,6 @@ class Service(AugmentServiceServicer):
         changed = await self._apart(self._jobs.update, caller, job, values, request.validate_only)
         if not request.validate_only:
             self._scheduler.changed(job)
-        await self._apart(self._jobs.place, [changed])
         return calls.UpdateJobResponse(job=changed)
 
     @answering
@@ -485,17 +483,9 @@ class Service(AugmentServiceServicer):
 
     async def _placed(self, caller: Caller, name: str, *, basic: bool = False) -> v1.Job:
         """A job as it stands, with its place in the queue if it waits."""
-
-        def look() -> v1.Job:
-            job = self._jobs.get(caller, name, basic=basic)
-            if self._storage.catalog.is_shared:  # so this is a thread: the place needs no second one
-                self._jobs.place([job])
+        if not self._storage.catalog.is_shared and (job := self._jobs.get(caller, name, basic=basic)).state != QUEUED:
             return job
-
-        job = await self._look(look)
-        if job.state == QUEUED and not self._storage.catalog.is_shared:
-            await self._apart(self._jobs.place, [job])
-        return job
+        return await self._apart(self._jobs.get, caller, name, basic=basic, placed=True)
 
     def _metrics(self, caller: Caller, request: Any) -> tuple[v1.Job, v1.Artifact]:
         """The job that a request names, and its metrics."""

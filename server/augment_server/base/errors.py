@@ -173,7 +173,10 @@ def within(path: str) -> Iterator[None]:
 
 
 async def refuse(context: Any, refusal: Refusal) -> NoReturn:
-    """End the call of ``context``."""
+    """End the call of ``context``; its line in the log has the reason."""
+    from augment_server.base.interception import concern  # knows gRPC
+
+    concern(reason=refusal.reason)
     details = (_DETAILS, refusal.status().SerializeToString())
     refusal.__traceback__ = None
     try:

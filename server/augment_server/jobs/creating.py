@@ -53,12 +53,7 @@ class Creating:
             return await self._apart(lambda: self._jobs.expect(caller, self._wanted(requests)))
         created = await self.create(caller, requests)
 
-        def read() -> list[v1.Job]:
-            jobs = [self._jobs.get(caller, job) for job in created]
-            self._jobs.place(jobs)
-            return jobs
-
-        return await self._apart(read)
+        return await self._apart(lambda: [self._jobs.get(caller, job, placed=True) for job in created])
 
     def _wanted(self, requests: Mapping[str, Any]) -> list[Wanted]:
         """The requested jobs, after the checks that need no database."""

@@ -16,7 +16,7 @@ from augment_server.base.people import Caller, prefix_of
 from augment_server.jobs import parts
 from augment_server.jobs.job_metadata import COLUMNS, Card
 from augment_server.jobs.parts import Overtaken, Part, Step
-from augment_server.jobs.queue_order import NEXT, WAITING, Turns, serve
+from augment_server.jobs.queue_order import AHEAD, NEXT, WAITING, Turns, serve
 from augment_server.storage.catalog import Database, Row
 from augment_server.storage.filters import Field, condition_of
 from augment_server.storage.inputs import (
@@ -220,13 +220,18 @@ class Jobs:
             what = f"{waiting} jobs are waiting already, and of yours as many as your share, {share}; try again later"
             raise Refusal("QUEUE_FULL", what, retry_s=5)
 
-    def get(self, caller: Caller, job: str, *, basic: bool = False) -> v1.Job:
-        """A job as it stands; ``basic``: without what grows with its inputs (``JOB_VIEW_BASIC``).
+    def get(self, caller: Caller, job: str, *, basic: bool = False, placed: bool = False) -> v1.Job:
+        """A job as it stands; ``basic``: without what grows with its inputs (``JOB_VIEW_BASIC``); ``placed``: with its
+        place in the queue if it waits, which may take a while.
 
         Raises:
             Refusal: no such job is visible to the caller.
         """
-        return self._message(self._row(caller, job), basic=basic)
+        row = self._row(caller, job, f"*, {AHEAD}" if placed else "*")
+        message = self._message(row, basic=basic)
+        if placed and row["ahead"] is not None:
+            message.queue_position = self._turns.place(row["client"], row["ahead"])
+        return message
 
     def update(self, caller: Caller, job: str, values: Mapping[str, Any], only_check: bool) -> v1.Job:
         """Change fields of a job's :class:`Card`, unless ``only_check``; returns the job, with the changes.
@@ -237,23 +242,17 @@ class Jobs:
         row = self._row(caller, job)
         card = replace(Card.of(row), **values)
         if only_check:
-            message = self._message(row)
+            message = self.get(caller, job, placed=True)
             message.ClearField("labels")
             card.tell(message)
             return message
         with self._storage.changing(job) as db:
             change = f"UPDATE jobs SET ({COLUMNS}, changed_ns) = (?, ?, ?, ?, ?, ?) WHERE id = ?"  # noqa: S608
             db.execute(change, (*card.values(row["created_ns"]), now_ns(), job))
-        return self.get(caller, job)
+        return self.get(caller, job, placed=True)
 
-    def place(self, jobs: Sequence[v1.Job]) -> None:
-        """Set the place in the queue of jobs that wait."""
-        waiting = {job.name.rpartition("/")[2]: job for job in jobs if job.state == QUEUED}
-        for job, place in self._turns.places(waiting).items():  # without those that have begun in the meantime
-            waiting[job].queue_position = place
-
-    def _row(self, caller: Caller, job: str) -> Row:
-        row = self._storage.row("SELECT * FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)
+    def _row(self, caller: Caller, job: str, columns: str = "*") -> Row:
+        row = self._storage.row(f"SELECT {columns} FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)  # noqa: S608
         if row is None:
             raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have expired")
         return row

@@ -13,7 +13,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
@@ -49,11 +49,11 @@ WITH busy AS ({_BUSY}), lines AS (
     SELECT client, COUNT(*) AS count, MIN(number) AS first FROM jobs WHERE state = {_QUEUED} GROUP BY client)
 SELECT lines.client, count, COALESCE(running, 0) AS running, COALESCE(turn, 0) AS turn, first FROM lines
 LEFT JOIN busy ON busy.client = lines.client LEFT JOIN served ON served.client = lines.client"""  # noqa: S608
-#: the client of a waiting job, and how many of its waiting jobs come before it
-_AHEAD = f"""
-SELECT client, (SELECT COUNT(*) FROM jobs AS other WHERE other.state = {_QUEUED} AND other.client = jobs.client
-    AND (other.due_ns, other.number) < (jobs.due_ns, jobs.number)) AS ahead
-FROM jobs WHERE id = ? AND state = {_QUEUED}"""  # noqa: S608
+#: a column of a job's row: of one that waits, how many waiting jobs of its client come before it
+AHEAD = f"""
+CASE WHEN state = {_QUEUED} THEN (
+    SELECT COUNT(*) FROM jobs AS other WHERE other.state = {_QUEUED} AND other.client = jobs.client
+    AND (other.due_ns, other.number) < (jobs.due_ns, jobs.number)) END AS ahead"""  # noqa: S608
 
 
 def serve(db: Database, client: str) -> None:
@@ -85,14 +85,22 @@ class Turns:
         self._storage, self._asking = storage, threading.Lock()
         self._known: tuple[object, _Lines] = (None, _Lines({}, {}))
 
-    def places(self, jobs: Iterable[str]) -> dict[str, int]:
-        """The places, from 1, of jobs in the queue of all clients; without those that do not wait."""
+    def place(self, client: str, ahead: int) -> int:
+        """The place, from 1, of a job of a client with so many of its own before it; 0 if none of its jobs waits."""
         with self._asking:  # the others that wait for the lines get the same
             known, lines = self._known
             if known != (version := self._storage.catalog.version()):
                 lines = self._lines()
                 self._known = (version, lines)
-        return {job: place for job in jobs if (place := self._place(job, lines))}
+        if client not in lines.keys:
+            return 0
+        key, place = lines.keys[client], 1
+        for (count, busy), keys in lines.alike.items():
+            earlier = ahead - key[0] + busy  # how many jobs of each of these clients have an earlier turn
+            if earlier >= 0:
+                place += len(keys) * min(earlier, count)
+                place += bisect_left(keys, key) if earlier < count else 0  # of whose next jobs the turn is the same
+        return place
 
     def _lines(self) -> _Lines:
         keys, alike = dict[str, _Key](), defaultdict[tuple[int, int], list[_Key]](list)
@@ -100,16 +108,3 @@ class Turns:
             keys[client] = (-running, turn, first)
             alike[count, -running].append(keys[client])
         return _Lines(keys, {group: sorted(of) for group, of in alike.items()})
-
-    def _place(self, job: str, lines: _Lines) -> int:
-        """The place of a job; 0 if it does not wait."""
-        row = self._storage.row(_AHEAD, job)
-        if row is None or row["client"] not in lines.keys:
-            return 0
-        key, place = lines.keys[row["client"]], 1
-        for (count, busy), keys in lines.alike.items():
-            ahead = row["ahead"] - key[0] + busy  # how many jobs of each of these clients have an earlier turn
-            if ahead >= 0:
-                place += len(keys) * min(ahead, count)
-                place += bisect_left(keys, key) if ahead < count else 0  # of whose next jobs the turn is the same
-        return place

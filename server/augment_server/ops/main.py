@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,7 +205,8 @@ def _migrate(values: dict[str, Any], catalog: str, store: str) -> int:
     if not (state := values["state_dir"]):
         raise UsageError("--migrate-to: name the --state-dir")
     migrate(state, catalog, store, lambda text: say(f"augment: {text}"))
-    emit(f"augment serve --catalog {catalog} --store {store} --state-dir {state.with_name('NEW')}")
+    command = ["augment", "serve", "--catalog", catalog, "--store", store, "--state-dir", str(state.with_name("NEW"))]
+    emit(shlex.join(command))
     return 0
 
 

@@ -276,7 +276,7 @@ def _interceptors(
     interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds, known_by)]
     if settings.tokens:
         interceptors.append(Gate(settings.tokens, settings.limits.max_unread_s))
-    return [*interceptors, Admission(settings.limits, known_by), Answers(settings.limits.max_unread_s)]
+    return [*interceptors, Admission(settings.limits), Answers(settings.limits.max_unread_s)]
 
 
 def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:

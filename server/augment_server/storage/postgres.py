@@ -126,7 +126,8 @@ class _Row:
 
 
 def _row_maker(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], _Row]:
-    names = {column.name: at for at, column in enumerate(cursor.description or ())}
+    result = cursor.pgresult  # not its description, which makes an object of each column
+    names = {(result.fname(at) or b"").decode(): at for at in range(result.nfields)} if result else {}
     return functools.partial(_Row, names)
 
 
