@@ -148,7 +148,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "vLLM": "--async-scheduling",
         "SGLang": "the overlap schedule (without --disable-overlap-schedule)",
         "TensorRT-LLM": "the overlap scheduler (disable_overlap_scheduler: false)",
-        "": "schedule the next step while the device works",
+        "": "see its options for asynchronous scheduling",
     },
 }
 

@@ -196,7 +196,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
     others = {row["rule"]: row for row in alone.others}
-    if about_job and may_be_loading(alone.others):  # it makes no rank late, and may be most of what this one loses
+    if about_job and may_be_loading(others):  # it makes no rank late, and may be most of what this one loses
         kept.insert(state + len(of_job), (f"Possible: {others[LONG_CALLS]['title']}.", [LONG_CALLS]))
     findings_first = sorted(kept, key=lambda each: not each[1])
     headline = " ".join(sentence for sentence, _ in findings_first)
@@ -270,7 +270,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         return transfers
     late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
     asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
-    loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if may_be_loading(of_rank.values())]
+    loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if may_be_loading(of_rank)]
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
         transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")

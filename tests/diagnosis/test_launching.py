@@ -79,7 +79,7 @@ def test_the_title_says_where_the_time_of_the_host_goes(around: str, where: str)
     answer = launch_bound.check(run(around))
     assert isinstance(answer, Found)
     assert title_of(answer).startswith(
-        "The GPU waits 15 ms per step for the host to launch 20 kernels: 14 ms in operators"
+        "The GPU idles 15 ms per step while the host launches 20 kernels: 14 ms in operators"
     )
     assert f" and 1.5 ms {where}" in title_of(answer)
     assert evidence_of(answer)[0] == "the time in operators is mostly in aten::stack (14 ms)"

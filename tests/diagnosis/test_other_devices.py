@@ -50,7 +50,7 @@ def test_words_and_advice_fit_the_device(launch: str, device: str, name: str, no
     trace = launching(launch, device)
     assert vendor(trace) == name
     (finding,) = (each for each in diagnose(trace).findings if each.rule == "launch_bound")
-    assert title_of(finding.found, trace).startswith(f"The {noun} waits ")
+    assert title_of(finding.found, trace).startswith(f"The {noun} idles ")
     assert advice in advice_of(finding.found, trace)
     text = " ".join(verdict(trace))
     assert f"The {noun} is" in text
@@ -82,7 +82,7 @@ def test_names_of_the_program_are_quoted_as_recorded(name: str) -> None:
     augmented = augment(launching("AscendCL@aclopCompileAndExecute", operator=name), only=["diagnosis"])
     (row,) = (each for each in augmented.outcomes["diagnosis"].rows if each.rule == "launch_bound")
     assert any(name in line for line in row.evidence)
-    assert row.title.startswith("The NPU waits ")
+    assert row.title.startswith("The NPU idles ")
     assert [operator for operator, _ in row.figures["operators"]] == [name]
 
 

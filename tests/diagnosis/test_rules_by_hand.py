@@ -829,7 +829,7 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     events = [SHORT, op("aten::mm", 10_000, 40_000, args=args), launch, gemm]
     evidence = evidence_of(problem_of(matrix_units.check(on_device(trace_of(*events)))))
     assert evidence[0] == "ampere_sgemm_128x64_tn"
-    assert evidence[1] == "kernels of plain FP32 on this device mean that TF32 is not allowed"
+    assert evidence[1] == "plain FP32 kernels on this device mean that TF32 is off"
     assert fits in evidence[2]
     assert evidence[2].endswith("pad the others") == (columns == 50257)
     bare = [replace(event, args={}) for event in events]

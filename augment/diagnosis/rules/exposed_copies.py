@@ -60,13 +60,15 @@ class Copies(rule.Seen, frozen=True):
         moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{together}{pageable}"
         if self.migrates:
             often = f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} ({moved})"
-            return f"Pages of managed memory migrate between host and device in {often}: one of them waits for each"
+            return (
+                f"Pages of managed memory migrate between host and device in {often}, and one of the two waits for each"
+            )
         what = f"{self._what(words)} ({moved})"
         if self.can_be_hidden:
             return f"The {words.gpu} waits for {what}"
         if self.is_alone:
             return f"Copies dominate: {what}, and the {words.gpu} does nothing else that could hide them"
-        return f"Copies dominate: {what}, and only {text.time(self.other_ns)} is left to hide them"
+        return f"Copies dominate: {what}, and only {text.time(self.other_ns)} of other work could hide them"
 
     def cure(self, words: text.Words) -> str:
         return "hiding them" if self.can_be_hidden else "removing them"

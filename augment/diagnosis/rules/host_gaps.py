@@ -133,7 +133,7 @@ def check(trace: Trace) -> rule.Answer:
     sure: rule.Confidence = "high" if inside and why not in ("waits", "unusual") and not cause.inferred else "medium"
     if unknown and why in ("waits", "warmup"):
         sure = "low"
-    seen = HostGaps(longest_ns=longest, slices=names, why=why, calls=calls)
+    seen = HostGaps(longest_ns=int((pieces.end - pieces.start).max()), slices=names, why=why, calls=calls)
     return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)
 
 

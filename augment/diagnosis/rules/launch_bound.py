@@ -73,7 +73,7 @@ _STACKS = "; stacks were recorded, which slows the host: record without with_sta
 class LaunchBound(rule.Seen, frozen=True):
     """A host that is too slow in launching; times are per step."""
 
-    wait_ns: int  #: of the device, for the host to launch
+    wait_ns: int  #: idle time of the device while the host launches
     kernel_count: float
     launch_count: float
     launcher: Launcher
@@ -96,11 +96,11 @@ class LaunchBound(rule.Seen, frozen=True):
         number = text.counted(self.kernel_count, "kernel")
         graphs = f" in {text.counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
         parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
-        wait = f"The {words.gpu} waits {text.time(self.wait_ns)} {words.per_step} for the host to launch {number}"
-        return f"{wait}{graphs}: {parts}"
+        idle = f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host launches {number}"
+        return f"{idle}{graphs}: {parts}"
 
     def cure(self, words: text.Words) -> str:
-        return "removing that wait"
+        return "removing that idle time"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = text.counted(self.kernel_count, "kernel")

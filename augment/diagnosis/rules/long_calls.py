@@ -78,7 +78,7 @@ class LongCalls(rule.Seen, frozen=True):
         return _listed(self.calls)
 
     def cure(self, words: text.Words) -> str:
-        return "avoiding them"
+        return "avoiding that" if self.is_loading or self.call_count <= 1 else "avoiding them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = f"{text.counted(self.call_count, 'long runtime call')} {words.per_step}"

@@ -37,7 +37,7 @@ _BY_CAPABILITY: dict[tuple[int, ...], str] = {
     **dict.fromkeys(((8, 0), (9, 0), (10, 0), (10, 3)), "tf32"),
     **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), "bf16"),
 }
-_TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
+_TF32 = "plain FP32 kernels on this device mean that TF32 is off"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
 #: cuDNN's convolutions of FP32 that it also takes for some shapes where TF32 is allowed

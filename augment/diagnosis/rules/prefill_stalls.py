@@ -34,7 +34,8 @@ class PrefillStalls(rule.Seen, frozen=True):
     most_tokens: int | None  #: new tokens of the longest of these steps
 
     def title(self, words: text.Words) -> str:
-        longest = f"for up to {text.time(self.longest_ns)}, {self.longest_ns / max(self.decode_ns, 1):.1f} decodes"
+        times = text.counted(self.longest_ns / max(self.decode_ns, 1), "decode")
+        longest = f"for up to {text.time(self.longest_ns)} (as long as {times})"
         return f"Prefills hold up running sequences {longest}, {text.percent(self.waiting_ratio)} of step time in all"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:

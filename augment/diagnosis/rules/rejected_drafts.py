@@ -34,7 +34,7 @@ class RejectedDrafts(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         return (
             f"{text.percent(1 - self.kept_ratio)} of the drafted tokens are rejected: {self.drafted:.1f} are drafted "
-            f"for each sequence, and a step yields {self.kept:.2f} tokens of it"
+            f"for each sequence, and a step yields {self.kept:.2f} tokens for it"
         )
 
     def fine(self, words: text.Words, saved_ns: int) -> str:

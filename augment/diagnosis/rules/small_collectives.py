@@ -71,7 +71,7 @@ def check(trace: Trace) -> rule.Answer:
     many = often[which] >= LEAST_COUNT if len(small) else np.zeros(0, np.bool_)
     small, which = small[many], which[many]
     if not len(small):
-        return rule.Fine(f"no {LEAST_COUNT} collectives of a kind and group per step are below 1 MB")
+        return rule.Fine(f"fewer than {LEAST_COUNT} collectives of a kind and group per step are below 1 MB")
     less = every.dur[small] - most[which] // np.maximum(often[which], 1)
     cut = facts.critical.without_work(trace, every.place[small], np.maximum(less, 0))
     saved = judging.saved_a_step(trace, cut)

@@ -89,7 +89,7 @@ def check(trace: Trace) -> rule.Answer:
         others=_others(trace, kernels.places[beside], kernels.places[grown]),
     )
     if not len(known):
-        return rule.Fine("of kernels beside those of other streams, none runs alone, too")
+        return rule.Fine("no kernel that runs beside another stream's also runs alone, to compare with")
     if slow < ALIKE * total:
         return rule.Fine(seen)
     places = kernels.places[grown]

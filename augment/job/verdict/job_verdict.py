@@ -428,7 +428,8 @@ class Judgement:
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
         ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
         known = [each.own_diagnosis for each in self._summaries]
-        loading = [each for each in known if each and verdict_text.may_be_loading((*each.others, *each.rows))]
+        problems = [{row["rule"]: row for row in each.others} for each in known if each]
+        loading = [each for each in problems if verdict_text.may_be_loading(each)]
         saved = None if reason.where == "call" and 2 * len(loading) > len(known) else gain  # of loading, it is unknown
         confidence = "low" if saved is None else "high" if sure else "medium"
         return [Row(None, "", "", "shared", int(waits.mean()), saved, confidence, evidence, figures, ranks)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -73,7 +73,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         if row.rank is None and len(links) == len(row.figures.get("groups", [])) == 1:
             ((first, second, transport),) = links
             who = f"The link between rank {first} and rank {second}{transport and f' ({transport})'} delays"
-        text = f"{who} the job{where}: {row.evidence}."
+        shown = re.sub("^(its|their) links", "", row.evidence)
+        text = f"{who} the job{where}{'' if shown[:1] == ' ' else ': '}{shown}."
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}."
     if row.cause == "uneven":
         return f"{row.evidence}. If work were balanced, {after}."
@@ -148,11 +149,10 @@ def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int, alone
     return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
 
 
-def may_be_loading(problems: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether one of a rank's problems is the first use of kernels or libraries, which may cost much or nothing."""
-    return any(
-        row["rule"] == LONG_CALLS and row["confidence"] == "low" and row["severity"] != "info" for row in problems
-    )
+def may_be_loading(problems: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether one of a rank's problems, by rule, is the first use of kernels or libraries, which may cost nothing."""
+    row = problems.get(LONG_CALLS)
+    return row is not None and row["confidence"] == "low" and row["severity"] != "info"
 
 
 def late_without_gain(
@@ -190,8 +190,8 @@ def evidence(
     ]
     than = f"{' per step' if step_count else ''} than {'their' if several else 'its'} peers"
     text = f"{reason.text(several)} ({', '.join(shown)}{than})" if shown else reason.text(several)
-    longer = "they usually take" if several else "it usually takes"
-    usual = f", at the places of a step where {longer} longer, and less elsewhere" if lasts else ""
+    longer, takes = ("they usually take", "they take") if several else ("it usually takes", "it takes")
+    usual = f", at the places of a step where {longer} longer ({takes} less elsewhere)" if lasts else ""
     return f"{text}{usual}{', most of it in one step' if once else ''}"
 
 
