@@ -27,7 +27,7 @@ from augment.client.session import (
 from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name, sent_path
 from augment.compare.gate import GateLimits, Limit, Line, line_of
 from augment.core.attachment_kinds import TABLES
-from augment.core.output_files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SUMMARY_SUFFIX, stem
+from augment.core.output_files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SERVER_JOB, SUMMARY_SUFFIX, stem
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2, service_pb2
@@ -160,6 +160,8 @@ class Client(Session):
             AugmentError: as in :meth:`augment`.
         """
         controls, tests = _paths(control), _paths(test)
+        if job := next(filter(SERVER_JOB.fullmatch, tests), None):
+            raise UsageError(f"{job}: only the first of two may be a job: outputs are named after traces of the second")
         paths = [tests[0], controls[0], *tests[1:], *controls[1:]]
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, paths[0])

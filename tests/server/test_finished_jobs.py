@@ -315,6 +315,8 @@ def test_the_commands_take_jobs(server: Server, traces: Callable[..., list[Path]
     assert len(ended.stdout.splitlines()) == 2, ended.stderr
     assert "2 runs" in augment("history", "list", "--label", "suite=nightly", *there).stdout
     assert augment("history", "show").returncode == 2
+    for sides, code in (((jobs[0], after), 0), ((before, jobs[1]), 2)):
+        assert augment("diff", *sides, "-o", tmp_path / "diff", *there).returncode == code
     ended = augment("cut", jobs[0], "--steps", "1", "-o", tmp_path / "cut.json.gz", *there)
     assert (ended.returncode, ended.stdout) == (0, f"{tmp_path / 'cut.json.gz'}\n"), ended.stderr
     whole = asked(
