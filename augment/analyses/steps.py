@@ -42,7 +42,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import OUTLIER, Int64s, median, robust_z
+from augment.arrays import OUTLIER, Int64s, distinct, median, robust_z
 from augment.core import Findings, Identity, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rules.step_outliers import DEVIATIONS, LEAST_FACTOR
@@ -114,7 +114,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     length = windows.end - windows.start
     kinds = facts.steps.kinds_of_steps(trace, windows)
     middle, distances = np.ones(len(windows)), np.full(len(windows), np.nan)
-    for kind in np.unique(kinds).tolist():
+    for kind in distinct(kinds).tolist():
         alike = kinds == kind
         middle[alike] = median(length[alike])
         if numbered and (z_alike := robust_z(length[alike])) is not None:

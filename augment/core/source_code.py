@@ -52,7 +52,7 @@ def owner(file: str) -> int:
 
 def function_line(name: str) -> CodeLine | None:
     """The line in the name of a Python function as PyTorch's profiler records it: ``model.py(217): forward``."""
-    match = _FUNCTION.fullmatch(name)
+    match = _FUNCTION.fullmatch(name) if "): " in name else None  # of most names, this is known at once
     return CodeLine(match[1], int(match[2]), match[3], is_start=True) if match else None
 
 

@@ -17,6 +17,7 @@ from augment.arrays import (
     group_bounds,
     grouped_medians,
     is_among,
+    is_any,
     numbered,
     subtract,
     total,
@@ -237,7 +238,7 @@ def _standing_still(trace: Trace, lane: int) -> str:
     start, end = ts[:-1][still], ts[1:][still]
     process = [place for place, each in enumerate(trace.tracks) if each.pid == trace.tracks[lane].pid and place != lane]
     others = events.slices_of(Category.PYTHON_FUNCTION)
-    others = others[np.isin(events.track[others], process)]
+    others = others[is_any(events.track[others], process)]
     moments = np.sort(np.concatenate((events.ts[others], events.end[others])))
     first, stop = np.searchsorted(moments, start, side="right"), np.searchsorted(moments, end, side="left")
     some = stop - first >= LEAST_EVENTS

@@ -24,6 +24,7 @@ from augment.arrays import (
     Places,
     clip,
     distinct,
+    is_among,
     is_any,
     median,
     sums,
@@ -336,10 +337,11 @@ def late_beginnings(trace: Trace) -> list[Intervals]:
     """For each device, idle time in the steady steps that nothing in the file explains although work was queued: it
     ends with the first work of a stream, long after the call that launched this work had returned."""
     work = facts.gpu.work(trace)
-    launch = work.launch[[stream.start for stream in work.streams]]
+    launch = distinct(work.launch[[stream.start for stream in work.streams]])
+    launch = launch[launch != NO_INDEX]
     late = []
     for idle in idle_in_steps(trace):
-        chosen = np.isin(idle.launch, launch[launch != NO_INDEX]) & (idle.category == facts.waits.GapCategory.OTHER)
+        chosen = is_among(idle.launch, launch) & (idle.category == facts.waits.GapCategory.OTHER)
         late.append(Intervals(idle.start[chosen], idle.end[chosen]))
     return late
 
@@ -358,14 +360,14 @@ def late_starts(trace: Trace) -> list[Intervals]:
     orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
     waits |= before == NO_INDEX
-    excused = np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]]))
+    excused = distinct(np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]])))
     busy = union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in idle_in_steps(trace):
         chosen = (
             (idle.category == facts.waits.GapCategory.OTHER)
             & (idle.launch != NO_INDEX)
-            & ~np.isin(idle.launch, excused)
+            & ~is_among(idle.launch, excused)
         )
         start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
         held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)

@@ -51,7 +51,7 @@ class RankedFindings(Struct, frozen=True):
 @derived(until="diagnosis")
 def diagnose(trace: Trace) -> RankedFindings:
     """All answers about a trace."""
-    rules = sorted(RULES, key=_turn)
+    rules = sorted(RULES, key=lambda rule: (rule.NAME in _LAST) - (rule.NAME in _FIRST))
     asked = [partial(_answer, trace, rule) for rule in rules]
     if trace.partial is not None and measure(trace).is_empty:
         asked = [partial(_of_no_step, trace, rule) for rule in rules]
@@ -104,10 +104,6 @@ def _of_no_step(trace: Trace, rule: Rule) -> Answer:
 def stage_of_rule(rule: Rule) -> Stage:
     """The stage of a run in which a rule is asked."""
     return "rules" if rule.NAME in _FIRST else "diagnosis"
-
-
-def _turn(rule: Rule) -> int:
-    return (rule.NAME in _LAST) - (rule.NAME in _FIRST)
 
 
 def _finding(trace: Trace, rule: str, problem: Found) -> Finding:

@@ -7,20 +7,20 @@ import re
 import numpy as np
 
 from augment import facts
-from augment.arrays import NO_INDEX, Bools, EventRows, Intervals, WorkIndex, ordered, total, union
+from augment.arrays import NO_INDEX, Bools, EventRows, Intervals, WorkIndex, distinct, is_among, ordered, total, union
 from augment.core import Trace, derived
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure
-from augment.facts.names import strings_where
+from augment.facts.names import matching
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
-MIGRATES = re.compile(r"Memcpy Unified ")  #: so names of page migrations of managed memory begin, of Nsight Systems
-_KERNEL = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
+MIGRATES = re.compile(r"^Memcpy Unified ")  #: so names of page migrations of managed memory begin, of Nsight Systems
+_KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
 
 
 def is_doubtful(trace: Trace) -> bool:
@@ -65,7 +65,7 @@ def lost_ratio(trace: Trace) -> float:
     calls = kernel_launches(trace)
     if not len(facts.gpu.work(trace)) or not len(calls):
         return 0.0
-    return float(np.mean(~np.isin(calls, facts.gpu.work(trace).launch)))
+    return float(np.mean(~is_among(calls, distinct(facts.gpu.work(trace).launch))))
 
 
 def ends_early(trace: Trace) -> bool:
@@ -74,7 +74,7 @@ def ends_early(trace: Trace) -> bool:
     Kernels are recorded when they have run, and a profiler that stops does not wait for the device.
     """
     calls, events = kernel_launches(trace), trace.events
-    present = np.isin(calls, facts.gpu.work(trace).launch)
+    present = is_among(calls, distinct(facts.gpu.work(trace).launch))
     moments = events.ts[calls]
     return bool(present.any() and (~present).any() and moments[~present].min() >= moments[present].max())
 
@@ -82,7 +82,7 @@ def ends_early(trace: Trace) -> bool:
 def is_excerpt(trace: Trace) -> bool:
     """Whether there is GPU work, but less than of any run that can be judged: neither because it was lost, nor because
     a graph's capture only writes launches down."""
-    launching = strings_where(trace, _KERNEL.match).take(trace.events.name[facts.gpu.calls(trace).row])
+    launching = matching(trace, _KERNEL).take(trace.events.name[facts.gpu.calls(trace).row])
     return 0 < len(facts.gpu.work(trace)) < LEAST_PIECES and int(np.count_nonzero(launching)) < LEAST_PIECES
 
 
@@ -91,7 +91,7 @@ def unlaunched_ratio(trace: Trace) -> float:
     migrations, which nobody launches."""
     work = facts.gpu.work(trace)
     unlaunched = (work.launch == NO_INDEX) & ~facts.gpu.before_recording(trace)
-    return share_of_work(trace, unlaunched & ~strings_where(trace, MIGRATES.match)[trace.events.name[work.row]])
+    return share_of_work(trace, unlaunched & ~matching(trace, MIGRATES)[trace.events.name[work.row]])
 
 
 def share_of_work(trace: Trace, chosen: Bools) -> float:
@@ -105,7 +105,7 @@ def share_of_work(trace: Trace, chosen: Bools) -> float:
 def kernel_launches(trace: Trace) -> EventRows:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
     rows = ordered(facts.gpu.calls(trace).row)
-    named: Bools = strings_where(trace, _KERNEL.match)
+    named: Bools = matching(trace, _KERNEL)
     rows = rows[named.take(trace.events.name[rows])]
     spans = captures(trace)
     whole = union(spans.start, spans.end)

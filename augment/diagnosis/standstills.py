@@ -61,7 +61,7 @@ def standstills(trace: Trace) -> Spans:
     parts = [_long_stretches(trace, lane) for lane in distinct(facts.critical.graph(trace).lane).tolist() if lane >= 0]
     columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
     spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, EventRow))
-    chosen = np.unique(within_steps(trace, spans.start, spans.end)[0])
+    chosen = distinct(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, _at(spans, chosen)) >= (spans.end - spans.start)[chosen]]
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
     row = spans.row[chosen]

@@ -33,6 +33,7 @@ __all__ = [
 
 LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
 REMEMBERED = 512  #: the most characters of a name of which it is kept whether patterns are found in it
+MOST_REMEMBERED = 1 << 11  #: names, for each pattern
 STEP = "ProfilerStep"  #: how the names of steps begin
 COMPILED = "## Call CompiledFxGraph"  #: of annotations around what Inductor compiled; its loops on a CPU are no events
 #: calls that ask the driver for memory, or give it back
@@ -51,19 +52,27 @@ def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:
 
 def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Whether ``pattern`` is found in the beginning of each of ``trace.strings``, bool."""
-    return np.array(
-        [
-            is_found(pattern, name) if len(name) <= REMEMBERED else bool(pattern.search(name, 0, LOOKED_AT))
-            for name in trace.strings
-        ],
-        np.bool_,
-    )
+    answers = _answers(pattern)
+    return np.array([answers[name] for name in trace.strings], np.bool_)
 
 
-@lru_cache(maxsize=1 << 15)
-def is_found(pattern: re.Pattern[str], name: str) -> bool:
-    """Whether a pattern is found in a name; traces of a job have the same ones."""
-    return pattern.search(name) is not None
+class _Found(dict[str, bool]):
+    """Whether a pattern is found in the beginning of each name that was asked for; traces of a job have the same."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        super().__init__()
+        self._pattern = pattern
+
+    def __missing__(self, name: str) -> bool:
+        is_found = self._pattern.search(name, 0, LOOKED_AT) is not None
+        if len(name) <= REMEMBERED:
+            if len(self) >= MOST_REMEMBERED:
+                self.clear()
+            self[name] = is_found
+        return is_found
+
+
+_answers = lru_cache(maxsize=256)(_Found)  #: by pattern, which Python hashes as slowly as it finds many
 
 
 def starting(trace: Trace, *beginnings: str) -> Bools:

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Intervals, sums
+from augment.arrays import Bools, Int64s, Intervals, distinct, sums
 from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
 from augment.core.output_files import TOLD
 from augment.core.text import Words, counted, period, time, words_of
@@ -473,7 +473,7 @@ def with_its_ranks(trace: Trace) -> Trace:
     if not may_be_merged(trace):
         return trace
     of_track = rank_of_track(trace)
-    ranks = np.unique(of_track[of_track >= 0]).tolist()
+    ranks = distinct(of_track[of_track >= 0]).tolist()
     if not 2 <= len(ranks) <= MOST_RANKS:
         return trace
     of_event = of_track[trace.events.track[:]]

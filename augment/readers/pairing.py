@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, distinct
+from augment.arrays import NO_INDEX, Bools, Int32s, Int64s, distinct, is_among
 from augment.core import COMPLETE, NO_CORRELATION, SparseColumn
 from augment.kernels.native import native
 from augment.readers.raw import RawEvents
@@ -70,7 +70,7 @@ def pair(raw: RawEvents, longest: int) -> None:
         column[last] = column[rows]
     bare = raw.correlation[rows] == NO_CORRELATION
     raw.correlation[rows[bare]] = raw.correlation[last[bare]]
-    open_ones, lone = marks.begins[~closed], np.setdiff1d(marks.ends, last)
+    open_ones, lone = marks.begins[~closed], marks.ends[~is_among(marks.ends, np.sort(last))]
     for code, odd in (
         ("slice_without_end", open_ones),
         ("end_without_slice", lone),

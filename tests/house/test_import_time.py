@@ -45,7 +45,7 @@ def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"traceEvents": events}))
     argv = ["augment", "run", str(tmp_path / "a.json")]
     loaded = loaded_after(f"sys.argv = {argv!r}\nfrom augment.cli import main\nassert main() == 0")
-    assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
+    assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing", "numpy.ma"}
     assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics", "email"}
     assert "augment.readers.perfetto.reading" not in loaded
     assert not loaded & {"augment.cli.serve", "augment.cli.history", "augment.writers.perfetto.several"}

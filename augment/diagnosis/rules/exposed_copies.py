@@ -17,7 +17,8 @@ from pinned memory. Managed memory: ``cudaMemPrefetchAsync`` before its use, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from augment.diagnosis.recording_completeness import MIGRATES
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
+_PAGEABLE = re.compile("Pageable")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
 OVERLAPPING = 1.1  #: times the time in which any copy runs, that all take one by one
 LARGE_BYTES = 1_000_000  #: a copy of so many is limited by the link, not by its start
@@ -114,7 +116,7 @@ class Copies(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose copies are hidden."""
     work, events = facts.gpu.work(trace), trace.events
-    across = facts.names.strings_where(trace, lambda name: any(way in name for way in _ACROSS))
+    across = facts.names.matching(trace, re.compile("|".join(_ACROSS)))
     copies = work.where(judging.work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
@@ -132,12 +134,12 @@ def check(trace: Trace) -> rule.Answer:
         copy_ns=copying_ns // steps,
         other_ns=rest,
         can_be_hidden=fits,
-        pageable_ratio=_ratio(trace, copies, lambda name: "Pageable" in name),
+        pageable_ratio=_ratio(trace, copies, _PAGEABLE),
         lines=facts.host.python_lines(trace, work.launch[copies]),
         overlap=int(dur.sum()) > OVERLAPPING * copying_ns,
         is_alone=len(copies) == int(judging.work_in_steps(trace).sum()),
         slow=_slow_link(trace, copies),
-        migrates=_ratio(trace, copies, MIGRATES.match) >= MOSTLY,
+        migrates=_ratio(trace, copies, MIGRATES) >= MOSTLY,
     )
     spans = rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
     if seen.migrates:  # nothing launched them, so that no path says what waits for them
@@ -148,11 +150,11 @@ def check(trace: Trace) -> rule.Answer:
     return judging.judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
 
 
-def _ratio(trace: Trace, copies: arrays.Int64s, named: Callable[[str], object]) -> float:
+def _ratio(trace: Trace, copies: arrays.Int64s, named: re.Pattern[str]) -> float:
     """The share of the copies' time that those of such a name take."""
     work = facts.gpu.work(trace)
     dur = np.maximum(work.end[copies] - work.ts[copies], 0)
-    chosen = facts.names.strings_where(trace, named)[trace.events.name[work.row[copies]]]
+    chosen = facts.names.matching(trace, named)[trace.events.name[work.row[copies]]]
     return float(dur[chosen].sum() / max(int(dur.sum()), 1))
 
 

@@ -109,10 +109,10 @@ def check(trace: Trace) -> rule.Answer:
     if number is None:
         return rule.NotApplicable("the device has no units that multiply faster than those of FP32")
     faster, tf32 = min(ratios[number], FASTER), number == "tf32"
-    kinds = (_PLAIN,) if tf32 else (_PLAIN, _ENGINES)
-    plain = facts.names.strings_where(
-        trace, lambda name: any(kind.search(name) for kind in kinds) and not _SHORT.search(name)
-    )
+    plain = facts.names.matching(trace, _PLAIN)
+    if not tf32:
+        plain |= facts.names.matching(trace, _ENGINES)
+    plain &= ~facts.names.matching(trace, _SHORT)
     places = work.where(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
     places = places[plain[trace.events.name[work.row[places]]]]
     places = places[~facts.operators.in_narrow_groups(trace, places)]

@@ -66,8 +66,8 @@ def check(trace: Trace) -> rule.Answer:
     waits = waits[trace.events.category[waits] != Category.CUDA_SYNC]
     copying = facts.host.innermost(trace, calls, (Category.CPU_OP,))
     around = facts.host.innermost(trace, waits, (Category.CPU_OP,))
-    waiting: arrays.EventRows = waits[(around >= 0) & np.isin(around, copying)]
-    calls = np.unique(np.concatenate((calls, waiting)))
+    waiting: arrays.EventRows = waits[(around >= 0) & arrays.is_among(around, arrays.distinct(copying))]
+    calls = arrays.distinct(np.concatenate((calls, waiting)))
     spans = rule.Spans.of(trace, calls)
     cut = facts.critical.joined(
         [

@@ -10,6 +10,8 @@ as a fused Adam moves 7 numbers per parameter where single operations move some 
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from augment import arrays, facts
@@ -21,7 +23,7 @@ KEPT = 0.4  #: of the kernels' time: fused, AdamW moves 7 values a parameter in 
 MOST_KERNELS = 32  #: that a fused step launches
 MOSTLY = 0.8  #: this share of the kernels must be single operations: else the optimizer does more than update
 _SINGLE = ("elementwise", "optimizer", "copy_transpose")
-_FUSED = ("FusedAdam", "FusedSgd", "FusedAdagrad", "fused_adam", "fused_sgd", "triton_")
+_FUSED = re.compile("FusedAdam|FusedSgd|FusedAdagrad|fused_adam|fused_sgd|triton_")
 
 
 class Optimizer(rule.Seen, frozen=True):
@@ -70,7 +72,7 @@ def check(trace: Trace) -> rule.Answer:
     single: arrays.Bools = arrays.is_any(
         families.family, [families.names.index(name) for name in _SINGLE if name in families.names]
     )
-    fused = facts.names.strings_where(trace, lambda name: any(part in name for part in _FUSED))
+    fused = facts.names.matching(trace, _FUSED)
     plain = places[single[places] & ~fused[trace.events.name[work.row[places]]]]
     if number <= MOST_KERNELS or len(plain) < MOSTLY * len(places):
         return rule.Fine(Optimizer(names, number))

@@ -114,8 +114,8 @@ def _in_order(trace: Trace) -> list[arrays.Places]:
     places = np.flatnonzero((gpu.launch != arrays.NO_INDEX) & judging.work_in_steps(trace))
     places = places[np.argsort(trace.events.ts[gpu.launch[places]], kind="stable")]
     stream = np.searchsorted([each.start for each in gpu.streams], places, side="right")
-    lanes = np.stack((trace.events.track[gpu.launch[places]], stream), axis=1)
-    return [places[(lanes == lane).all(axis=1)] for lane in np.unique(lanes, axis=0)]
+    (tracks, _), lane = arrays.combinations(trace.events.track[gpu.launch[places]], stream)
+    return [places[member] for _, member in arrays.each(lane, len(tracks))]
 
 
 def _attentions(work: facts.operators.OperatorWork, places: arrays.Places) -> list[_Attention]:

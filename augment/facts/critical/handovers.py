@@ -12,13 +12,13 @@ from augment.core import LAUNCHES, Category, Trace, derived
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import queued_tasks
-from augment.facts.names import starting, strings_where
+from augment.facts.names import matching, starting
 from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_dependencies import sync_calls
 
 ROUNDING_NS = 2  #: by so much times in µs are off that another program wrote as floating-point numbers
-_BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
+_BACKWARD = re.compile(r"^(?:\w+Backward[0-9]*|torch::autograd::\w+)\Z")  #: autograd's functions
 
 
 class _Bursts(Struct, frozen=True):
@@ -109,7 +109,7 @@ def _autograd_threads(trace: Trace) -> list[int]:
     events = trace.events
     executes = starting(trace, "autograd::engine::")
     if not executes.any():
-        executes = strings_where(trace, _BACKWARD.fullmatch)
+        executes = matching(trace, _BACKWARD)
     rows = events.slices_of(Category.CPU_OP)
     counts = np.bincount(events.track[rows[executes[events.name[rows]]]], minlength=1)
     return [int(track) for track in np.flatnonzero(counts)]
@@ -164,7 +164,7 @@ def _start(trace: Trace, track: int, main: int) -> CallWaits:
         return joined_waits([])
     unknown = np.full(1, -1, EventRow)
     at = main_piece.start + np.searchsorted(segments.ts[main_piece], ts, side="right") - 1
-    waits = np.isin(segments.row[at], sync_calls(trace).row)
+    waits = np.any(sync_calls(trace).row == segments.row[at], keepdims=True)
     start = dependencies_of(
         DependencyKind.HANDOVER,
         unknown,

@@ -28,6 +28,7 @@ from augment.arrays import (
     group_bounds,
     grouped,
     held_between,
+    is_among,
     is_any,
     least_over,
     numbered,
@@ -148,7 +149,8 @@ def fused(trace: Trace, places: WorkIndexes, ns: Int64s) -> Cut:
 def without_waits(trace: Trace, calls: EventRows) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)
-    edges = np.flatnonzero((graph.kind == DependencyKind.SYNC) & np.isin(graph.to_row, calls))
+    edges = np.flatnonzero(graph.kind == DependencyKind.SYNC)
+    edges = edges[is_among(graph.to_row[edges], distinct(calls))]
     return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
 
 

@@ -22,6 +22,7 @@ from augment.arrays import (
     distinct,
     group_bounds,
     grouped,
+    is_among,
     settled,
 )
 from augment.core import GPU_WORK, NO_CORRELATION, Category, Identity, Trace, derived
@@ -261,7 +262,7 @@ def correlations_of(trace: Trace, rows: EventRows) -> Int64s:
     arrows, arrow = _arrows_of_calls(trace), _arrow_to(trace, rows)
     correlations = np.full(len(rows), NO_CORRELATION, np.int64)
     correlations[arrow >= 0] = arrows.call[arrow[arrow >= 0]] + 1
-    is_call = np.isin(rows, arrows.call)
+    is_call = is_among(rows, distinct(arrows.call))
     correlations[is_call] = rows[is_call] + 1
     return correlations
 

@@ -26,20 +26,20 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, WorkIndexes, distinct
+from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, WorkIndexes, distinct, is_among
 from augment.core import LAUNCHES, Category, GraphCapture, Trace, derived
 from augment.core.args import Arg
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
 from augment.facts.host.call_stacks import call_stacks, enclosing
-from augment.facts.names import KernelType, strings_where
+from augment.facts.names import KernelType, matching
 from augment.facts.operators.counted_operators import counted
 from augment.facts.operators.operator_calls import Call, Work
 from augment.facts.source.event_args import args_of_rows
 
-_GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
-_KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
-_BEGIN, _END = (re.compile(rf"(cuda|cu|hip)Stream{word}Capture") for word in ("Begin", "End"))
+_GRAPH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
+_KERNEL = re.compile(r"^(cuda|cu|hip)\w*LaunchKernel")
+_BEGIN, _END = (re.compile(rf"^(cuda|cu|hip)Stream{word}Capture") for word in ("Begin", "End"))
 
 
 class GraphWork(Struct, frozen=True):
@@ -131,7 +131,7 @@ def graph_work(trace: Trace) -> GraphWork:
 def graph_launches(trace: Trace) -> Iterator[tuple[int, WorkIndexes]]:
     """Each launch of a graph, and the places of its kernels in order of their start."""
     work, events = gpu_work(trace), trace.events
-    is_graph = strings_where(trace, _GRAPH.match)
+    is_graph = matching(trace, _GRAPH)
     places = work.where((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     places = places[is_graph[events.name[work.launch[places]]]]
     places = places[np.lexsort((work.ts[places], work.launch[places]))]
@@ -167,15 +167,9 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     events = trace.events
     host = events.slices_of(*LAUNCHES)
     names = events.name[host]
-
-    def named(pattern: re.Pattern[str]) -> EventRows:
-        is_named = strings_where(trace, pattern.match)
-        rows: EventRows = host[is_named[names]]
-        return rows
-
-    launches = named(_KERNEL)
-    launches = launches[~np.isin(launches, gpu_work(trace).launch)]
-    begin, end = np.sort(events.ts[named(_BEGIN)]), np.sort(events.ts[named(_END)])
+    launches, begins, ends = (host[matching(trace, pattern)[names]] for pattern in (_KERNEL, _BEGIN, _END))
+    launches = launches[~is_among(launches, distinct(gpu_work(trace).launch))]
+    begin, end = np.sort(events.ts[begins]), np.sort(events.ts[ends])
     ts = events.ts[launches]
     if len(begin) and len(begin) == len(end):
         bounds = list(zip(np.searchsorted(ts, begin).tolist(), np.searchsorted(ts, end).tolist(), strict=True))

@@ -20,7 +20,7 @@ from augment.core import Category, SparseColumn, Texts, Trace, derived, tables_o
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
-from augment.facts.names import KernelType, strings_where
+from augment.facts.names import KernelType, matching
 from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, installed_formulas, shipped_formulas
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, TEMPLATE, template
@@ -120,7 +120,7 @@ def _has_inner(trace: Trace, place: StackIndexes) -> Bools:
 # ``fused_adam_utils.cuh`` and ``FusedSgdKernel.cu``.
 
 
-_OPERATOR = re.compile(r"aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)")
+_OPERATOR = re.compile(r"^aten::(_?cat|_foreach_\w+|_fused_(adam|adamw|sgd)_)\Z")
 _NUMBER = r"(?:at::native::)?(?:\(anonymous namespace\)::)?(OpaqueType<\d+u?>|c10::\w+(?:<\w+>)?|(?:un)?signed \w+|\w+)"
 _CAT = re.compile(rf"\bCatArrayBatchedCopy\w*<{_NUMBER},")
 _FUNCTOR = re.compile(rf"\bmulti_tensor_apply_kernel<.*?\b(\w+)Functor<{_NUMBER}, (?:(?!\d){_NUMBER}, )?(.*?)>")
@@ -146,7 +146,7 @@ class ListKernels(Struct, frozen=True):
 def list_kernels(trace: Trace) -> ListKernels:
     """The operators over lists of tensors, and what their kernels move."""
     work = gpu_work(trace)
-    is_list = strings_where(trace, _OPERATOR.fullmatch)
+    is_list = matching(trace, _OPERATOR)
     if not is_list.any():
         return ListKernels(work.row[:0], np.empty(0, np.int64), np.empty(0, np.int64))
     operator = work_operators(trace)

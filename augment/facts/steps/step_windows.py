@@ -378,7 +378,7 @@ def _told(trace: Trace) -> tuple[EventRows, dict[int, int]]:
 def _profiler_steps(trace: Trace) -> tuple[EventRows, dict[int, int]]:
     number_of = {code: int(match[1]) for code, name in enumerate(trace.strings) if (match := _STEP.fullmatch(name))}
     rows = trace.events.slices_of(*_ON_HOST)
-    return rows[np.isin(trace.events.name[rows], list(number_of))], number_of
+    return rows[is_among(trace.events.name[rows], np.array([*number_of], np.int64))], number_of
 
 
 @derived(until="summary")

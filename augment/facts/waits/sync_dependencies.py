@@ -12,7 +12,7 @@ from augment.core import LAUNCHES, Category, Diagnostic, Identity, Trace, derive
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
-from augment.facts.names import matching, strings_where
+from augment.facts.names import matching
 from augment.facts.source.event_args import arg_columns
 from augment.facts.waits.dependencies import (
     CallWaits,
@@ -28,6 +28,7 @@ from augment.facts.waits.dependencies import (
 _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
 #: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
 _FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
+_COPIES, _RETURNS = re.compile("emcpy"), re.compile("Async")  #: calls that copy, and those that do not wait for it
 CLOCKS_NS = 20_000  #: by so much a call may seem to return before the copy ends that it waits for: two clocks
 
 
@@ -91,8 +92,8 @@ def synchronizations(trace: Trace) -> CallWaits:
     work, events = gpu_work(trace), trace.events
     copies = work.where((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
     call = work.launch[copies]
-    is_copy = strings_where(trace, lambda name: "emcpy" in name)
-    waits_always = is_copy & ~strings_where(trace, lambda name: "Async" in name)  # hipMemcpyWithStream, cudaMemcpy
+    is_copy = matching(trace, _COPIES)
+    waits_always = is_copy & ~matching(trace, _RETURNS)  # hipMemcpyWithStream, cudaMemcpy
     returned = events.ts[call] + events.dur[call]
     slack = np.where(waits_always[events.name[call]], CLOCKS_NS, 0)
     waited = (work.end[copies] <= returned + slack) & (work.ts[copies] >= events.ts[call])
@@ -100,7 +101,7 @@ def synchronizations(trace: Trace) -> CallWaits:
         waited &= is_copy[events.name[call]]
     copies, call, returned = copies[waited], call[waited], returned[waited]
     # A short copy that even begins after its call, by the clocks: the call waited for the work before it on its stream
-    after = (work.ts[copies] > returned) & ~np.isin(copies, [stream.start for stream in work.streams])
+    after = (work.ts[copies] > returned) & ~is_any(copies, [stream.start for stream in work.streams])
     copies = np.where(after, copies - 1, copies)
     edges = dependencies_of(
         DependencyKind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned)

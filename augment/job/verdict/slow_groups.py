@@ -88,11 +88,7 @@ def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
                 member=common.copy().pop() if whole else None,
                 charged_ns=int((replay.moving - moving).sum()),
                 moving=moving,
-                groups=[_name(matched.groups[group]) for group in groups],
+                groups=[f"{group.name} {group.ranks}".strip() for group in map(matched.groups.__getitem__, groups)],
                 times=ratio,
                 links=[(min(both), max(both), group) for both, group in pairs],
             )
-
-
-def _name(group: Group) -> str:
-    return f"{group.name} {group.ranks}".strip()

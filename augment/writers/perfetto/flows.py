@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Int32s, Int64s
+from augment.arrays import NO_INDEX, Int32s, Int64s, is_among
 from augment.core import Category, Trace
 from augment.kernels.native import native
 
@@ -104,7 +104,7 @@ def bind_to_next(next_slice: Int64s, rows: Int64s, slices: TrackSlices, texts: M
     """Fill ``next_slice`` for flow ends without ``bp: e``: they bind to the next slice of their track, as in
     Perfetto.
     """
-    for at in np.flatnonzero(np.isin(rows, list(texts))).tolist():
+    for at in np.flatnonzero(is_among(rows, np.sort(np.array([*texts], np.int64)))).tolist():
         row = int(rows[at])
         if texts[row].get("ph") != "f" or texts[row].get("bp") == "e":
             continue
