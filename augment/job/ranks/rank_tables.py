@@ -19,7 +19,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, Places, run_starts
+from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, Places, distinct, run_starts
 from augment.core import Category, Trace, Window
 from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
 from augment.facts.gpu.gpu_work import gpu_work
@@ -160,7 +160,7 @@ def gradient_bytes(trace: Trace, rows: EventRows, step: Int64s) -> Int64s:
     if not len(first) or not trace.source.metadata.get("record_shapes"):
         return sizes  # avoids reading the source again
     sizes_ = np.array([_bytes(args) for args in trace.args_of(rows[first])], np.int64)
-    for number in np.unique(step).tolist():
+    for number in distinct(step).tolist():
         places = np.flatnonzero(step == number)
         if len(places) == len(sizes_):
             sizes[places] = sizes_

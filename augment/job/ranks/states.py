@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from augment.arrays import Int64s, Intervals, expand, sums, touched, union
+from augment.arrays import Int64s, Intervals, distinct, expand, sums, touched, union
 from augment.core import Where
 from augment.facts.collectives.rank_progress import HostWaits, RankStates, State
 
@@ -166,7 +166,7 @@ def state_table(states: RankStates, gaps: HostWaits, moments: Sequence[Int64s]) 
         longest = np.argsort(-dur, kind="stable")[:MOST_STAYS]
         given = np.concatenate([ts[:0], *moments])
         given = given[(given >= ts[0]) & (given <= ts[-1])]
-        chosen = np.unique(np.concatenate((ts[longest], ts[longest + 1], given, ts[[0, -1]])))
+        chosen = distinct(np.concatenate((ts[longest], ts[longest + 1], given, ts[[0, -1]])))
         until = [np.append(0, np.cumsum(np.where(states.state == state, dur, 0))) for state in State]
         ts, until = chosen, [_interpolated(ts, column, chosen) for column in until]
     return StateTable(
