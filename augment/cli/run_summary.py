@@ -311,7 +311,8 @@ def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[s
     hfu = sum(row["hfu_ratio"] * row["wall_ns"] for row in steps) / wall
     shares = {said: sum(row[f"{part}_ns"] for part in parts for row in steps) / wall for said, parts in SAID.items()}
     shares["recomputation"] = hfu - mfu
-    yield f"  MFU{of} {100 * mfu:.1f} % ({counted(len(steps), 'step')}; {steps[0]['peak']}); the rest, in points:"
+    counts = f"{counted(len(steps), 'step')} of {time(wall / len(steps))}"
+    yield f"  MFU{of} {100 * mfu:.1f} % ({counts}; {steps[0]['peak']}); the rest, in points:"
     for said, part in sorted(shares.items(), key=lambda item: -item[1]):
         if part >= _LEAST:
             # The operators that cause most of a part, by name

@@ -39,7 +39,9 @@ def served_sentence(trace: Trace) -> str:
     if not _unknown_bandwidth(trace, steps, main):  # how much of the memory's rate the phase uses
         used, covered = percent(median(steps.mbu_ratio[main])), percent(median(steps.covered_ratio[main]))
         known = f"bytes are known of {covered} of the busy time"
-        bandwidth = f". It uses at least {used} of the memory's rate (MBU): {known}{_unknown(trace, steps)}"
+        bandwidth = (
+            f". It uses at least {used} of the memory's rate (MBU) in that time: {known}{_unknown(trace, steps)}"
+        )
     return f"{engine} {'; '.join(parts)}{bandwidth}."
 
 

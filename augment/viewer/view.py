@@ -227,6 +227,10 @@ def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
         real = real[launching] if launching.any() else real
         middle = real[len(real) // 2]
         start, end = int(windows.begin[middle]), int(windows.end[middle])
+        recorded = facts.steps.recorded_windows(trace)
+        first = int(max(recorded.start[recorded.begin == start], default=start))
+        if first - start > 3 * (end - first):  # of which nothing else is judged
+            start = first - (end - first) // 4
     elif (crowded := _crowded(trace)) is None:
         return None
     else:

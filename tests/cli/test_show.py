@@ -288,7 +288,7 @@ def test_parts_are_in_points_and_largest_first() -> None:
     rows = [operator("aten::mm", "compute", 90, 30), operator("aten::bmm", "compute", 50, 40),
             operator("aten::add", "memory", 15, 5), operator("aten::mm", "compute", 30, 20)]  # fmt: skip
     assert list(waterfall({"analyses": {"step_efficiency": {"rows": steps}, "roofline": {"rows": rows}}})) == [
-        "  MFU 40.0 % (2 steps; bf16 989.4 TFLOP/s); the rest, in points:",
+        "  MFU 40.0 % (2 steps of 100 ns; bf16 989.4 TFLOP/s); the rest, in points:",
         "     30.0  below peak: aten::mm, aten::bmm",
         "     17.5  host",
         "      7.5  memory-bound: aten::add",
