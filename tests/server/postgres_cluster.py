@@ -47,20 +47,8 @@ class Cluster:
             except KeyError:
                 pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
-        self._run(
-            "initdb",
-            "-D",
-            str(folder / "data"),
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale",
-            "C",
-            "--no-sync",
-            "-U",
-            "postgres",
-        )
+        options = ["-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync", "-U", "postgres"]
+        self._run("initdb", "-D", str(folder / "data"), *options)
         self.start()
 
     def _run(self, program: str, *args: str) -> None:

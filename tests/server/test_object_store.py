@@ -93,6 +93,27 @@ def test_what_is_removed_is_removed_there(tmp_path: Path, url: str) -> None:
         assert stored(server) == []
 
 
+def test_what_another_server_has_completed_meanwhile_stays(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away for longer than the lock, which ends with PostgreSQL."""
+    obstore = pytest.importorskip("obstore")
+    with serving(tmp_path / "state", store=url) as server:
+        name = server.upload(trace(tmp_path / "a.json"))
+        row = server.core._storage.row("SELECT * FROM uploads")
+
+        def listed(*args: Any) -> Any:
+            monkeypatch.undo()
+            with server.core._storage.writing() as db:
+                db.execute(f"INSERT INTO uploads VALUES ({', '.join('?' * len([*row]))})", [*row])
+            return obstore.list(*args)
+
+        monkeypatch.setattr(obstore, "list", listed)
+        server.stub.DeleteUpload(calls.DeleteUploadRequest(name=name))
+        job = server.wait(server.create(name).name)
+        assert job.state == SUCCEEDED, job.error
+
+
 def test_strays_are_removed_and_nothing_else(tmp_path: Path, url: str) -> None:
     """What a server left that was killed between a store and its row."""
     strays = ("parts/none/0-a", "blobs/0123/none", "ranks/none/a/x", "artifacts/none/a/x")

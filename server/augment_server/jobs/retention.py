@@ -348,8 +348,8 @@ class Retention:
         named = "SELECT 1 FROM uploads WHERE sha256 = ?"
         needed = f"{named} UNION ALL SELECT 1 FROM ({_NEEDED}) AS needed WHERE content = ? LIMIT 1"  # noqa: S608
         with storage.store.lock:
-            if sha256 and not storage.row(needed, sha256, sha256):
-                _removed(storage.store, f"blobs/{sha256}")
+            if sha256:
+                _removed(storage.store, f"blobs/{sha256}", lambda: not storage.row(needed, sha256, sha256))
 
     def _drop_contents(self) -> None:
         """Remove contents that no upload, and no waiting or running job, needs."""
@@ -357,7 +357,7 @@ class Retention:
         for contents in self._some([*self._strays(needed, store.names("blobs"))]):
             with store.lock:  # in which a content gets its row, and only then its place
                 for name in self._strays(needed, contents):
-                    _removed(store, f"blobs/{name}")
+                    _removed(store, f"blobs/{name}", lambda name=name: bool(self._strays(needed, [name])))  # type: ignore[misc]
 
     def _drop_leftovers(self) -> None:
         """Remove artifacts of removed jobs that no waiting or running job needs."""
@@ -381,10 +381,10 @@ def _there(table: str, column: str) -> str:
     return f"EXISTS (SELECT 1 FROM {table} WHERE {column} = value)"  # noqa: S608 - our own names
 
 
-def _removed(store: Store, key: str) -> None:
-    """Remove what a row had. Where the store does not answer, that is done later, as of strays."""
+def _removed(store: Store, key: str, may: Callable[[], bool] = lambda: True) -> None:
+    """Remove what a row had, if it ``may`` be. Where the store does not answer, that is done later, as of strays."""
     with contextlib.suppress(Refusal):
-        store.remove(key)
+        store.remove(key, may)
 
 
 _CATCH_UP = 10  #: while it is behind the time of day, it runs a tenth faster

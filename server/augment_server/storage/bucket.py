@@ -397,11 +397,16 @@ class Bucket(Objects):
         keys = [*listed["common_prefixes"], *(entry["path"] for entry in listed["objects"])]
         return [key.rpartition("/")[2] for key in keys]
 
-    def remove(self, key: str) -> None:
-        """Remove an object, or all under a key, if there is any; with a content its pieces."""
+    def remove(self, key: str, may: Callable[[], bool] = lambda: True) -> None:
+        """Remove an object, or all under a key, if there is any and it ``may`` be; with a content its pieces.
+
+        What is stored after ``may`` was asked stays: a store that is away for a while may outlast the caller's lock.
+        """
         steps_of(key)
         with _told():
             keys = [entry["path"] for batch in obstore.list(self._store, key) for entry in batch]
+            if not may():
+                return
             with contextlib.suppress(FileNotFoundError):
                 obstore.delete(self._store, keys or [key])
         if key.startswith("blobs/"):

@@ -227,13 +227,14 @@ class Folder:
         """What lies in ``parts``, ``blobs``, ``ranks`` or ``artifacts``: the last step of each key."""
         return os.listdir(self._root / folder)
 
-    def remove(self, key: str) -> None:
-        """Remove a file, or all under a key, if there is any.
+    def remove(self, key: str, may: Callable[[], bool] = lambda: True) -> None:
+        """Remove a file, or all under a key, if there is any and it ``may`` be.
 
         Raises:
             OSError: it cannot be removed.
         """
-        remove(self._root.joinpath(*steps_of(key)))
+        if may():
+            remove(self._root.joinpath(*steps_of(key)))
 
 
 def sync_folder(path: Path) -> None:
