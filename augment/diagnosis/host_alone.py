@@ -25,7 +25,7 @@ from augment.arrays import (
 )
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.diagnosis.judging import FETCH, fetches, measure
+from augment.diagnosis.judging import fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.served import VERBS
@@ -35,7 +35,7 @@ from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.critical.handovers import main_track
 from augment.facts.host.call_stacks import operator_times
 from augment.facts.host.occupancy import host_segments
-from augment.facts.names import COMPILED, STEP, starting
+from augment.facts.names import COMPILED, FETCH, STEP, starting
 from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_windows import batches, steps
 

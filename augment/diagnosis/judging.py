@@ -44,7 +44,7 @@ from augment.facts.critical.what_if import (
     taken_work_ns,
     without_host_time,
 )
-from augment.facts.names import STEP, KernelType, matching, starting
+from augment.facts.names import FETCH, STEP, KernelType, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
@@ -56,7 +56,6 @@ from augment.facts.steps.step_windows import (
     windows_of,
 )
 
-FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
 AGAIN = 1.25  #: and so many times as long as each later one but the second, else it is what comes again
 DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels of which the second is queued

@@ -24,8 +24,8 @@ from augment.errors import UsageError, expect_known
 
 # fmt: off
 __all__ = [
-    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "COMPILED", "LONG_CALL_NS", "POINT_TO_POINT", "RECV", "REDUCE_SCATTER",
-    "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting", "strings_where",
+    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "COMPILED", "FETCH", "LONG_CALL_NS", "POINT_TO_POINT", "RECV",
+    "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting", "strings_where",
 ]
 # fmt: on
 
@@ -35,6 +35,7 @@ LOOKED_AT = 4096  #: the most characters at the beginning of a name that pattern
 REMEMBERED = 512  #: the most characters of a name of which it is kept whether patterns are found in it
 MOST_REMEMBERED = 1 << 11  #: names, for each pattern
 STEP = "ProfilerStep"  #: how the names of steps begin
+FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches of batches begin
 COMPILED = "## Call CompiledFxGraph"  #: of annotations around what Inductor compiled; its loops on a CPU are no events
 #: calls that ask the driver for memory, or give it back
 CALLS_FOR_MEMORY = re.compile(

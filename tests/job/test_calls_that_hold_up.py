@@ -111,6 +111,17 @@ def test_memory_is_blamed_unless_it_takes_the_peers_longer(tmp_path: Path) -> No
         assert (row.rank, row.cause, row.figures["where"]) == (2, "host", where)
 
 
+@pytest.mark.parametrize("seed", [2201, 2311])
+def test_a_rank_whose_peers_load_as_slowly_is_not_late(seed: int) -> None:
+    """Ranks that wait for another one hide how slow their own workers are; promises are beside a re-simulation."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    said = truth.outcome("ddp: all loaders", seed)
+    assert said.is_named
+    assert not said.stray
+    assert max(abs(promised - true) for _, promised, true in said.errors) < 0.02
+
+
 def plainly(document: Document) -> list[tuple[int, int, int]]:
     """Each gap of the device until the launch of its next work: start, end, and how much of it is in calls for memory
     of the thread of that launch, ns."""

@@ -52,7 +52,7 @@ class Fetches(rule.Seen, frozen=True):
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared
-        if shared is not None and shared.reason.name.startswith(judging.FETCH):
+        if shared is not None and shared.reason.name.startswith(facts.names.FETCH):
             return self, shared.gain_ns
         return super().in_job(job, saved_ns)
 
@@ -108,7 +108,7 @@ def _first_of_iterators(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     drawn = operators[facts.names.starting(trace, _DRAW)[events.name[operators]]]
     drawn = drawn[
         facts.host.outermost(
-            trace, drawn, (Category.CPU_OP,), ~facts.names.starting(trace, facts.names.STEP, judging.FETCH)
+            trace, drawn, (Category.CPU_OP,), ~facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)
         )
         == drawn
     ]

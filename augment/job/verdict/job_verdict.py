@@ -22,6 +22,7 @@ from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, 
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
+from augment.facts.names import FETCH
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
@@ -42,6 +43,7 @@ LEAST_SHARED = 0.05  #: the same, of what all ranks wait for alike, beyond what 
 LEAST_SHARED_BY_ALL = 0.1  #: also where that is no single thing,
 LEAST_OF_EACH = 0.02  #: and what each of half of the ranks waits for it
 LEAST_OF_GROUPS = 0.03  #: the same, of groups that are late beside other groups
+LEAST_LATE = 0.04  #: what a host waits for batches that come too late: taking one that is there took 1 % where recorded
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_TRANSFERS = 0.1  #: the same, of transfers that nothing hides
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
@@ -389,15 +391,26 @@ class Judgement:
         most = max(spent, key=lambda each: int(spent[each].sum()))
         doing = most if 2 * spent[most].sum() >= every.sum() else None
         ns, least = (every, LEAST_SHARED_BY_ALL) if doing is None else (spent[most], LEAST_SHARED)
-        if np.sort(ns[members])[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
+        fetches = doing is not None and doing[0].startswith(FETCH)
+        late = np.array([self._fetches_ns(member) if fetches else 0 for member in members])
+        if np.sort(np.maximum(ns[members], late))[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
             return None
         gain, of_one = (
             self._saved(self._replay.time_ns(shift=self._without_waits(doing, of)))
             for of in (members, [int(ns.argmax())])
         )
+        if np.sum(late >= LEAST_LATE * self._time) > 1:
+            of_one = 0  # the batches of the others come no sooner
         if gain - of_one < least * self._time:
             return None
         return Reason("host", "many_operators") if doing is None else Reason("host", doing[1], doing[0]), ns, gain
+
+    def _fetches_ns(self, member: int) -> int:
+        """For how long a rank's host waits for batches of its workers in all steps, by its own diagnosis: its workers
+        take as long for a batch as its steps, also where its device waits for another rank meanwhile."""
+        own = self._summaries[member].own_diagnosis
+        said = [row["figures"] for row in own.rows if row["rule"] == "data_loading"] if own else []
+        return sum(figures["fetch_ns"] * self.step_count for figures in said if figures.get("why") == "slow_workers")
 
     def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
@@ -438,7 +451,7 @@ class Judgement:
         """Whether a rank is late by no more than what all ranks wait for, and by the same thing."""
         if self._shared is None or self._shared[0].where == "many_operators":
             return False
-        return self._reason(member) == self._shared[0] and self._gains[member] < self._shared[2]
+        return self._reason(member) == self._shared[0] and self._gains.get(member, 0) < self._shared[2]
 
     @cached_property
     def _uneven_rows(self) -> list[Row]:
@@ -551,7 +564,11 @@ class Judgement:
     def _together(self) -> tuple[str, ...]:
         """A sentence where several ranks must change for the job to gain; none for few steps, which may be chance."""
         alone = max(self._gains.values(), default=0)
-        if self._step_time[1] < FEWEST_STEPS or self._uneven_rows:
+        if (
+            self._step_time[1] < FEWEST_STEPS
+            or self._uneven_rows
+            or all(map(self._is_shared, self._candidates.tolist()))
+        ):
             return ()
         known = max([alone, *(row.gain_ns or 0 for row in self._joint_rows)])
         if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < known + LEAST * self._time:

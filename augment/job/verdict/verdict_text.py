@@ -142,7 +142,8 @@ def uneven_stages(ranks: Sequence[int], longer: float) -> str:
 def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int, alone: bool) -> str:
     """What all ranks wait for alike: each for so long of its own steps; ``alone``: they have no devices."""
     ratio = waits_ns / steps_ns
-    each = percents(float(ratio.min()), float(ratio.max()))
+    least, most = float(ratio.min()), float(ratio.max())
+    each = percents(least, most) if least >= 0.001 else f"up to {percent(most)}"
     all_of_them = "both" if ranks == 2 else f"all {spelled(ranks)}"
     if alone:
         return f"In {all_of_them} ranks no operator runs, in each for {each} of its time{reason.place}"
