@@ -78,16 +78,22 @@ def fetching(trace: Trace) -> Cause | None:
 
 
 @derived
-def is_paced_by_workers(trace: Trace) -> bool:
-    """Whether the loader's workers decide how long steps are: most steps wait for a batch, long enough to be grave.
-    Such a fetch ends at a moment of the clock: if anything else takes less time, the host waits as much longer."""
-    cause = fetching(trace)
-    if cause is None or measure(trace).ratio(cause.saved_ns) < WARNING_RATIO:
-        return False
-    workers = strings_where(trace, lambda name: WORKERS in name)
-    waits = cause.spans.row[workers[trace.events.name[cause.spans.row]]]
-    steps = distinct(measure(trace).windows.of_host(trace.events.ts[waits]))
-    return 2 * len(steps) > measure(trace).count
+def beside_workers_ns(trace: Trace) -> int | None:
+    """The most per step that anything but quicker batches saves, where the loader's workers decide how long steps are:
+    at least half of the steps wait for a batch, long enough to be grave. Such a fetch ends at a moment of the clock: if
+    anything else takes less time, the host waits as much longer. Two fetches in a row that wait are as far apart as
+    workers need for a batch. None: they do not decide."""
+    cause, whole = fetching(trace), measure(trace)
+    if cause is None or whole.ratio(cause.saved_ns) < WARNING_RATIO:
+        return None
+    rows = fetches_in_steps(trace)
+    rows = rows[strings_where(trace, lambda name: WORKERS in name)[trace.events.name[rows]]]
+    waits = is_among(rows, cause.spans.row)
+    steps = distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
+    apart = np.diff(trace.events.end[rows])[waits[1:] & waits[:-1]]
+    if 2 * len(steps) < whole.count or not len(apart):
+        return None
+    return max(whole.length_ns - int(apart.mean() * len(rows) / whole.count), 0)
 
 
 @derived

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
-from typing import get_args
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.core import RankInJob, Stage, Trace, derived
+from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
@@ -33,6 +34,7 @@ from augment.facts.source.cut_mark import is_period
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 NEARLY = 0.9  #: share of what no wait would save, from which on its reason is named first
 LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
+_BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -78,7 +80,7 @@ def diagnose(trace: Trace) -> RankedFindings:
         if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
             overlaps.setdefault(first, []).append(second)
             overlaps.setdefault(second, []).append(first)
-    several = sum(each.found.saved_ns is not None for each in findings) > 1
+    several = sum(bool(each.found.saved_ns) for each in findings) > 1
     asked_limits = {each.rule: partial(_limit, trace, each.found) for each in findings[:COMPARED]}
     limits = dict(zip(asked_limits, trace.context.threads.all(list(asked_limits.values())), strict=True))
     findings = [
@@ -91,7 +93,12 @@ def diagnose(trace: Trace) -> RankedFindings:
 def _answer(trace: Trace, rule: Rule) -> Answer:
     answer, job = rule.check(trace), trace.context.attached(RankInJob)
     trace.context.end(stage_of_rule(rule))
-    return answer if job is None or not isinstance(answer, Found) else judged_in_job(answer, job, words(trace))
+    if job is not None and isinstance(answer, Found):
+        answer = judged_in_job(answer, job, words(trace))
+    most = None if rule.NAME in _BESIDE_WORKERS else beside_workers_ns(trace)
+    if most is None or not isinstance(answer, Found) or (answer.saved_ns or 0) <= most:
+        return answer
+    return replace(answer, saved_ns=most)
 
 
 def _of_no_step(trace: Trace, rule: Rule) -> Answer:
@@ -127,11 +134,13 @@ def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]
     return not problem.first, unsure, grade, not problem.of_recording, -saved
 
 
-def _limit(trace: Trace, problem: Found) -> Limit | None:
+def _limit(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
     """Why a cure saves less than it takes out of the path: what decides instead of most of the rest. None if it saves
     nearly all of it, if no single kind decides, or if other reasons limit the saving, of which the graph knows nothing.
     """
     cut, saved = problem.cut, problem.saved_ns or 0
+    if problem.saved_ns is not None and problem.saved_ns == beside_workers_ns(trace):
+        return "batches"
     if cut is None or not saved or not type_coverage(trace) or has_pauses(trace):
         return None
     if abs(saved_a_step(trace, cut) - saved) > (1 - NEARLY) * saved:

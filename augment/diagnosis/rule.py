@@ -173,7 +173,7 @@ class Finding(Struct, frozen=True):
     saved_ratio: float | None
     overlaps: tuple[str, ...] = field(default=())
     alone: bool = False
-    limit: Limit | None = None
+    limit: Limit | Literal["batches"] | None = None
 
     @property
     def is_grave(self) -> bool:

@@ -15,6 +15,7 @@ from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence
+from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.judging import (
     decided_in_steps,
     has_pauses,
@@ -155,8 +156,9 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and measure(trace).ratio(most) >= WARNING_RATIO:
         saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
-        # what saves next to nothing before says itself what it saves later
-        text = f"Next: {largest.seen.title(say)}{saving if largest.saved_ns else ''}."
+        if not largest.saved_ns and beside_workers_ns(trace) is None:
+            saving = ""  # what saves next to nothing before says itself what it saves later
+        text = f"Next: {largest.seen.title(say)}{saving}."
         return [Sentence(text, tuple(sorted(done)))]
     if has_pauses(trace) or measure(trace).ratio(saved) > 1 - HIGH_RATIO:
         return []
@@ -236,6 +238,8 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
     loading = [each.found.spans for each in result.findings if each.rule == LONG_CALLS and each.saved_ratio is None]
     explained += sum(whole.ratio(idle_ns(trace, spans).sum() / whole.count) for spans in loading)
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
+    if beside_workers_ns(trace) is not None:
+        return ""  # all waits but those for batches are slack
     for category, what in _UNEXPLAINED.items():
         spent = sum(each.time_of(category) for each in idle)
         if category == facts.waits.GapCategory.OTHER:

@@ -73,8 +73,10 @@ def title(words: Words, finding: Finding) -> str:
     if answer.saved_ns is None:
         return text
     saving = words.saving(answer.saved_ns, "this fix alone" if finding.alone else "")
+    saving = saving if answer.saved_ns else "nothing"
     bound = "up to " if answer.at_most else "at least " if answer.seen.at_least else ""
-    limit = "" if finding.limit is None else f"; beyond that {_LIMITS[finding.limit]} the limit"
+    beyond = "; beyond that" if answer.saved_ns else ":"
+    limit = "" if finding.limit is None else f"{beyond} {_LIMITS[finding.limit]} the limit"
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
     return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
 
@@ -84,6 +86,7 @@ _LIMITS = {
     "computing": "computing is",
     "communication": "communication is",
     "copies": "copies are",
+    "batches": "late batches are",
 }
 
 

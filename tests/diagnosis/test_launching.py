@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import truth
 from msgspec.structs import replace
 from simulated_jobs import changed
 
@@ -17,7 +18,7 @@ from augment.diagnosis.host_causes import _long_handovers
 from augment.diagnosis.judging import delay_ns, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, starved_host, synchronizing_calls
+from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, starved_host
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
@@ -63,8 +64,28 @@ def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool)
     events += [call("cudaDeviceSynchronize", n * STEP + 20_500, n * STEP + 38_200) for n in range(4)]
     ordered = sorted(events, key=lambda event: event.ts)
     trace = trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in ordered))
-    assert isinstance(data_loading.check(trace), Found)
-    assert isinstance(synchronizing_calls.check(trace), Found) == saves
+    first, *rest = diagnose(trace).findings
+    assert first.rule == "data_loading"
+    assert [each.limit for each in rest if each.rule == "synchronizing_calls"] == [None if saves else "batches"]
+    assert any(each.found.saved_ns for each in rest) == saves
+
+
+@pytest.mark.parametrize("other", ["stall after the optimizer", "batch on the stream", "malloc in steps", "slow host"])
+def test_late_batches_limit_what_other_cures_promise(other: str) -> None:
+    """Two faults at once: what is promised of the second, beside a re-simulation without it."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    kind, chance = truth.KINDS[other], np.random.default_rng(7)
+    work = truth.drawn("single", 7, kind.work)
+    step = truth.length(work.world({}, None))
+    fault, slow = kind.draw(chance, step), {"loader": ("multi", 2.5 * step)}
+    world = work.world({**slow, **fault}, None)
+    run = truth.judged(world)
+    true = 1 - truth.length(work.world(slow, None), run) / truth.length(world, run)
+    (promised,) = (each.saved for each in run.findings if each.rule in kind.rules)
+    assert "data_loading" in run.of_verdict
+    assert promised is not None
+    assert promised == pytest.approx(true, abs=0.03)
 
 
 def test_short_operators_outside_a_fetch_are_launching() -> None:

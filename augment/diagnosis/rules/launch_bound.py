@@ -134,7 +134,7 @@ def check(trace: Trace) -> rule.Answer:
     cut = judging.host_cut(trace, *stretches)
     waited, parts, operators = _waiting_a_step(trace, waits, short)
     delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
-    by_path = 0 if host_causes.is_paced_by_workers(trace) else judging.saved_a_step(trace, cut)
+    by_path = judging.saved_a_step(trace, cut)
     saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
     calls = arrays.distinct(work.launch[places])
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())

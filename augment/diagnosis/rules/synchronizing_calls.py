@@ -21,7 +21,7 @@ import numpy as np
 
 from augment import facts
 from augment.core import Trace, text
-from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis import judging, rule
 from augment.diagnosis.first_calls import waiting_calls
 
 NAME = "synchronizing_calls"
@@ -70,7 +70,7 @@ def check(trace: Trace) -> rule.Answer:
     if not len(calls):
         return rule.NotApplicable("no call of a step waits for the {gpu}")
     cut = facts.critical.without_waits(trace, calls)
-    saved = 0 if host_causes.is_paced_by_workers(trace) else judging.saved_unwaited(trace, cut)
+    saved = judging.saved_unwaited(trace, cut)
     spans = rule.Spans.of(trace, calls)
     seen = SynchronizingCalls(
         call_count=len(calls) / judging.measure(trace).count,
