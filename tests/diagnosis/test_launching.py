@@ -88,6 +88,19 @@ def test_late_batches_limit_what_other_cures_promise(other: str) -> None:
     assert promised == pytest.approx(true, abs=0.03)
 
 
+@pytest.mark.parametrize(("stall_us", "long"), [(0, False), (600, True)])
+def test_a_stall_below_a_millisecond_is_told_from_launching(stall_us: int, long: bool, tmp_path: Path) -> None:
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    work = truth.drawn("single", 7, {"scale": 0.1, "reads_loss": True})
+    (rank,) = work.world({"host_gap_end": stall_us} if stall_us else {}, None).ranks
+    rank.write(str(tmp_path / "rank0.json"))
+    answer = launch_bound.check(read(tmp_path / "rank0.json"))
+    assert isinstance(answer, Found | rule.Fine)
+    assert isinstance(answer.seen, launch_bound.LaunchBound)
+    assert (2 * answer.seen.long_ns > answer.seen.wait_ns) == long
+
+
 def test_short_operators_outside_a_fetch_are_launching() -> None:
     assert isinstance(launch_bound.check(run("forward")), Found)
 

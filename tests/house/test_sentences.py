@@ -92,10 +92,20 @@ SAMPLES: list[Seen] = [
     rules.long_calls.LongCalls(2, [("AscendCL@aclopCompileAndExecute", 9 * MS), ("AscendCL@aclnnAdd", MS)], True, []),
     *(
         rules.launch_bound.LaunchBound(
-            5 * MS, 512, 40, launcher, [("in operators", 3 * MS)], [("aten::mul", MS)], 4_000, 9_000, stacks, stacks
+            5 * MS,
+            512,
+            40,
+            launcher,
+            [("in operators", 3 * MS)],
+            [("aten::mul", MS)],
+            long * MS,
+            4_000,
+            9_000,
+            stacks,
+            stacks,
         )
         for launcher in get_args(rules.launch_bound.Launcher)
-        for stacks in (False, True)
+        for stacks, long in ((False, 0), (True, 2), (True, 3))
     ),
     replace(COMMUNICATION, slow_gbps=2.6),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),

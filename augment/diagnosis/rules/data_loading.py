@@ -7,6 +7,10 @@ some ten launches' worth where this was recorded: fetches from workers of up to 
 that the workers are the reason. The first fetch of an epoch waits longer, as workers begin to load
 only then: PyTorch draws a seed (``aten::random_``) for each iterator, between the fetch before it and its first.
 
+A batch of workers comes at a moment of the clock. Where at least half of the steps wait for one, and what that costs is
+grave, workers decide how long steps are: two fetches in a row that wait are as far apart as they need for a batch, and
+no other cure promises more than that leaves.
+
 **What to do**: with `_SingleProcessDataLoaderIter`, load in other processes (``num_workers`` above 0). With workers,
 they are too slow: more of them, a larger ``prefetch_factor``, ``persistent_workers=True``, less work per sample. But
 if most is the first fetch of an epoch, look at later steps before. Use ``pin_memory=True`` and copy with

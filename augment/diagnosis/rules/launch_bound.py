@@ -67,6 +67,7 @@ _ADVICE: dict[Launcher, str] = {
     "compiling_calls": "Turn off the compiling of operators at run time "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
 }
+_LONG = "Most of it is a few long stretches outside operators (logging, metrics, other Python): look at these first. "
 _STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
 
 
@@ -79,6 +80,7 @@ class LaunchBound(rule.Seen, frozen=True):
     launcher: Launcher
     parts: list[tuple[str, int]]  #: of the wait: where the host is, and ns
     operators: list[tuple[str, int]]  #: those with most of the time in operators, and ns
+    long_ns: int  #: of the wait: in single stretches outside operators of 0.2 ms and more, which are no launching
     kernel_ns: int  #: the median kernel
     call_ns: int  #: the median call that launches one
     has_stacks: bool
@@ -108,7 +110,8 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def advice(self, words: text.Words) -> str:
         slows = self.launcher == "calls" and self.has_stacks
-        return words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
+        first = _LONG if 2 * self.long_ns > self.wait_ns else ""
+        return first + words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
@@ -132,7 +135,7 @@ def check(trace: Trace) -> rule.Answer:
     waits = _waits(trace, *facts.waits.GapCategory)
     stretches, short = _short_work(trace, waits)
     cut = judging.host_cut(trace, *stretches)
-    waited, parts, operators = _waiting_a_step(trace, waits, short)
+    waited, parts, operators, long = _waiting_a_step(trace, waits, short)
     delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
     by_path = judging.saved_a_step(trace, cut)
     saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
@@ -151,6 +154,7 @@ def check(trace: Trace) -> rule.Answer:
         launcher=launcher,
         parts=parts,
         operators=operators,
+        long_ns=long,
         kernel_ns=int(arrays.median(work.end[places] - work.ts[places])),
         call_ns=int(arrays.median(trace.events.dur[calls])),
         has_stacks=stacks,
@@ -162,23 +166,27 @@ def check(trace: Trace) -> rule.Answer:
 
 def _waiting_a_step(
     trace: Trace, waits: rule.Spans, short: _Short
-) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]]]:
+) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]], int]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
-    stretches, ns, the mean of all devices; the parts that it consists of; and the operators with most of it. Gaps of
-    any category count: a kernel may be launched while the one before still runs, and yet come late."""
+    stretches, ns, the mean of all devices; the parts that it consists of; the operators with most of it; and how much
+    of it is in long stretches outside operators. Gaps of any category count: a kernel may be launched while the one
+    before still runs, and yet come late."""
     each = max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count
-    ns_of_kind, ns_of_name = np.zeros(256), np.zeros(len(trace.strings))
+    ns_of_kind, ns_of_name, long = np.zeros(256), np.zeros(len(trace.strings)), 0.0
     for _, place, ns in _launching(trace, waits, short):
         ns_of_kind += np.bincount(short.kind[place], ns, len(ns_of_kind))
+        outside = short.kind[place] == facts.critical.BoundBy.OUTSIDE_OPERATORS
+        long += float(ns[outside & (short.end[place] - short.start[place] >= judging.HELD_NS)].sum())
         inside = np.flatnonzero(short.kind[place] == facts.critical.BoundBy.CPU_OPERATOR)
-        operators = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
-        ns_of_name += np.bincount(trace.events.name[operators], ns[inside], len(ns_of_name))
+        around = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
+        ns_of_name += np.bincount(trace.events.name[around], ns[inside], len(ns_of_name))
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
     parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
-    return whole, parts, [(text.short(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
+    operators = [(text.short(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
+    return whole, parts, operators, int(long / each)
 
 
 def _charged(trace: Trace, short: _Short) -> rule.Spans:
