@@ -166,15 +166,17 @@ def without_one_offs(
     chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]
 ) -> tuple[list[ChosenSteps], str]:
     """The steps of each pair of ranks without those, on any rank and side, that something lengthens which happens once;
-    and what was left out, in a sentence; empty for nothing."""
+    and what was left out, in a sentence; empty for nothing. So it is where a step that stays is longer by as much, too:
+    what is left out of one side would be compared with what the other keeps."""
     count = len(chosen[0].control)
     if chosen[0].whole or count < _ONCE_FEWEST:
         return list(chosen), ""
-    left_out, said = np.zeros(count, np.bool_), list[str]()
+    left_out, said, most_ns = np.zeros(count, np.bool_), list[str](), np.zeros(count)  #: beyond the usual, by step
     for steps, pair in zip(chosen, pairs, strict=True):
         for side, trace, windows in zip(("control", "test"), pair, (steps.control, steps.test), strict=True):
             length = windows.end - windows.start
             usual = float(np.median(length))
+            np.maximum(most_ns, length - usual, out=most_ns)
             # which of windows are much longer than usual, at least half of it for what happens once
             of_compiler, graphs, cold = (
                 Spans.of(trace, compilations(trace)),
@@ -194,6 +196,8 @@ def without_one_offs(
                     said.append(f"step {windows.number[place]} of the {side}, {took}")
                 left_out[place] = True
     if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):
+        return list(chosen), ""
+    if most_ns[~left_out].max() >= ONCE_SHARE * most_ns[left_out].max():
         return list(chosen), ""
     kept = np.flatnonzero(~left_out)
     parted = [

@@ -255,6 +255,7 @@ class Words(NamedTuple):
     torch: str = "torch.cuda"
     fuse: str = "fuse small kernels with torch.compile"
     reuse: str = ""  #: what a program does that asks the driver itself: PyTorch has an allocator of its own
+    more_work: str = "batch size, split-K, FlashDecoding"  #: how a kernel gets it
     pinned: str = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
     # what records more, as the recorder calls it
     shapes: str = "record_shapes=True"
@@ -362,7 +363,9 @@ _RECORDERS: dict[str, dict[str, str]] = {
 _OF_CUDA = {
     "use_graphs": "Launch many kernels at once with CUDA graphs (cudaStreamBeginCapture, cudaGraphLaunch)",
     "fuse": "fuse small kernels",
-    "reuse": "Allocate once, before what is timed, and reuse that; cudaMallocAsync keeps what is freed in a pool",
+    "reuse": "Allocate once, before what is timed, and reuse that; cudaMallocAsync keeps what is freed in a pool, "
+    "with a cudaMemPoolAttrReleaseThreshold also beyond the next synchronization",
+    "more_work": "more blocks and threads, which share its loops",
     "pinned": "Allocate what is copied with cudaMallocHost (or cudaHostRegister), and copy with cudaMemcpyAsync",
     "stacks": "nsys profile --sample=process-tree --backtrace=dwarf",
     "memory": "nsys profile --cuda-memory-usage=true",

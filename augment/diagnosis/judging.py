@@ -43,6 +43,7 @@ from augment.facts.critical.what_if import (
     saved_ns,
     taken_work_ns,
     without_host_time,
+    work_saved_ns,
 )
 from augment.facts.names import FETCH, STEP, KernelType, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
@@ -252,9 +253,10 @@ def saved_a_step(trace: Trace, cut: Cut) -> int:
     ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no shorter
     than what the host takes for them."""
     saved, whole = saved_ns(trace, cut), measure(trace)
-    if has_pauses(trace) or (whole.unit == "recording" and len(facts.gpu.work(trace))):
+    of_work = whole.unit == "recording" and len(facts.gpu.work(trace)) > 0
+    if has_pauses(trace) or of_work:
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
-        saved = min(saved, idle + taken_work_ns(trace, cut))
+        saved = min(work_saved_ns(trace, cut) if of_work else saved, idle + taken_work_ns(trace, cut))
     elif whole.unit == "step":
         finish, start = int(whole.windows.finish[-1]), int(whole.windows.start[0])
         calls = facts.waits.syncs(trace).row

@@ -27,13 +27,13 @@ from augment.diagnosis.judging import (
     work_in_steps,
 )
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
-from augment.diagnosis.recording_completeness import held_up, is_excerpt
+from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
-from augment.diagnosis.rules import eager_decodes, step_outliers
+from augment.diagnosis.rules import eager_decodes, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import heading, title, words
-from augment.facts.names import STEP, starting
+from augment.facts.names import STEP, starting, strings_where
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
@@ -212,6 +212,10 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
     if parts or loads or not facts.gpu.coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
+    for each in result.findings:
+        seen = each.found.seen
+        if isinstance(seen, small_grids.SmallGrids) and 2 * say.ratio(seen.small_ns) >= 1:
+            return [Sentence(f"{title(say, each)}; what larger grids would save is not known.", (each.rule,))]
     text = f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}"
     return [Sentence(text, is_nothing=True)]
 
@@ -274,6 +278,10 @@ def unknown_reason(trace: Trace) -> str:
         text = " (its next work had been launched; what that waited for is not in the trace)"
     elif launched <= 1 - MOST:
         text = " (the launch of its next work was not recorded)"
+        work = facts.gpu.work(trace)
+        row = work.row[np.isin(work.ts, end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
+        if len(row) and strings_where(trace, MIGRATES.match)[trace.events.name[row]].all():
+            text = " (until pages of managed memory migrate: the host reads or writes them, or does something else first)"
     else:
         text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none

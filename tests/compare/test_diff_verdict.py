@@ -106,6 +106,10 @@ def test_what_happens_once_is_no_part_of_steps(tmp_path: Path) -> None:
         assert changes[1] == pytest.approx(changes[0], abs=0.02)
     again = save(with_compilation(load(compiles), 1, 60_000), tmp_path / "twice.json")
     assert not diff(read(str(control)), read(str(again))).once  # of six steps two: it comes again
+    longer = with_compilation(load(control), 1, 60_000)
+    longer["traceEvents"][-1]["name"] = "aten::empty"  # which nothing says happens once
+    kept = save(longer, tmp_path / "kept.json")
+    assert not diff(read(str(kept)), read(str(compiles))).once
 
 
 def units(path: Path, count: int, us: int, *, annotated: bool = True) -> Path:

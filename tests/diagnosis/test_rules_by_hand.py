@@ -743,6 +743,7 @@ def test_a_type_of_number_that_is_no_faster_is_not_advised(name: str, memory: in
     ("name", "capability", "advice"),
     [
         ("NVIDIA GeForce RTX 3070 Ti", (8, 6), "Use torch.autocast with BF16"),
+        ("NVIDIA RTX A5000", (8, 6), "Call torch.set_float32_matmul_precision"),
         ("a card of 2027", (10, 0), "Call torch.set_float32_matmul_precision"),
         ("NVIDIA GeForce GTX 1660", (7, 5), None),  # its sisters of that capability have tensor cores
         ("AMD card of 2027", (9, 0), None),  # an architecture, no capability of CUDA
@@ -943,6 +944,15 @@ def test_a_script_that_drains_earlier_work_is_no_call_of_the_step(launched_at: i
     later = launched("gemm", 500_000, 900_000, 1, launched_at)
     answer = synchronizing_calls.check(trace_of(STEP, early, drained, *later))
     assert isinstance(answer, NotApplicable) == (launched_at == 450_000), answer
+
+
+def test_what_follows_the_last_work_of_a_recording_saves_nothing() -> None:
+    """A program waits for its only kernel, reads what it made in managed memory, and ends."""
+    waits = call("cudaDeviceSynchronize", 60_000, 301_000, correlation=2)
+    ends = call("cudaFree", 910_000, 950_000, correlation=3)
+    page = replace(kernel("Memcpy Unified DtoH", 900_000, 905_000, correlation=9), category=Category.GPU_MEMCPY)
+    trace = trace_of(*launched("gemm", 100_000, 300_000, 1, 20_000), waits, page, ends)
+    assert isinstance(synchronizing_calls.check(trace), Fine)
 
 
 def test_kernels_whose_grids_leave_most_sms_idle(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class SmallGrids(rule.Seen, frozen=True):
         return f"larger grids would save at most {text.percent(words.ratio(self.small_ns))} of {words.a_step}"
 
     def advice(self, words: text.Words) -> str:
-        return "Give each kernel more work (batch size, split-K, FlashDecoding), or run independent work beside it"
+        return words.fill("Give each kernel more work ({more_work}), or run independent work beside it")
 
 
 def check(trace: Trace) -> rule.Answer:

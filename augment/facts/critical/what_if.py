@@ -162,6 +162,17 @@ def saved_ns(trace: Trace, cut: Cut) -> int:
     return max(_gain(graph, cut, np.flatnonzero(graph.target == len(graph) - 1)), 0)
 
 
+def work_saved_ns(trace: Trace, cut: Cut) -> int:
+    """How much earlier the last GPU work would end, ns; never below 0."""
+    return max(_gain(critical_graph(trace), cut, _ending(trace)), 0)
+
+
+def _ending(trace: Trace) -> Int64s:
+    """The edges from the last work of each stream to the recording's end."""
+    graph = critical_graph(trace)
+    return np.flatnonzero((graph.target == len(graph) - 1) & (graph.source >= graph.first_work))
+
+
 def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
     """How much earlier the main thread would be where it is at ``until`` (ns), ns; never below 0."""
     return max(_gain(critical_graph(trace), cut, _going_on(trace, until)), 0)
@@ -184,7 +195,7 @@ def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int
     """
     graph, work = critical_graph(trace), gpu_work(trace)
     going_on = _going_on(trace, host[1])
-    ending = np.flatnonzero((graph.target == len(graph) - 1) & (graph.source >= graph.first_work))
+    ending = _ending(trace)
     first = graph.first_work + np.array([stream.start for stream in work.streams])
     begins = np.flatnonzero(is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
     begins = begins[np.isin(graph.target[begins], first)]

@@ -11,13 +11,15 @@ from augment.facts.operators.matrix_products import (
 from augment.facts.operators.operator_calls import Call, Shape
 from augment.facts.operators.operator_work import OperatorWork, operator_work as work, work_families
 from augment.facts.operators.peaks import (
-    Bound, Peak, capability_of, capacity_bytes, device_peaks as limits, roofs as bounds,
+    Bound, Peak, capability_of, capacity_bytes, device_peaks as limits, name_of,
+    roofs as bounds,
 )
 from augment.facts.operators.served_steps import ServedSteps, served_steps
 
 __all__ = [
     "MULTIPLE", "UNKNOWN_DEVICE", "Bound", "Call", "OperatorWork", "Peak", "ServedSteps", "Shape", "TileFit", "bounds",
-    "capability_of", "capacity_bytes", "fit_of", "graphs", "in_narrow_groups", "is_unfit", "limits", "served_steps",
+    "capability_of", "capacity_bytes", "fit_of", "graphs", "in_narrow_groups", "is_unfit", "limits", "name_of",
+    "served_steps",
     "sizes_text", "work", "work_families",
 ]
 # fmt: on
