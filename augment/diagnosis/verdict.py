@@ -281,7 +281,7 @@ def unknown_reason(trace: Trace) -> str:
         work = facts.gpu.work(trace)
         row = work.row[np.isin(work.ts, end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
         if len(row) and strings_where(trace, MIGRATES.match)[trace.events.name[row]].all():
-            text = " (until pages of managed memory migrate: the host reads or writes them, or does something else first)"
+            text = " (until pages of managed memory migrate: the host uses them, or does something else first)"
     else:
         text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none

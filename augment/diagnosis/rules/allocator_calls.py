@@ -107,6 +107,8 @@ def check(trace: Trace) -> rule.Answer:
         longest=(trace.strings[int(spent.argmax())], int(spent.max()) // steps) if matters else ("", 0),
     )
     confidence = judging.confidence_in(trace, cause.saved_ns)
+    if not len(facts.gpu.work(trace)):
+        confidence = "low"  # giving memory back waits for work, which was not recorded
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
 
 

@@ -82,13 +82,13 @@ def check(trace: Trace) -> rule.Answer:
         np.concatenate([getattr(each, name) for each in attentions]) for name in ("products", "between")
     )
     dur, steps = np.maximum(gpu.end - gpu.ts, 0), judging.measure(trace).count
-    # How long products take at the device's peak, ns; 0 where it is unknown
+    # How long products take at the device's peak, ns; as long as they do where it is unknown
     peaks = [peak for peak in facts.operators.limits(trace).values() if peak is not None]
     least = []
-    for kind in work.kind[work.owner[products]].tolist():
+    for kind, ns in zip(work.kind[work.owner[products]].tolist(), dur[products].tolist(), strict=True):
         each = work.works[kind]
         rate = max((peak.tflops.get(each.number, 0.0) for peak in peaks), default=0.0)
-        least.append(int((each.flops or 0) / rate / 1000) if rate else 0)
+        least.append(int((each.flops or 0) / rate / 1000) if rate else ns)
     least_ns = np.array(least, np.int64)
     less = np.maximum(dur[products] - least_ns, 0)
     seen = WrittenAttention(
@@ -105,7 +105,8 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.without_work(trace, touched, np.concatenate((dur[between], less)))
     spans = rule.Spans(gpu.ts[between], gpu.end[between], gpu.row[between])
     severity = rule.severity_of(judging.measure(trace).ratio(surely))
-    return rule.Found(seen, spans, "medium", judging.saved_a_step(trace, cut), cut, severity, at_most=True)
+    saved = judging.saved_a_step(trace, cut)
+    return rule.Found(seen, spans, "medium", saved, cut, severity, at_most=bool(less.any()))
 
 
 def _in_order(trace: Trace) -> list[arrays.Places]:
