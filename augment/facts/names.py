@@ -24,8 +24,9 @@ from augment.errors import UsageError, expect_known
 
 # fmt: off
 __all__ = [
-    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "COMPILED", "FETCH", "LONG_CALL_NS", "POINT_TO_POINT", "RECV",
-    "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting", "strings_where",
+    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "CALLS_FOR_MEMORY", "COMPILED", "FETCH", "LONG_CALL_NS", "POINT_TO_POINT",
+    "RECV", "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting",
+    "strings_where",
 ]
 # fmt: on
 

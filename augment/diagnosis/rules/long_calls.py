@@ -114,6 +114,8 @@ def check(trace: Trace) -> rule.Answer:
     if cause is None:
         return rule.NotApplicable("no call of the runtime takes long while the {gpu} idles")
     loads, idle = np.isin(cause.spans.row, loading_calls(trace)), judging.idle_ns(trace, cause.spans)
+    # of calls for memory only those are here that create a context
+    loads |= facts.names.matching(trace, facts.names.CALLS_FOR_MEMORY)[trace.events.name[cause.spans.row]]
     is_loading = bool(2 * idle[loads].sum() > idle.sum())
     chosen = loads if is_loading else ~loads
     rows, idle, steps = cause.spans.row[chosen], idle[chosen], judging.measure(trace).count
