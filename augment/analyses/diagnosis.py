@@ -36,7 +36,7 @@ from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Answer, Finding, Fine, NoData, Seen
+from augment.diagnosis.rule import Finding, Fine, NoData, Seen
 from augment.diagnosis.rules.clock_drop import sentences_watched
 from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
@@ -103,7 +103,41 @@ def analyze(trace: Trace) -> Findings | Skipped:
     diagnosis = diagnose(trace)
     rows = [_found(trace, each) for each in diagnosis.findings]
     known = {row.rule for row in rows}
-    rest = [_other(trace, rule, answer) for rule, answer in diagnosis.answers.items() if rule not in known]
+    # of the rules that found nothing, what they saw
+    rest = []
+    for rule, answer in diagnosis.answers.items():
+        if rule in known:
+            continue
+        status: Status = (
+            "fine" if isinstance(answer, Fine) else "no_data" if isinstance(answer, NoData) else "not_applicable"
+        )
+        remedy = words(trace).fill(answer.remedy) if isinstance(answer, NoData) else ""
+        rest.append(
+            Row(
+                rank=trace.rank,
+                rule=rule,
+                status=status,
+                in_verdict=False,
+                severity=None,
+                title=answer_text(words(trace), answer),
+                saved_ns=None,
+                saved_ratio=None,
+                at_most=False,
+                at_least=False,
+                in_step=None,
+                confidence=None,
+                overlaps=[],
+                count=0,
+                start_ns=None,
+                dur_ns=None,
+                track=None,
+                slice=None,
+                evidence=[],
+                figures=answer.seen.figures if isinstance(answer, Fine) and isinstance(answer.seen, Seen) else {},
+                advice=remedy or None,
+                docs=f"{DOCS}#{rule}",
+            )
+        )
     about = [sentence.rules for sentence in sentences(trace)]
     judged = Verdict(verdict(trace), tuple(rows), about=about)
     return Findings([*rows, *rest], drawn(trace, NAME), verdict=judged)
@@ -142,36 +176,4 @@ def _found(trace: Trace, finding: Finding) -> Row:
         evidence=[*evidence(words(trace), finding), *lines],
         advice=advice(words(trace), finding),
         docs=f"{DOCS}#{finding.rule}",
-    )
-
-
-def _other(trace: Trace, rule: str, answer: Answer) -> Row:
-    status: Status = (
-        "fine" if isinstance(answer, Fine) else "no_data" if isinstance(answer, NoData) else "not_applicable"
-    )
-    remedy = words(trace).fill(answer.remedy) if isinstance(answer, NoData) else ""
-    # what a rule saw that found nothing
-    return Row(
-        rank=trace.rank,
-        rule=rule,
-        status=status,
-        in_verdict=False,
-        severity=None,
-        title=answer_text(words(trace), answer),
-        saved_ns=None,
-        saved_ratio=None,
-        at_most=False,
-        at_least=False,
-        in_step=None,
-        confidence=None,
-        overlaps=[],
-        count=0,
-        start_ns=None,
-        dur_ns=None,
-        track=None,
-        slice=None,
-        evidence=[],
-        figures=answer.seen.figures if isinstance(answer, Fine) and isinstance(answer.seen, Seen) else {},
-        advice=remedy or None,
-        docs=f"{DOCS}#{rule}",
     )

@@ -90,7 +90,27 @@ def analyze(
     if not len(occurrences.operator):
         what = f"slice of the host with {operator!r} in its name" if operator else "operator"
         return Skipped(f"no {what} launched {min_kernel_count} or more pieces of GPU work")
-    rows, patterns = _patterns(trace, occurrences, least=1 if operator else 2, most=top_pattern_count)
+    # the most frequent patterns, and the places of their occurrences
+    work, events = facts.gpu.work(trace), trace.events
+    place = facts.gpu.launched(trace).listed
+    row = call_stacks(trace).row[occurrences.operator]
+    name = events.name[work.row[place]]
+    keys, code = combinations(events.name[row], sequence_hashes(name, occurrences.start, occurrences.stop))
+    count, groups = len(keys[0]), grouped(code, len(keys[0]))
+    bounds = group_bounds(code, count)
+    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[place])))
+    kernel_ns = np.add.reduceat((until[occurrences.stop] - until[occurrences.start])[groups], bounds[:-1])
+    cpu_ns = np.add.reduceat(events.dur[row][groups], bounds[:-1])
+    ranked = np.lexsort((groups[bounds[:-1]], -kernel_ns, -np.diff(bounds)))
+    ranked = ranked[np.diff(bounds)[ranked] >= (1 if operator else 2)][:top_pattern_count]
+    rows, patterns = [], []
+    for index in ranked.tolist():
+        places = groups[bounds[index] : bounds[index + 1]]
+        names = name[occurrences.start[places[0]] : occurrences.stop[places[0]]].tolist()
+        pattern = [trace.strings[code] for code in names]
+        around = trace.strings[int(keys[0][index])]
+        rows.append(Row(trace.rank, around, pattern, len(places), int(kernel_ns[index]), int(cpu_ns[index])))
+        patterns.append(places)
     tracks = _tracks(trace, occurrences, rows, patterns)
     undrawn = max(0, sum(map(len, patterns)) - DRAWN_AT_MOST)
     message = f"pattern occurrences beyond {DRAWN_AT_MOST:,} (not drawn)"
@@ -121,31 +141,6 @@ def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: 
         innermost = np.sort(order[last[: len(order)]])
         operator, start, stop = operator[innermost], start[innermost], stop[innermost]
     return Occurrences(operator, start, stop)
-
-
-def _patterns(trace: Trace, occurrences: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Int64s]]:
-    """The ``most`` most frequent patterns with at least ``least`` occurrences, and their places in it."""
-    work, events = facts.gpu.work(trace), trace.events
-    place = facts.gpu.launched(trace).listed
-    row = call_stacks(trace).row[occurrences.operator]
-    name = events.name[work.row[place]]
-    keys, code = combinations(events.name[row], sequence_hashes(name, occurrences.start, occurrences.stop))
-    count, groups = len(keys[0]), grouped(code, len(keys[0]))
-    bounds = group_bounds(code, count)
-    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[place])))
-    kernel_ns = np.add.reduceat((until[occurrences.stop] - until[occurrences.start])[groups], bounds[:-1])
-    cpu_ns = np.add.reduceat(events.dur[row][groups], bounds[:-1])
-    ranked = np.lexsort((groups[bounds[:-1]], -kernel_ns, -np.diff(bounds)))
-    ranked = ranked[np.diff(bounds)[ranked] >= least][:most]
-    rows, members = [], []
-    for index in ranked.tolist():
-        places = groups[bounds[index] : bounds[index + 1]]
-        names = name[occurrences.start[places[0]] : occurrences.stop[places[0]]].tolist()
-        pattern = [trace.strings[code] for code in names]
-        operator = trace.strings[int(keys[0][index])]
-        rows.append(Row(trace.rank, operator, pattern, len(places), int(kernel_ns[index]), int(cpu_ns[index])))
-        members.append(places)
-    return rows, members
 
 
 def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: list[Int64s]) -> list[SliceTrack]:

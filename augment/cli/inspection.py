@@ -48,6 +48,37 @@ def inspect(augmented: AugmentedTrace) -> Report:
     beside = [{"kind": kind, "what": kind_named(kind).what, "path": path} for kind, path in near.items()]
     known_members = trace.source.metadata.get("distributedInfo")
     members = known_members if isinstance(known_members, dict) else {}
+    streams: dict[str, set[str]] = {}
+    for track in trace.tracks:
+        if track.stream is not None:
+            streams.setdefault(str(track.device), set()).add(str(track.stream))
+    # what was recorded in addition to times, judged by the args of a few events
+    operators = _sampled(trace, trace.events.slices_of(Category.CPU_OP))
+    kernels = trace.events.slices_of(Category.KERNEL)
+    collective = strings_where(trace, lambda name: "nccl" in name.lower())
+    collectives = _sampled(trace, kernels[collective[trace.events.name[kernels]]])
+    # the number of pieces of GPU work with a launch, and of launches with GPU work
+    work, events = gpu_work(trace), trace.events
+    linked = int((work.launch != NO_INDEX).sum())
+    rows = events.slices_of(*LAUNCHES)
+    launching = strings_where(trace, lambda name: any(part in name for part in _LAUNCHING))
+    rows = rows[launching[events.name[rows]]] if len(rows) else rows
+    arrived = np.isin(correlations_of(trace, rows), correlations_of(trace, work.row))
+    # anomalies that readers and analyses tolerate, but a user may want to know of
+    odd: list[Report] = []
+    slices = events.phase == COMPLETE
+    in_file = events.ts[np.argsort(events.offset[:], kind="stable")]
+    of_work = np.isin(events.category, np.array(GPU_WORK, np.uint8)) & slices
+    unordered = int((in_file[1:] < in_file[:-1]).sum())
+    text = sum(isinstance(track.pid, str) or isinstance(track.tid, str) for track in trace.tracks)
+    for code, count, message in (
+        ("negative_durations", int((slices & (events.dur < 0)).sum()), "slices end before they begin"),
+        ("zero_durations", int((of_work & (events.dur == 0)).sum()), "pieces of GPU work take no time"),
+        ("out_of_order", unordered, "events begin before the one before them in the file"),
+        ("text_ids", text, "tracks have a pid or tid that is text"),
+    ):
+        if count:
+            odd.append({"code": code, "count": count, "message": message})
     return {
         "file": _file(trace),
         "recording": {
@@ -55,10 +86,26 @@ def inspect(augmented: AugmentedTrace) -> Report:
             **{name: members.get(name) for name in ("backend", "world_size")},
         },
         "categories": _categories(trace),
-        "tracks": _tracks(trace),
-        "has": _has(trace),
-        "launches": _launches(trace),
-        "odd": [*({"code": each.code, "count": each.count, "message": each.message} for each in known), *_odd(trace)],
+        "tracks": {
+            "processes": len({track.pid for track in trace.tracks}),
+            "threads": len({(track.pid, track.tid) for track in trace.tracks if track.stream is None}),
+            "streams": {device: len(names) for device, names in sorted(streams.items())},
+        },
+        "has": {
+            "python_stacks": _any(trace, Category.PYTHON_FUNCTION),
+            "shapes": any("Input Dims" in args for args in operators),
+            "memory": "[memory]" in set(trace.strings),
+            "collective_args": any("Collective name" in args for args in collectives),
+            "flows": bool(len(trace.events.flow_id.rows)),
+            "synchronisation": _any(trace, Category.CUDA_SYNC),
+        },
+        "launches": {
+            "gpu_work_count": len(work),
+            "linked_ratio": linked / len(work) if len(work) else None,
+            "launch_count": len(rows),
+            "unmatched_launch_count": int((~arrived).sum()),
+        },
+        "odd": [*({"code": each.code, "count": each.count, "message": each.message} for each in known), *odd],
         "perfetto": perfetto_findings(trace),
         "skipped": {
             name: outcome.reason for name, outcome in augmented.outcomes.items() if isinstance(outcome, Skipped)
@@ -123,34 +170,6 @@ def _categories(trace: Trace) -> list[Report]:
     return sorted(counts, key=lambda count: (-count["count"], count["category"], count["phase"]))
 
 
-def _tracks(trace: Trace) -> Report:
-    streams: dict[str, set[str]] = {}
-    for track in trace.tracks:
-        if track.stream is not None:
-            streams.setdefault(str(track.device), set()).add(str(track.stream))
-    return {
-        "processes": len({track.pid for track in trace.tracks}),
-        "threads": len({(track.pid, track.tid) for track in trace.tracks if track.stream is None}),
-        "streams": {device: len(names) for device, names in sorted(streams.items())},
-    }
-
-
-def _has(trace: Trace) -> Report:
-    """What was recorded in addition to times, judged by the args of a few events."""
-    operators = _sampled(trace, trace.events.slices_of(Category.CPU_OP))
-    kernels = trace.events.slices_of(Category.KERNEL)
-    collective = strings_where(trace, lambda name: "nccl" in name.lower())
-    collectives = _sampled(trace, kernels[collective[trace.events.name[kernels]]])
-    return {
-        "python_stacks": _any(trace, Category.PYTHON_FUNCTION),
-        "shapes": any("Input Dims" in args for args in operators),
-        "memory": "[memory]" in set(trace.strings),
-        "collective_args": any("Collective name" in args for args in collectives),
-        "flows": bool(len(trace.events.flow_id.rows)),
-        "synchronisation": _any(trace, Category.CUDA_SYNC),
-    }
-
-
 def _sampled(trace: Trace, rows: EventRows) -> list[dict[str, Any]]:
     """The args of the first of ``rows``; the source is read only as far as these."""
     return trace.args_of(rows[:SAMPLE]) if len(rows) else []
@@ -158,41 +177,6 @@ def _sampled(trace: Trace, rows: EventRows) -> list[dict[str, Any]]:
 
 def _any(trace: Trace, category: Category) -> bool:
     return bool(np.any(trace.events.category == category))
-
-
-def _launches(trace: Trace) -> Report:
-    """The number of pieces of GPU work with a launch, and of launches with GPU work."""
-    work = gpu_work(trace)
-    events = trace.events
-    linked = int((work.launch != NO_INDEX).sum())
-    rows = events.slices_of(*LAUNCHES)
-    launching = strings_where(trace, lambda name: any(part in name for part in _LAUNCHING))
-    rows = rows[launching[events.name[rows]]] if len(rows) else rows
-    arrived = np.isin(correlations_of(trace, rows), correlations_of(trace, work.row))
-    return {
-        "gpu_work_count": len(work),
-        "linked_ratio": linked / len(work) if len(work) else None,
-        "launch_count": len(rows),
-        "unmatched_launch_count": int((~arrived).sum()),
-    }
-
-
-def _odd(trace: Trace) -> Iterator[Report]:
-    """Anomalies that readers and analyses tolerate, but a user may want to know of."""
-    events = trace.events
-    slices = events.phase == COMPLETE
-    in_file = events.ts[np.argsort(events.offset[:], kind="stable")]
-    of_work = np.isin(events.category, np.array(GPU_WORK, np.uint8)) & slices
-    unordered = int((in_file[1:] < in_file[:-1]).sum())
-    text = sum(isinstance(track.pid, str) or isinstance(track.tid, str) for track in trace.tracks)
-    for code, count, message in (
-        ("negative_durations", int((slices & (events.dur < 0)).sum()), "slices end before they begin"),
-        ("zero_durations", int((of_work & (events.dur == 0)).sum()), "pieces of GPU work take no time"),
-        ("out_of_order", unordered, "events begin before the one before them in the file"),
-        ("text_ids", text, "tracks have a pid or tid that is text"),
-    ):
-        if count:
-            yield {"code": code, "count": count, "message": message}
 
 
 # What Perfetto will drop, alter or refuse in a trace, judged by the event table.

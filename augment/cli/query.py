@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,7 +55,15 @@ def command(
         what = ", ".join(f"{name} {count}" for name, count in answer.problems.items())
         say(f"augment: Perfetto could not use all of this trace: {what} (see augment doctor)")
     if as_json:
-        names = _distinct(answer.columns)
+        # the columns' names; repeated names are numbered
+        made: list[str] = []
+        for name in answer.columns:
+            again, unique = 1, name
+            while unique in made:
+                again += 1
+                unique = f"{name}_{again}"
+            made.append(unique)
+        names = made
         lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
         emit("[" + ",\n ".join(lines) + "]")
     elif as_csv:
@@ -82,18 +89,6 @@ def _sql(argument: str | None, path: str | None) -> str:
     if not text.strip():
         raise UsageError("the SQL is empty")
     return text
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """The columns' names; repeated names are numbered."""
-    made: list[str] = []
-    for name in names:
-        again, unique = 1, name
-        while unique in made:
-            again += 1
-            unique = f"{name}_{again}"
-        made.append(unique)
-    return made
 
 
 def _plain(cell: Cell) -> Any:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from augment.batch.conversion import Outputs, Question, Result, RunPlan
     from augment.batch.inputs import ChosenInputs, Input
     from augment.batch.job_question import Concluded
-    from augment.cli.terminal import Bar
     from augment.pipeline.request import Request
 
 _SEAMLESS = (
@@ -262,7 +261,13 @@ class _Command:
             for result in run.convert():
                 self._take(result)
             for job in run.conclude():
-                self._show(job, shown)
+                for path in job.written:
+                    self._tell(path)
+                self._job_files += job.written if job.joined else ()
+                if job.verdict or job.notes:
+                    self._concluded.append(job)
+                if job.seamless:
+                    shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
                 run.draw(job)
                 for item in job.missing:
                     self._print(run.results[item.path], run.results[item.path].traces)
@@ -270,15 +275,6 @@ class _Command:
                 self._tell(path)
             self._results = [run.results.get(result.path, result) for result in self._results]
         return self._close()
-
-    def _show(self, job: Concluded, shown: Bar) -> None:
-        for path in job.written:
-            self._tell(path)
-        self._job_files += job.written if job.joined else ()
-        if job.verdict or job.notes:
-            self._concluded.append(job)
-        if job.seamless:
-            shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
 
     def _tell(self, path: str) -> None:
         """Print the path of a file about a whole job."""

@@ -159,7 +159,44 @@ def compare(runs: Sequence[RunFigures]) -> SeveralRuns:
         (row for row in rows if row.figure != STEP), key=lambda row: (row.verdict == "varies", -abs(row.delta_ns))
     )
     rows = [*steps, *others]
-    return SeveralRuns(labels, [*_sentences(runs, rows)], rows)
+    sentences = []
+    lengths = [float(run.series[SeriesKey(STEP)].mean()) for run in runs]
+    fewest = min(len(run.series[SeriesKey(STEP)]) for run in runs)
+    of_all = f"{three_digits(min(lengths))} to {three_digits(max(lengths))}"
+    if not steps and fewest < FEWEST_TO_TELL and max(lengths) > (1 + LEAST_SHARE) * min(lengths):
+        sentences.append(
+            f"A step takes {of_all}: of {counted(fewest, 'step')} in a run, it cannot be told whether that is noise."
+        )
+    elif not steps:
+        sentences.append(f"Over {counted(len(runs), 'run')}, the step does not change by more than noise ({of_all}).")
+    for row in steps:
+        if row.verdict == "varies":
+            sentences.append(
+                f"The step varies from run to run ({of_all}): there is no run since which it is different."
+            )
+            continue
+        longer = "longer" if row.delta_ns > 0 else "shorter"
+        change = f"{three_digits(abs(row.delta_ns))} ({percent(abs(row.delta_ns) / row.before_ns)}) {longer}"
+        both = f"{three_digits(row.before_ns)} before, {three_digits(row.after_ns)} since"
+        sentences.append(f"Since {row.since} a step takes {change}: {both}.")
+        parts = [part for part in rows if part.since == row.since and part.figure != STEP]
+        parts = [part for part in parts if (part.delta_ns > 0) == (row.delta_ns > 0)]
+        # what of the ranks' own work changed: all ranks alike, or those that changed most
+        of_ranks = []
+        for figure in OWN_WORK.values():
+            of = [part for part in parts if part.figure == figure]
+            if len(of) == runs[0].ranks > 1:
+                of_ranks.append(f"all ranks {three_digits(float(np.median([part.delta_ns for part in of])))} {figure}")
+            else:
+                of_ranks += (_part(f"rank {part.rank}", part) for part in of[:2])
+        where = [*of_ranks, *(_part(part.collective, part) for part in parts if part.collective)]
+        if where:
+            sentences.append(f"Since then, per step: {listed(where, most=4)}.")
+        else:
+            sentences.append(
+                "No rank's own work and no transfer of a collective changed with it: where cannot be told."
+            )
+    return SeveralRuns(labels, sentences, rows)
 
 
 def _changes(key: SeriesKey, runs: list[Floats], labels: Sequence[str], least_ns: float, alpha: float) -> Iterator[Row]:
@@ -191,40 +228,6 @@ def _stays(means: Floats, at: int) -> bool:
     other."""
     above = means > (means[at - 1] + means[at]) / 2
     return bool((above[:at] != above[at]).all() and (above[at:] == above[at]).all())
-
-
-def _sentences(runs: Sequence[RunFigures], rows: Sequence[Row]) -> Iterator[str]:
-    steps = [row for row in rows if row.figure == STEP]
-    lengths = [float(run.series[SeriesKey(STEP)].mean()) for run in runs]
-    fewest = min(len(run.series[SeriesKey(STEP)]) for run in runs)
-    of_all = f"{three_digits(min(lengths))} to {three_digits(max(lengths))}"
-    if not steps and fewest < FEWEST_TO_TELL and max(lengths) > (1 + LEAST_SHARE) * min(lengths):
-        yield f"A step takes {of_all}: of {counted(fewest, 'step')} in a run, it cannot be told whether that is noise."
-    elif not steps:
-        yield f"Over {counted(len(runs), 'run')}, the step does not change by more than noise ({of_all})."
-    for row in steps:
-        if row.verdict == "varies":
-            yield f"The step varies from run to run ({of_all}): there is no run since which it is different."
-            continue
-        longer = "longer" if row.delta_ns > 0 else "shorter"
-        change = f"{three_digits(abs(row.delta_ns))} ({percent(abs(row.delta_ns) / row.before_ns)}) {longer}"
-        both = f"{three_digits(row.before_ns)} before, {three_digits(row.after_ns)} since"
-        yield f"Since {row.since} a step takes {change}: {both}."
-        parts = [part for part in rows if part.since == row.since and part.figure != STEP]
-        parts = [part for part in parts if (part.delta_ns > 0) == (row.delta_ns > 0)]
-        # what of the ranks' own work changed: all ranks alike, or those that changed most
-        of_ranks = []
-        for figure in OWN_WORK.values():
-            of = [part for part in parts if part.figure == figure]
-            if len(of) == runs[0].ranks > 1:
-                of_ranks.append(f"all ranks {three_digits(float(np.median([part.delta_ns for part in of])))} {figure}")
-            else:
-                of_ranks += (_part(f"rank {part.rank}", part) for part in of[:2])
-        where = [*of_ranks, *(_part(part.collective, part) for part in parts if part.collective)]
-        if where:
-            yield f"Since then, per step: {listed(where, most=4)}."
-        else:
-            yield "No rank's own work and no transfer of a collective changed with it: where cannot be told."
 
 
 def _part(who: str, part: Row) -> str:

@@ -87,20 +87,19 @@ class _Fewer(Struct):
             case InstantTrack():
                 yield annotation
             case Flows():
-                yield from self._flows(annotation, most)
-
-    def _flows(self, flows: Flows, most: int) -> Iterator[Flows]:
-        """The arrows between slices that are left; of these, those at the longest added slices."""
-        out, into = self._ends(flows.out), self._ends(flows.into)
-        size = np.zeros(len(flows), np.int64)
-        for ends in (out, into):
-            if ends.track is not None:
-                size = np.maximum(size, ends.track.dur[np.maximum(ends.rows, 0)])
-        left = np.flatnonzero((out.rows >= 0) & (into.rows >= 0))
-        left = left[longest(size[left], most)]
-        if len(left):
-            ids = None if flows.ids is None else flows.ids[left]
-            yield replace(flows, out=Ends(out.rows[left], out.track), into=Ends(into.rows[left], into.track), ids=ids)
+                # the arrows between slices that are left; of these, those at the longest added slices
+                out, into = self._ends(annotation.out), self._ends(annotation.into)
+                size = np.zeros(len(annotation), np.int64)
+                for ends in (out, into):
+                    if ends.track is not None:
+                        size = np.maximum(size, ends.track.dur[np.maximum(ends.rows, 0)])
+                left = np.flatnonzero((out.rows >= 0) & (into.rows >= 0))
+                left = left[longest(size[left], most)]
+                if len(left):
+                    ids = None if annotation.ids is None else annotation.ids[left]
+                    yield replace(
+                        annotation, out=Ends(out.rows[left], out.track), into=Ends(into.rows[left], into.track), ids=ids
+                    )
 
     def _ends(self, ends: Ends) -> Ends:
         if ends.track is None:

@@ -157,7 +157,15 @@ class _Slice(Struct, frozen=True):
 def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     """The track and its arrows; nothing if nothing could be judged."""
     findings, windows, words = diagnose(trace).findings, measure(trace).windows, words_of_trace(trace)
-    slices = _nested(_slices(findings, JOINED_RATIO * measure(trace).length_ns))
+    # the longest bands of each finding
+    join_ns = JOINED_RATIO * measure(trace).length_ns
+    slices = []
+    for number, each in enumerate(findings):
+        spans = longest(bands(each.found.spans, join_ns), MOST_SLICES)
+        for start, end, row in zip(spans.start.tolist(), spans.end.tolist(), spans.row.tolist(), strict=True):
+            if end > start:
+                slices.append(_Slice(start, end, number, row))
+    slices = _nested(slices)
     if not trace.tracks or not len(slices) + len(windows):
         return []
     start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
@@ -249,17 +257,6 @@ def _where(trace: Trace, finding: Finding) -> str:
     track, count = track_of(trace, row), f"the worst of {len(spans):,}: " if len(spans) > 1 else ""
     after = (start - int(trace.events.ts[0])) / 1e6
     return f"{count}{time(end - start)}{f' on {track}' if track else ''}, {after:.3f} ms after the first event"
-
-
-def _slices(findings: tuple[Finding, ...], join_ns: float) -> list[_Slice]:
-    """The longest bands of each finding."""
-    slices = []
-    for number, each in enumerate(findings):
-        spans = longest(bands(each.found.spans, join_ns), MOST_SLICES)
-        for start, end, row in zip(spans.start.tolist(), spans.end.tolist(), spans.row.tolist(), strict=True):
-            if end > start:
-                slices.append(_Slice(start, end, number, row))
-    return slices
 
 
 def bands(spans: Spans, join_ns: float) -> Spans:

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int64s, Places, distinct, each, is_among
+from augment.arrays import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int64s, distinct, each, is_among
 from augment.core import LAUNCHES, Category
 from augment.core import Trace as Events
 from augment.errors import InputError, UsageError
@@ -157,7 +157,33 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
     def _add(self, index: Int64s, origin_ns: int) -> None:
         """The nodes and edges; events are those of ``index``."""
-        (graph, types), trace = _as_htas(event_graph(self.events)), self.events
+        # the graph with synchronisation edges of zero weight, as in HTA, and the index of each edge's type. The time
+        # from the end of the awaited work until the call returns, or the next work starts, becomes an edge from a new
+        # node; the awaited work leads to that node. The original edge stays with zero weight. New nodes are inserted
+        # before the last node, new edges after all others, because the first edge decides between paths of equal
+        # length
+        plain = event_graph(self.events)
+        types = _TYPE_OF[plain.bound_by]
+        waits = np.flatnonzero((plain.bound_by == facts.critical.BoundBy.SYNC) & (plain.weight > 0))
+        count, last = len(waits), len(plain.ts) - 1
+        over = last + np.arange(count)
+        source, target = (np.where(nodes == last, last + count, nodes) for nodes in (plain.source, plain.target))
+        begin, end = source[waits], target[waits]
+        source[waits] = over
+        starts_work = plain.is_start[plain.target[waits]]
+        types[waits] = np.where(starts_work, _KERNEL_DELAY, _OPERATOR)
+        sync = np.full(2 * count, facts.critical.BoundBy.SYNC, np.uint8)
+        graph = EventGraph(
+            ts=np.insert(plain.ts, last, plain.ts[plain.target[waits]] - plain.weight[waits]),
+            row=np.insert(plain.row, last, np.full(count, NO_INDEX)),
+            is_start=np.insert(plain.is_start, last, np.zeros(count, np.bool_)),
+            source=np.concatenate((source, begin, begin)),
+            target=np.concatenate((target, over, end)),
+            weight=np.append(plain.weight, np.zeros(2 * count, np.int64)),
+            bound_by=np.append(plain.bound_by, sync),
+            event=np.concatenate((plain.event, plain.event[waits], plain.event[waits])),
+        )
+        types, trace = np.append(types, _TYPE_OF[sync]), self.events
         index = np.append(index, NO_INDEX)  # events without a row map to the last entry
         blocking = facts.names.strings_where(trace, lambda name: name in self.BLOCKING_SYNC_CALLS)
         is_blocking = (graph.row >= 0) & blocking[trace.events.name[graph.row]]
@@ -279,36 +305,6 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         return path
 
 
-def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
-    """The graph with synchronisation edges of zero weight, as in HTA, and the index of each edge's type.
-
-    The time from the end of the awaited work until the call returns, or the next work starts, becomes an edge from a
-    new node; the awaited work leads to that node. The original edge stays with zero weight. New nodes are inserted
-    before the last node, new edges after all others, because the first edge decides between paths of equal length.
-    """
-    types = _TYPE_OF[plain.bound_by]
-    waits = np.flatnonzero((plain.bound_by == facts.critical.BoundBy.SYNC) & (plain.weight > 0))
-    count, last = len(waits), len(plain.ts) - 1
-    over = last + np.arange(count)
-    source, target = (np.where(nodes == last, last + count, nodes) for nodes in (plain.source, plain.target))
-    begin, end = source[waits], target[waits]
-    source[waits] = over
-    starts_work = plain.is_start[plain.target[waits]]
-    types[waits] = np.where(starts_work, _KERNEL_DELAY, _OPERATOR)
-    sync = np.full(2 * count, facts.critical.BoundBy.SYNC, np.uint8)
-    graph = EventGraph(
-        ts=np.insert(plain.ts, last, plain.ts[plain.target[waits]] - plain.weight[waits]),
-        row=np.insert(plain.row, last, np.full(count, NO_INDEX)),
-        is_start=np.insert(plain.is_start, last, np.zeros(count, np.bool_)),
-        source=np.concatenate((source, begin, begin)),
-        target=np.concatenate((target, over, end)),
-        weight=np.append(plain.weight, np.zeros(2 * count, np.int64)),
-        bound_by=np.append(plain.bound_by, sync),
-        event=np.concatenate((plain.event, plain.event[waits], plain.event[waits])),
-    )
-    return graph, np.append(types, _TYPE_OF[sync])
-
-
 def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
     """Load the graph that :meth:`CPGraph.save` wrote for the same trace.
 
@@ -386,7 +382,17 @@ def event_graph(trace: Events) -> EventGraph:
     every path unchanged.
     """
     graph, work, events = critical_graph(trace), gpu_work(trace), trace.events
-    chains = list(_chains(trace, graph))
+    # the chain of each thread
+    chains = []
+    stacks = call_stacks(trace)
+    lanes = graph.lane[1 : graph.first_work]
+    bounds = thread_bounds(trace)
+    node = 1
+    for track, places in each(lanes, len(trace.tracks)):
+        lane = slice(1 + int(places[0]), 2 + int(places[-1]))
+        ts, row, is_start = _boundaries(trace, stacks.row[slice(*bounds[track : track + 2])], graph.ts[lane])
+        chains.append(_Chain(track, ts, row, is_start, node, lane))
+        node += len(ts)
     first_work = 1 + sum(len(chain.ts) for chain in chains)
     nodes = first_work + 2 * len(work) + 1
     ts, row, is_start = np.empty(nodes, np.int64), np.full(nodes, NO_INDEX, EventRow), np.zeros(nodes, np.bool_)
@@ -402,7 +408,37 @@ def event_graph(trace: Events) -> EventGraph:
     ts[start], ts[start + 1] = work.ts, work.ts + run
     row[start], row[start + 1], is_start[start] = work.row, work.row, True
     runs = (start, start + 1, run, np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _all(WAY, len(run)))
-    parts = [_across(trace, graph, chains, start, run), *(_along(trace, graph, chain) for chain in chains), runs]
+    # the edges of the graph's dependencies. They lead from the end of work (its start, if it still runs), or from the
+    # last node of a moment, to the first node of a moment
+    first, last = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)
+    for chain in chains:
+        moments = graph.ts[chain.lane]
+        first[chain.lane] = chain.first_node + np.searchsorted(chain.ts, moments, side="left")
+        last[chain.lane] = chain.first_node + np.searchsorted(chain.ts, moments, side="right") - 1
+    works = slice(graph.first_work, graph.first_work + len(start))
+    first[works] = last[works] = start
+    first[-1] = last[-1] = start[-1] + 2 if len(start) else 1 + sum(len(chain.ts) for chain in chains)
+    edges = np.flatnonzero(graph.kind != DependencyKind.THREAD)
+    place = graph.source[edges] - graph.first_work
+    of_work = (place >= 0) & (place < len(start))
+    place[~of_work] = 0
+    ended = of_work & (graph.self_ns[edges] == run[place]) if len(run) else of_work
+    running = of_work & ~ended & (graph.self_ns[edges] > 0)
+    weight = graph.weight[edges] - np.where(ended, graph.self_ns[edges], 0)
+    kinds, event = delay_kinds(graph.kind[edges], weight), graph.to_row[edges]
+    if running.any():
+        work = gpu_work(trace)
+        kinds[running] = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place[running]]
+        event = np.where(running, work.row[place], event)
+    rank = _all(OTHER, len(edges))
+    decides = np.zeros(len(graph.kind), np.bool_)
+    decides[graph.binding[graph.binding >= 0]] = True
+    rank[decides[edges]] = DECIDES
+    parts = [
+        (last[graph.source[edges]] + ended, first[graph.target[edges]], weight, kinds, event.astype(np.int64), rank),
+        *(_along(trace, graph, chain) for chain in chains),
+        runs,
+    ]
     columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
     # in order of rank; of several edges between the same nodes, the deciding one stays, else the heaviest
     source, target, weight, *_, rank = columns
@@ -415,19 +451,6 @@ def event_graph(trace: Events) -> EventGraph:
 
 def _all(value: int, count: int) -> Bytes:
     return np.full(count, value, np.uint8)
-
-
-def _chains(trace: Events, graph: CriticalGraph) -> Iterator[_Chain]:
-    """The chain of each thread in the graph."""
-    stacks = call_stacks(trace)
-    lanes = graph.lane[1 : graph.first_work]
-    bounds = thread_bounds(trace)
-    node = 1
-    for track, places in each(lanes, len(trace.tracks)):
-        lane = slice(1 + int(places[0]), 2 + int(places[-1]))
-        ts, row, is_start = _boundaries(trace, stacks.row[slice(*bounds[track : track + 2])], graph.ts[lane])
-        yield _Chain(track, ts, row, is_start, node, lane)
-        node += len(ts)
 
 
 def _boundaries(trace: Events, row: EventRows, moments: Int64s) -> tuple[Int64s, EventRows, Bools]:
@@ -463,33 +486,3 @@ def _along(trace: Events, graph: CriticalGraph, chain: _Chain) -> _Edges:
     weight = np.where(waits[between], 0, dur)
     source = chain.first_node + np.arange(len(ts))
     return source, source + 1, weight, host_kinds(trace, event), event, _all(WAY, len(ts))
-
-
-def _across(trace: Events, graph: CriticalGraph, chains: list[_Chain], start: Places, run: Int64s) -> _Edges:
-    """The edges of the graph's dependencies. They lead from the end of work (its start, if it still runs), or from the
-    last node of a moment, to the first node of a moment."""
-    first, last = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)
-    for chain in chains:
-        moments = graph.ts[chain.lane]
-        first[chain.lane] = chain.first_node + np.searchsorted(chain.ts, moments, side="left")
-        last[chain.lane] = chain.first_node + np.searchsorted(chain.ts, moments, side="right") - 1
-    works = slice(graph.first_work, graph.first_work + len(start))
-    first[works] = last[works] = start
-    first[-1] = last[-1] = start[-1] + 2 if len(start) else 1 + sum(len(chain.ts) for chain in chains)
-    edges = np.flatnonzero(graph.kind != DependencyKind.THREAD)
-    place = graph.source[edges] - graph.first_work
-    of_work = (place >= 0) & (place < len(start))
-    place[~of_work] = 0
-    ended = of_work & (graph.self_ns[edges] == run[place]) if len(run) else of_work
-    running = of_work & ~ended & (graph.self_ns[edges] > 0)
-    weight = graph.weight[edges] - np.where(ended, graph.self_ns[edges], 0)
-    kinds, event = delay_kinds(graph.kind[edges], weight), graph.to_row[edges]
-    if running.any():
-        work = gpu_work(trace)
-        kinds[running] = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place[running]]
-        event = np.where(running, work.row[place], event)
-    rank = _all(OTHER, len(edges))
-    decides = np.zeros(len(graph.kind), np.bool_)
-    decides[graph.binding[graph.binding >= 0]] = True
-    rank[decides[edges]] = DECIDES
-    return last[graph.source[edges]] + ended, first[graph.target[edges]], weight, kinds, event.astype(np.int64), rank

@@ -52,7 +52,13 @@ def counter_events(series: pd.DataFrame, origin_ns: int, counter_name: str, coun
         return []
     absolute = np.rint(series["ts"].to_numpy(np.float64) * 1000).astype(np.int64) + origin_ns
     events = [
-        {"ph": "C", "name": counter_name, "pid": pid, "ts": _us(ns), "args": {counter_name: value}}
+        {
+            "ph": "C",
+            "name": counter_name,
+            "pid": pid,
+            "ts": ns / 1000 if ns % 1000 else ns // 1000,
+            "args": {counter_name: value},
+        }
         for pid, ns, value in zip(series["pid"].tolist(), absolute.tolist(), series[counter_col].tolist(), strict=True)
     ]
     for column in ("name", "id"):
@@ -77,11 +83,6 @@ def flow_event(
     if args is not None:
         event["args"] = args
     return event if is_start else event | {"bp": "e"}
-
-
-def _us(ns: int) -> int | float:
-    """Whole microseconds as an integer, to avoid rounding as a float."""
-    return ns / 1000 if ns % 1000 else ns // 1000
 
 
 PathName = str | os.PathLike[str]

@@ -336,7 +336,18 @@ class Together(Struct, frozen=True, dict=True):
             if row.communication_ns >= TOLD * length:
                 ratio = percent(row.communication_ns / length)
                 yield f"{row.role.capitalize()} only communicates for {ratio}: transfers, or waits for others in them."
-        yield from self._of_longest(length)
+        tails = self._tails()
+        waited = sum(total(some) for some, _ in tails)
+        whole = sum(end - start for start, end in self.iterations) or length
+        if waited >= TOLD * whole:
+            last = [name for _, name in tails]
+            often = max(set(last), key=last.count)
+            of = f" of {ROLLOUT} {often}" if last.count(often) == len(last) else ""
+            yield (
+                f"{percent(waited / whole)} of {'the iterations' if self.iterations else 'the time'} waits for the "
+                f"longest rollouts{of}, with no other role at work: train on what has ended, begin the next rollouts "
+                "meanwhile, or limit their length."
+            )
         if self.on_hosts:
             yield f"{listed(self.on_hosts, 10).capitalize()} without GPU work may be what others wait for: not judged."
 
@@ -353,20 +364,6 @@ class Together(Struct, frozen=True, dict=True):
         if idle < TOLD or not parts:
             return ""
         return f"{role.capitalize()} idles for {percent(idle)} of the time; at work meanwhile: {', '.join(parts)}."
-
-    def _of_longest(self, length: int) -> Iterator[str]:
-        tails = self._tails()
-        waited = sum(total(some) for some, _ in tails)
-        whole = sum(end - start for start, end in self.iterations) or length
-        if waited >= TOLD * whole:
-            last = [name for _, name in tails]
-            often = max(set(last), key=last.count)
-            of = f" of {ROLLOUT} {often}" if last.count(often) == len(last) else ""
-            yield (
-                f"{percent(waited / whole)} of {'the iterations' if self.iterations else 'the time'} waits for the "
-                f"longest rollouts{of}, with no other role at work: train on what has ended, begin the next rollouts "
-                "meanwhile, or limit their length."
-            )
 
     def tracks(self) -> list[list[SliceTrack]]:
         """The tracks of all roles together, then those of each, on the common clock; none if they are not judged."""

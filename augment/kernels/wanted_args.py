@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -100,7 +99,19 @@ class WantedArgs:
         self._columns: list[Any] = [np.empty(room, kind) for kind in (np.int32, np.uint8, np.int64)]
         entries = [(key, number, is_text, -1) for key, number, is_text in keys]
         entries += [(key, 0, False, field) for key, field in (fields or {}).items()]
-        self._keys, self._key_texts = _key_table(entries)
+        # the open-addressing table of the keys, and the texts that it points to
+        table = (Key * KEY_SLOTS)()  # type: ignore[operator]
+        for free in table:
+            free.length = -1
+        texts = []
+        for key, *rest in entries:
+            text, word = key.encode(), key_word(key)
+            slot = ((word + len(text)) * KEY_MIXER & _WORD_MASK) >> 64 - KEY_BITS
+            while table[slot].length >= 0:
+                slot = (slot + 1) % KEY_SLOTS
+            texts.append(np.frombuffer(text.ljust(len(text) + 8, b"\0"), np.uint8))
+            table[slot] = (len(text), word, address(texts[-1]), *rest)
+        self._keys, self._key_texts = table, texts
         self._gaps, self._gap_table = Dictionary(wanted.gaps, MOST_GAPS, _GAP_BYTES), (Gap * MOST_GAPS)()  # type: ignore[operator]
         self._gap_nexts = np.full(MOST_GAPS + UNKNOWN + 1, -1, np.int64)
         wanted.keys, wanted.gap_table = address(self._keys), address(self._gap_table)
@@ -125,19 +136,3 @@ class WantedArgs:
         columns, self._columns = self._columns, []  # the caller owns this memory now
         rows, kinds, values = (column[: self.wanted.count] for column in columns)
         return rows, kinds, values, self._texts.texts()
-
-
-def _key_table(entries: list[tuple[str, int, bool, int]]) -> tuple[ctypes.Array[Any], list[Any]]:
-    """The open-addressing table of the keys, and the texts that it points to."""
-    table = (Key * KEY_SLOTS)()  # type: ignore[operator]
-    for free in table:
-        free.length = -1
-    texts = []
-    for key, *rest in entries:
-        text, word = key.encode(), key_word(key)
-        slot = ((word + len(text)) * KEY_MIXER & _WORD_MASK) >> 64 - KEY_BITS
-        while table[slot].length >= 0:
-            slot = (slot + 1) % KEY_SLOTS
-        texts.append(np.frombuffer(text.ljust(len(text) + 8, b"\0"), np.uint8))
-        table[slot] = (len(text), word, address(texts[-1]), *rest)
-    return table, texts

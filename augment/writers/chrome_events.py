@@ -62,11 +62,52 @@ class ChromeEvents(Struct):
             case SliceTrack():
                 return self._slices(annotation)
             case CounterTrack():
-                return [self._counter(annotation)]
+                # the key of the arg becomes part of the displayed name, so it is the unit: ``Memcpy HtoD bandwidth
+                # GB/s``
+                pid, name = self.layout.counter(annotation)
+                ts, values = annotation.ts, annotation.values
+                if values.dtype.kind == "f":  # NaN is not JSON, and sends Perfetto into an endless loop
+                    finite = np.isfinite(values)
+                    self.not_finite += len(ts) - int(finite.sum())
+                    ts, values = ts[finite], values[finite]
+                return [
+                    [
+                        _opening(annotation.analysis) + b'"ph":"C","ts":',
+                        self._time(ts),
+                        b',"pid":%d,"name":%s,"args":{%s:'
+                        % (pid, json_text(name), json_text(annotation.unit or "value")),
+                        number(values),
+                        b"}}",
+                    ]
+                ]
             case InstantTrack():
-                return [self._instants(annotation)]
+                pid, tid = self.layout.thread(annotation)
+                return [
+                    [
+                        _opening(annotation.analysis) + b'"ph":"i","s":"t","ts":',
+                        self._time(annotation.ts),
+                        b',"pid":%d,"tid":%d,"name":' % (pid, tid),
+                        _names(annotation.names),
+                        b"}",
+                    ]
+                ]
             case Flows():
-                return [self._flows(annotation)]
+                # both ends of each arrow, at the beginnings of the slices that they bind to
+                trace, first = self.trace, self.layout.flow_ids(len(annotation))
+                ids = Number(np.arange(first, first + len(annotation)))
+                threads: list[bytes] = []
+                ts = np.stack([ends.times(trace) for ends in (annotation.out, annotation.into)])
+                thread = np.stack(
+                    [self._threads_of(trace, ends, threads) for ends in (annotation.out, annotation.into)]
+                )
+                back = ts[0] > ts[1]
+                ts[:, back], thread[:, back] = ts[::-1, back], thread[::-1, back]
+                closing = b',"name":%s}' % json_text(annotation.name)
+                template: list[Piece] = []
+                for end, opening in enumerate((b'"ph":"s","id":', b'"ph":"f","bp":"e","id":')):
+                    template += [_opening(annotation.analysis) + opening, ids, b',"ts":', self._time(ts[end])]
+                    template += [b",", TemplateChoice(thread[end], threads), closing]
+                return [template]
 
     def _time(self, ts: Int64s) -> Number:
         in_file = ts - self.base_ns
@@ -106,48 +147,6 @@ class ChromeEvents(Struct):
             template(np.arange(len(dur)), track.names),
             *([template(rows, track.inner)] if track.inner and len(rows) else []),
         ]
-
-    def _counter(self, track: CounterTrack) -> Template:
-        """The key of the arg becomes part of the displayed name, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""
-        pid, name = self.layout.counter(track)
-        ts, values = track.ts, track.values
-        if values.dtype.kind == "f":  # NaN is not JSON, and sends Perfetto into an endless loop
-            finite = np.isfinite(values)
-            self.not_finite += len(ts) - int(finite.sum())
-            ts, values = ts[finite], values[finite]
-        return [
-            _opening(track.analysis) + b'"ph":"C","ts":',
-            self._time(ts),
-            b',"pid":%d,"name":%s,"args":{%s:' % (pid, json_text(name), json_text(track.unit or "value")),
-            number(values),
-            b"}}",
-        ]
-
-    def _instants(self, track: InstantTrack) -> Template:
-        pid, tid = self.layout.thread(track)
-        return [
-            _opening(track.analysis) + b'"ph":"i","s":"t","ts":',
-            self._time(track.ts),
-            b',"pid":%d,"tid":%d,"name":' % (pid, tid),
-            _names(track.names),
-            b"}",
-        ]
-
-    def _flows(self, flows: Flows) -> Template:
-        """Both ends of each arrow, at the beginnings of the slices that they bind to."""
-        trace, first = self.trace, self.layout.flow_ids(len(flows))
-        ids = Number(np.arange(first, first + len(flows)))
-        threads: list[bytes] = []
-        ts = np.stack([ends.times(trace) for ends in (flows.out, flows.into)])
-        thread = np.stack([self._threads_of(trace, ends, threads) for ends in (flows.out, flows.into)])
-        back = ts[0] > ts[1]
-        ts[:, back], thread[:, back] = ts[::-1, back], thread[::-1, back]
-        closing = b',"name":%s}' % json_text(flows.name)
-        template: list[Piece] = []
-        for end, opening in enumerate((b'"ph":"s","id":', b'"ph":"f","bp":"e","id":')):
-            template += [_opening(flows.analysis) + opening, ids, b',"ts":', self._time(ts[end])]
-            template += [b",", TemplateChoice(thread[end], threads), closing]
-        return template
 
     def _threads_of(self, trace: Trace | None, ends: Ends, threads: list[bytes]) -> Int64s:
         """The thread of each end, as an index into ``threads``, to which new threads are added. Only the needed threads

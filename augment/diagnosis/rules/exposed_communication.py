@@ -151,7 +151,13 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable(only or "no communication kernel runs in the steps")
     steps = judging.measure(trace).count
     cut = facts.critical.without_work(trace, every.place[inside], every.dur[inside])
-    kind, group, worst, share = _worst(every, inside, every.exposed_ns[inside])
+    # the kind and group with most exposed time, its collectives, its share of all
+    ns = every.exposed_ns[inside]
+    (kinds, groups), which = arrays.combinations(every.kind.codes[inside], every.group[inside])
+    exposed = arrays.sums(which, ns, len(kinds))
+    most = int(np.argmax(exposed))
+    kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
+    worst, share = inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
     dur, sizes = every.dur[worst], every.bytes[worst]
     sized = sizes != facts.collectives.UNKNOWN
     small = sized & (sizes < facts.collectives.SMALL_BYTES)
@@ -200,17 +206,6 @@ def _in_decodes(
     sizes = [steps.batches[place].requests for place in decodes.tolist() if steps.batches[place].requests >= 0]
     requests = round(arrays.median(np.array(sizes))) if sizes else None
     return steps.batches[int(decodes[0])].engine, exposed / max(int(steps.wall_ns[decodes].sum()), 1), requests
-
-
-def _worst(
-    every: facts.collectives.Collectives, inside: arrays.CollectiveIndexes, ns: arrays.Int64s
-) -> tuple[str, facts.collectives.Group, arrays.CollectiveIndexes, float]:
-    """The kind and group with most exposed time, of ``ns`` in each collective; its collectives, its share of all."""
-    (kinds, groups), which = arrays.combinations(every.kind.codes[inside], every.group[inside])
-    exposed = arrays.sums(which, ns, len(kinds))
-    most = int(np.argmax(exposed))
-    kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
-    return kind, group, inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
 
 
 def _beyond_fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> float | None:

@@ -160,7 +160,15 @@ def snapshot_sentences(trace: Trace) -> list[str]:
         said += [failed.title(words), *failed.evidence(words)]
     elif held.moments:
         peaks = [moment for moment in held.moments if moment.what == "peak"] or held.moments
-        said += _at_peak(held, max(peaks, key=lambda moment: moment.allocated))
+        moment = max(peaks, key=lambda moment: moment.allocated)
+        what = "At the peak" if moment.what == "peak" else "At the end"
+        before = next(int(each.allocated[0]) for each in held.devices if each.device == moment.device)
+        is_cut = before > 0 and moment.what == "peak"
+        lost = f", of which {size(before)} were there before its history begins" if is_cut else ""
+        unused = sum(pool.free for pool in moment.pools)
+        scattered = f"; {size(unused)} are unused, in pieces of at most {size(moment.largest)}" if unused else ""
+        amounts = f"{size(moment.allocated)} are allocated{lost}, and {size(moment.reserved)} reserved{scattered}"
+        said += [f"{what} of the memory snapshot{_when(moment)}, {amounts}", *_held_by(*_holders(moment))]
     every = [f"{size(each.allocated)} on GPU {each.device}" for each in held.moments if each.what == "peak"]
     if len(every) > 1:
         said.insert(1, f"At their peaks {listed(every, len(every))} are allocated")
@@ -168,17 +176,6 @@ def snapshot_sentences(trace: Trace) -> list[str]:
         said.append("The memory snapshot has no segments: nothing was allocated on a device")
     said += [leaks.title(words)] if leaks else []
     return [f"{sentence}." for sentence in said]
-
-
-def _at_peak(held: Held, moment: Moment) -> list[str]:
-    what = "At the peak" if moment.what == "peak" else "At the end"
-    before = next(int(each.allocated[0]) for each in held.devices if each.device == moment.device)
-    is_cut = before > 0 and moment.what == "peak"
-    lost = f", of which {size(before)} were there before its history begins" if is_cut else ""
-    unused = sum(pool.free for pool in moment.pools)
-    scattered = f"; {size(unused)} are unused, in pieces of at most {size(moment.largest)}" if unused else ""
-    amounts = f"{size(moment.allocated)} are allocated{lost}, and {size(moment.reserved)} reserved{scattered}"
-    return [f"{what} of the memory snapshot{_when(moment)}, {amounts}", *_held_by(*_holders(moment))]
 
 
 def _when(moment: Moment) -> str:

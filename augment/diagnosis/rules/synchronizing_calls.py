@@ -78,18 +78,14 @@ def check(trace: Trace) -> rule.Answer:
         callers=facts.host.callers(trace, calls),
         lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
     )
-    confidence, shown = judging.confidence_in(trace, saved), _costliest(trace, spans)
-    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=shown)
-
-
-def _costliest(trace: Trace, calls: rule.Spans) -> int | None:
-    """The place of the call that costs most idle time: of the gap in which it returns, as much as it had made the host
-    wait. None if none costs any."""
-    cost, waited = np.zeros(len(calls), np.int64), calls.end - calls.start
+    # the place of the call that costs most idle time: of the gap in which it returns, as much as it had made the host
+    # wait. None if none costs any
+    cost, waited = np.zeros(len(spans), np.int64), spans.end - spans.start
     for idle in judging.idle_in_steps(trace):
-        gap = np.searchsorted(idle.start, calls.end, "right") - 1
+        gap = np.searchsorted(idle.start, spans.end, "right") - 1
         inside = np.flatnonzero(gap >= 0)
-        inside = inside[calls.end[inside] <= idle.end[gap[inside]]]
+        inside = inside[spans.end[inside] <= idle.end[gap[inside]]]
         length = (idle.end - idle.start)[gap[inside]]
         cost[inside] = np.maximum(cost[inside], np.minimum(length, waited[inside]))
-    return int(cost.argmax()) if cost.any() else None
+    confidence, shown = judging.confidence_in(trace, saved), (int(cost.argmax()) if cost.any() else None)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=shown)

@@ -115,7 +115,28 @@ def formulas_of(rows: Sequence[Mapping[str, Any]], origin: str = "") -> list[Cus
     Raises:
         UsageError: a row lacks a member, has an unknown one, or its expression is not allowed.
     """
-    return [_formula(row, origin) for row in rows]
+    items = []
+    for row in rows:
+        if extra := row.keys() - set(KEYS):
+            raise UsageError(f"a formula has no {min(extra)}; it has {', '.join(KEYS)}")
+        functions = {name for name in ("flops", "bytes") if origin and callable(row.get(name))}
+        texts = [value for name, value in row.items() if name not in functions]
+        if (
+            not all(isinstance(value, str) for value in texts)
+            or not {"flops", "bytes"} & row.keys()
+            or "operator" not in row
+        ):
+            raise UsageError(f"a formula must have the texts operator, and flops or bytes, not {dict(row)}")
+        number = row.get("number", "")
+        if number and number not in {name for name, _ in TYPES.values()}:
+            raise UsageError(f"a formula: {number} is no type of number such as bf16")
+        try:
+            pattern = re.compile(row["operator"], re.IGNORECASE)
+        except re.error as error:
+            raise UsageError(f"a formula: {row['operator']!r} is no regular expression: {error}") from error
+        flops, size = (row.get(name) if name in functions else _parsed(row.get(name)) for name in ("flops", "bytes"))
+        items.append(CustomFormula(pattern, flops, size, number, origin))
+    return items
 
 
 @cache
@@ -123,28 +144,6 @@ def shipped_formulas() -> list[CustomFormula]:
     """The formulas that come with the package."""
     text = Path(__file__).with_name("operator_formulas.toml").read_text("utf-8")
     return formulas_of(parse_toml(text)["flops"])
-
-
-def _formula(row: Mapping[str, Any], origin: str) -> CustomFormula:
-    if extra := row.keys() - set(KEYS):
-        raise UsageError(f"a formula has no {min(extra)}; it has {', '.join(KEYS)}")
-    functions = {name for name in ("flops", "bytes") if origin and callable(row.get(name))}
-    texts = [value for name, value in row.items() if name not in functions]
-    if (
-        not all(isinstance(value, str) for value in texts)
-        or not {"flops", "bytes"} & row.keys()
-        or "operator" not in row
-    ):
-        raise UsageError(f"a formula must have the texts operator, and flops or bytes, not {dict(row)}")
-    number = row.get("number", "")
-    if number and number not in {name for name, _ in TYPES.values()}:
-        raise UsageError(f"a formula: {number} is no type of number such as bf16")
-    try:
-        pattern = re.compile(row["operator"], re.IGNORECASE)
-    except re.error as error:
-        raise UsageError(f"a formula: {row['operator']!r} is no regular expression: {error}") from error
-    flops, size = (row.get(name) if name in functions else _parsed(row.get(name)) for name in ("flops", "bytes"))
-    return CustomFormula(pattern, flops, size, number, origin)
 
 
 def _parsed(text: str | None) -> ast.expr | None:

@@ -109,7 +109,13 @@ def buckets(
     dims: Dimensions, matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]
 ) -> list[Buckets]:
     """The buckets of each group that averages gradients by all-reduces in backward, the longest first."""
-    phase = _of_first(matched, summaries)
+    # the phase of the first part of each collective
+    phase = np.full(len(matched.member), UNKNOWN, np.int64)
+    for member, summary in enumerate(summaries):
+        rows, known = matched.rows_of(member), summary.table_column("collectives", "phase")
+        if known is not None:
+            phase[rows] = known[matched.place[rows]]
+    phase = phase[matched.first] if len(matched) else phase
     kinds = [number for number, kind in enumerate(matched.kinds) if kind == ALL_REDUCE]
     chosen = np.isin(matched.kind, kinds) & (phase == Phase.BACKWARD) & (matched.step >= 0)
     groups = [
@@ -275,16 +281,6 @@ def _gradients(summary: RankSummary, times: _Times, member: int, steps: Int64s, 
         return none
     table = [times.of(ready[of], member, step[of]) - start for of, start in zip(places, base, strict=True)]
     return size[places[0]], np.array(table)
-
-
-def _of_first(matched: Matched, summaries: Sequence[RankSummary]) -> Int64s:
-    """The phase of the first part of each collective."""
-    phase = np.full(len(matched.member), UNKNOWN, np.int64)
-    for member, summary in enumerate(summaries):
-        rows, known = matched.rows_of(member), summary.table_column("collectives", "phase")
-        if known is not None:
-            phase[rows] = known[matched.place[rows]]
-    return phase[matched.first] if len(matched) else phase
 
 
 def _parts(matched: Matched, instance: int) -> Places:

@@ -7,7 +7,7 @@ and vLLM's meshes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -133,11 +133,7 @@ def with_listed_groups(
 
 def listed_group(trace: Trace) -> Group | None:
     """The expert-parallel group of the rank; None if the trace lists none, or several of different ranks."""
-    candidates = list(_candidates(trace))
-    return candidates[0] if len({each.ranks for each in candidates}) == 1 else None
-
-
-def _candidates(trace: Trace) -> Iterator[Group]:
+    candidates = []
     info = trace.source.metadata.get("distributedInfo")
     listed: Any = info.get("pg_config") if isinstance(info, dict) else None
     for each in listed if isinstance(listed, list) else ():
@@ -146,4 +142,5 @@ def _candidates(trace: Trace) -> Iterator[Group]:
             continue
         is_expert = dimension_told(about) == EP or about.startswith(_EXPERT_TENSOR)
         if is_expert and all(isinstance(rank, int) for rank in ranks) and trace.rank in ranks:
-            yield replace(Group(), description=about, ranks=str(ranks), size=len(ranks), origin="listed")
+            candidates.append(replace(Group(), description=about, ranks=str(ranks), size=len(ranks), origin="listed"))
+    return candidates[0] if len({each.ranks for each in candidates}) == 1 else None

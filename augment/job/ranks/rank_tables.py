@@ -252,7 +252,22 @@ def pipeline_actions(trace: Trace) -> Actions:
         codes = np.array(sorted(labels), np.int64)
         host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
         if len(host):
-            return _of_work(trace, host, labels)
+            # passes by ranges of the host: from the start of the first computation launched in them to the end of the
+            # last. The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work, the
+            # ranges of actions (``PP:2F3``) are the passes. Those of GPipe also contain the waits of the host for
+            # messages
+            work, events = gpu_work(trace), trace.events
+            actions = _of_ranges(trace, host, labels, ActionSource.LABELS)
+            computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
+            if not len(computing):
+                return actions.take(np.flatnonzero(actions.chunk != UNKNOWN))
+            launched = events.ts[work.launch[computing]]
+            place = np.searchsorted(events.ts[host], launched, side="right") - 1
+            inside = (place >= 0) & (launched < events.end[host[place]])
+            start, end = _extents(place[inside], work.ts[computing[inside]], work.end[computing[inside]], len(host))
+            kept = np.flatnonzero(end > start)
+            columns = actions.columns() | {"start": start, "end": end}
+            return Actions(**columns).take(kept)
         return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, ActionSource.TIMELINE)
     known = collectives(trace)
     codes = np.array([code for code, kind in enumerate(known.kind.values) if kind in POINT_TO_POINT], np.int64)
@@ -270,26 +285,6 @@ def _slices(trace: Trace, codes: Int64s, *categories: Category) -> EventRows:
     outer = np.ones(len(rows), np.bool_)
     outer[1:] = (events.ts[rows] + events.dur[rows] // 2)[1:] >= end[:-1]
     return rows[outer]
-
-
-def _of_work(trace: Trace, rows: EventRows, labels: dict[int, tuple[int, int, int]]) -> Actions:
-    """Passes by ranges of the host: from the start of the first computation launched in them to the end of the last.
-
-    The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work, the ranges of actions
-    (``PP:2F3``) are the passes. Those of GPipe also contain the waits of the host for messages.
-    """
-    work, events = gpu_work(trace), trace.events
-    actions = _of_ranges(trace, rows, labels, ActionSource.LABELS)
-    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
-    if not len(computing):
-        return actions.take(np.flatnonzero(actions.chunk != UNKNOWN))
-    launched = events.ts[work.launch[computing]]
-    place = np.searchsorted(events.ts[rows], launched, side="right") - 1
-    inside = (place >= 0) & (launched < events.end[rows[place]])
-    start, end = _extents(place[inside], work.ts[computing[inside]], work.end[computing[inside]], len(rows))
-    kept = np.flatnonzero(end > start)
-    columns = actions.columns() | {"start": start, "end": end}
-    return Actions(**columns).take(kept)
 
 
 def _of_ranges(trace: Trace, rows: EventRows, labels: dict[int, tuple[int, int, int]], source: ActionSource) -> Actions:
@@ -384,17 +379,14 @@ def phases(trace: Trace, launch: EventRows, step: Int64s) -> Int64s:
     backward = is_autograd[events.track[launch]]
     nodes = np.flatnonzero(is_autograd[events.track[:]]) if not len(ops) else ops
     around = innermost(trace, launch, (Category.USER_ANNOTATION,), starting(trace, _OPTIMIZER))
-    after = (around != NO_INDEX) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
-    phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
-    return np.where(launch == NO_INDEX, UNKNOWN, phase)
-
-
-def _last_in_step(trace: Trace, ts: Int64s, step: Int64s) -> Int64s:
-    """The last of ``ts`` in each of ``step`` (numbers of steps); the greatest integer where there is none."""
-    windows = steps(trace)
-    ts = np.sort(ts)
+    # the last of these in each step; the greatest integer where there is none
+    ts, windows = np.sort(events.ts[nodes]), steps(trace)
     place = np.searchsorted(ts, windows.end, side="left") - 1
     inside = (place >= 0) & (ts[np.maximum(place, 0)] >= windows.ts) if len(ts) else np.zeros(len(place), np.bool_)
     last = {int(number): int(ts[at]) for number, at in zip(windows.number[inside], place[inside], strict=True)}
     never = int(np.iinfo(np.int64).max)
-    return np.array([last.get(number, never) for number in step.tolist()], np.int64)
+    after = (around != NO_INDEX) | (
+        events.ts[launch] > np.array([last.get(number, never) for number in step.tolist()], np.int64)
+    )
+    phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
+    return np.where(launch == NO_INDEX, UNKNOWN, phase)

@@ -279,7 +279,14 @@ def of_leads(
     table = of_parts(spent)
     if excess is None or not len(excess.stretches.row):
         return table
-    row = _rows_in(matched, excess, summaries)
+    # the row in ``matched`` of the collective at the end of each stretch
+    row = np.empty(len(excess.stretches.row), np.int64)
+    places = excess.matched.place[excess.stretches.row]
+    for member, chosen in each(excess.stretches.member, len(summaries)):
+        of_member = matched.rows_of(member)
+        row_of = np.zeros(len(summaries[member].column("ts")), np.int64)
+        row_of[matched.place[of_member]] = of_member
+        row[chosen] = row_of[places[chosen]]
     instance = matched.instance[row]
     is_late = (parted.late[instance] == row) & (excess.stretches.before != LAST)
     lead = np.where(is_late, parted.lead_ns[instance], 0)
@@ -302,18 +309,6 @@ def of_leads(
     table[:, doubtful] = 0
     table[UNKNOWN, doubtful] = parted.lead_ns[doubtful]
     return table
-
-
-def _rows_in(matched: Matched, excess: Excess, summaries: Sequence[RankSummary]) -> Int64s:
-    """The row in ``matched`` of the collective at the end of each stretch."""
-    rows = np.empty(len(excess.stretches.row), np.int64)
-    places = excess.matched.place[excess.stretches.row]
-    for member, chosen in each(excess.stretches.member, len(summaries)):
-        of_member = matched.rows_of(member)
-        row_of = np.zeros(len(summaries[member].column("ts")), np.int64)
-        row_of[matched.place[of_member]] = of_member
-        rows[chosen] = row_of[places[chosen]]
-    return rows
 
 
 def _windows(member: MemberIndexes, group: Int64s, is_late: Bools) -> tuple[Int64s, Int64s]:

@@ -96,7 +96,12 @@ class _Judge:
             rank: [operation for operation in dump.operations if not operation.done]
             for rank, dump in self.dumps.items()
         }
-        numbered = self._groups_by_number()
+        # the descriptions of groups by their number, of ranks that count by the same numbers
+        numbered: Numbered = defaultdict(lambda: defaultdict(dict))
+        for dump in self.dumps.values():
+            descriptions = numbered[frozenset(dump.progress)]
+            for operation in dump.operations:
+                descriptions[operation.group_number][self.groups[operation.group].description] = None
         self.enqueued = {rank: self._last_of_groups(dump, 0, numbered) for rank, dump in self.dumps.items()}
         self.completed = {rank: self._last_of_groups(dump, 1, numbered) for rank, dump in self.dumps.items()}
         self._without: dict[Key, set[int]] = {}
@@ -106,15 +111,6 @@ class _Judge:
             for operation in operations:
                 for member in self._missing(operation, rank) - {rank}:
                     self.held_up[member][rank].append(operation)
-
-    def _groups_by_number(self) -> Numbered:
-        """The descriptions of groups by their number, of ranks that count by the same numbers."""
-        numbered: Numbered = defaultdict(lambda: defaultdict(dict))
-        for dump in self.dumps.values():
-            descriptions = numbered[frozenset(dump.progress)]
-            for operation in dump.operations:
-                descriptions[operation.group_number][self.groups[operation.group].description] = None
-        return numbered
 
     def _last_of_groups(self, dump: RankDump, which: Literal[0, 1], numbered: Numbered) -> dict[str, int]:
         """The number of the last collective that a rank enqueued, or completed, of each group.
@@ -145,7 +141,30 @@ class _Judge:
             Waiting(rank, operation, self.groups[operation.group], tuple(sorted(waits[rank])))
             for rank, operation in sorted(oldest.items())
         )
-        standing = list(self._standing(members - set(oldest)))
+        standing = []
+        # those of the ranks with nothing to complete, or without a dump, that others wait for. Messages do not tell
+        # whether the other side was never enqueued or is completed there: where one rank waits for messages alone,
+        # either of the two may be at fault
+        idle = members - set(oldest)
+        for rank in sorted(idle):
+            held = self.held_up.get(rank, {})
+            if held:
+                every = [operation for operations in held.values() for operation in operations]
+                first = min(every, key=lambda operation: (operation.is_message, operation.created_ns))
+                collectives = {operation.group for operation in every if operation.peer is None}
+                either = not collectives and len(held) == 1
+                has_dump, known = rank in self.dumps, collectives & self.enqueued.get(rank, {}).keys()
+                standing.append(
+                    Culprit(
+                        "no_dump" if not has_dump else "group" if either else "host",
+                        tuple(sorted({rank, *held})) if either and has_dump else (rank,),
+                        "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
+                        min(operation.created_ns for operation in every),
+                        first,
+                        self.groups[first.group],
+                        tuple(sorted(held)),
+                    )
+                )
         culprits = [*self._mismatches()] or [
             *self._devices(),
             *(each for each in standing if each.cause == "host" and each.confidence != "low"),
@@ -184,30 +203,6 @@ class _Judge:
             and self.completed[member].get(operation.group, -1) < operation.sequence
             and (oldest[member].is_message or (oldest[member].group, oldest[member].sequence) != here)
         }
-
-    def _standing(self, idle: set[int]) -> Iterator[Culprit]:
-        """Those of the ranks with nothing to complete, or without a dump, that others wait for.
-
-        Messages do not tell whether the other side was never enqueued or is completed there: where one rank waits for
-        messages alone, either of the two may be at fault.
-        """
-        for rank in sorted(idle):
-            held = self.held_up.get(rank, {})
-            if held:
-                every = [operation for operations in held.values() for operation in operations]
-                first = min(every, key=lambda operation: (operation.is_message, operation.created_ns))
-                collectives = {operation.group for operation in every if operation.peer is None}
-                either = not collectives and len(held) == 1
-                has_dump, known = rank in self.dumps, collectives & self.enqueued.get(rank, {}).keys()
-                yield Culprit(
-                    "no_dump" if not has_dump else "group" if either else "host",
-                    tuple(sorted({rank, *held})) if either and has_dump else (rank,),
-                    "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
-                    min(operation.created_ns for operation in every),
-                    first,
-                    self.groups[first.group],
-                    tuple(sorted(held)),
-                )
 
     def _devices(self) -> Iterator[Culprit]:
         """Ranks that have not completed collectives which other members have completed."""

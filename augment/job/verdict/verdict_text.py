@@ -207,7 +207,25 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
         kernels = [each for each in _kernels(member, summaries) if not hot or _EXPERTS.search(each[0])]
         return Reason(cause, kernels=tuple(kernels), more_work=more, hot_experts=hot)
     if cause == "host":
-        longer = _host_beyond_peers(member, excess, summaries)
+        # what a member's host did while its device waited, in the stretches that are longer than those of its peers,
+        # by how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing
+        stretches = excess.stretches
+        between = np.stack((excess.at, stretches.before))  # the same of peers
+        late = (stretches.member == member) & (excess.by_stretch > 0)
+        (_, _), which = combinations(*between)
+        compared = np.isin(which, which[late])
+        length = stretches.own_ns + stretches.parts.communication
+        members = np.unique(stretches.member[compared])
+        members = np.append(members[members != member][:: -(-len(members) // MOST_PEERS)], member)
+        spent: dict[tuple[str, Where], Int64s] = {}
+        for place, each in enumerate(members.tolist()):
+            chosen = np.flatnonzero(compared & (stretches.member == each))
+            end = stretches.ts[chosen]
+            for name, where, ns in summaries[each].states.doing(end - length[chosen], end):
+                spent.setdefault((name, where), np.zeros(len(members), np.int64))[place] = ns
+        usual = {doing: int(np.median(ns[:-1])) if len(ns) > 1 else 0 for doing, ns in spent.items()}
+        longer = [(doing, int(ns[-1]) - usual[doing]) for doing, ns in spent.items() if ns[-1] > usual[doing]]
+        longer.sort(key=lambda each: -each[1])
         if not longer:
             return Reason("host")
         (name, where), ns = longer[0]
@@ -228,30 +246,6 @@ def _asks_longer(member: int, summaries: Sequence[RankSummary]) -> bool:
         if diagnosis is not None
     ]
     return len(taken) > 1 and taken[-1] > float(np.median(taken[:-1]))
-
-
-def _host_beyond_peers(
-    member: int, excess: Excess, summaries: Sequence[RankSummary]
-) -> list[tuple[tuple[str, Where], int]]:
-    """What a member's host did while its device waited, in the stretches that are longer than those of its peers, by
-    how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing."""
-    stretches = excess.stretches
-    between = np.stack((excess.at, stretches.before))  # the same of peers
-    late = (stretches.member == member) & (excess.by_stretch > 0)
-    (_, _), which = combinations(*between)
-    compared = np.isin(which, which[late])
-    length = stretches.own_ns + stretches.parts.communication
-    members = np.unique(stretches.member[compared])
-    members = np.append(members[members != member][:: -(-len(members) // MOST_PEERS)], member)
-    spent: dict[tuple[str, Where], Int64s] = {}
-    for place, each in enumerate(members.tolist()):
-        chosen = np.flatnonzero(compared & (stretches.member == each))
-        end = stretches.ts[chosen]
-        for name, where, ns in summaries[each].states.doing(end - length[chosen], end):
-            spent.setdefault((name, where), np.zeros(len(members), np.int64))[place] = ns
-    usual = {doing: int(np.median(ns[:-1])) if len(ns) > 1 else 0 for doing, ns in spent.items()}
-    longer = [(doing, int(ns[-1]) - usual[doing]) for doing, ns in spent.items() if ns[-1] > usual[doing]]
-    return sorted(longer, key=lambda each: -each[1])
 
 
 def _more_work(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> float:

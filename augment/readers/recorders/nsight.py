@@ -199,11 +199,7 @@ class Nsight:
         if len(self._ranks) == 1 == len(self._pids):
             world = {"world_size": self._world} if self._world else {}
             members["distributedInfo"] = {"rank": next(iter(self._ranks.values())), **world}
-        properties = self._device_properties()
-        return {**members, "deviceProperties": properties} if properties else members
-
-    def _device_properties(self) -> list[dict[str, Any]]:
-        """The GPUs, as Kineto describes them."""
+        # the GPUs, as Kineto describes them
         columns = ("id", "cuDevice", *_PROPERTIES)
         properties: dict[int, dict[str, Any]] = {}
         for gpu, cuda, *values in self.tables.rows("TARGET_INFO_GPU", columns):
@@ -213,7 +209,8 @@ class Nsight:
             if _are_numbers(number, entry.get("numSms")) and entry["numSms"] > 0:  # Windows lists what cannot compute
                 properties[number] = {"id": number, **entry}
                 self._sms[number] = entry["numSms"]
-        return [properties[number] for number in sorted(properties)]
+        devices = [properties[number] for number in sorted(properties)]
+        return {**members, "deviceProperties": devices} if devices else members
 
     def events(self) -> Iterator[Piece]:
         """All events."""

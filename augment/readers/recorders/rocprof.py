@@ -74,7 +74,38 @@ class Rocpd:
         self._world = 0
         starts = []
         for suffix in self._suffixes:
-            self._described(suffix)
+            # agents, processes and threads of a set of tables
+            columns = ("id", "type", "type_index", "name", "product_name", "extdata")
+            for agent, kind, index, name, product, extra in self._tables.rows(f"rocpd_info_agent_{suffix}", columns):
+                self._kind[suffix, agent] = _KINDS.get(str(kind), "Unknown")
+                if kind == "GPU" and isinstance(index, int):
+                    self._devices[suffix, agent] = index
+                    units = _object(extra).get("cu_count")
+                    version = _GFX.match(str(name))
+                    self._properties[index] = {
+                        "id": index,
+                        "name": str(product or name),
+                        **({"computeMajor": int(version[1]), "computeMinor": int(version[2])} if version else {}),
+                        **({"numSms": units} if isinstance(units, int) else {}),
+                    }
+            for row, pid, environment in self._tables.rows(
+                f"rocpd_info_process_{suffix}", ("id", "pid", "environment")
+            ):
+                if isinstance(pid, int):
+                    self._pids[suffix, row] = pid
+                    known = _object(environment)
+                    rank, world = (next((known[key] for key in keys if key in known), "") for keys in (_RANKS, _WORLDS))
+                    if re.fullmatch(r"\d{1,7}", str(rank)):
+                        self._ranks[pid] = int(rank)
+                    if re.fullmatch(r"\d{1,7}", str(world)):
+                        self._world = int(world)
+            for row, tid, process, name in self._tables.rows(
+                f"rocpd_info_thread_{suffix}", ("id", "tid", "pid", "name")
+            ):
+                if isinstance(tid, int):
+                    self._tids[suffix, row] = tid
+                    if isinstance(name, str) and (suffix, process) in self._pids:
+                        self._thread_names[self._pids[suffix, process], tid] = name
             for table in ("kernel_dispatch", "memory_copy", "region"):
                 rows = tables.rows(f"rocpd_{table}_{suffix}", ("start",))
                 starts += [min((start for (start,) in rows if isinstance(start, int)), default=1 << 62)]
@@ -82,36 +113,6 @@ class Rocpd:
         self._first = 0 if first == 1 << 62 else first
         several = len(set(self._ranks.values())) > 1
         self.text = KinetoText(self._first, self._ranks if several else {}, self._pids.values())
-
-    def _described(self, suffix: str) -> None:
-        """Agents, processes and threads of a set of tables."""
-        columns = ("id", "type", "type_index", "name", "product_name", "extdata")
-        for agent, kind, index, name, product, extra in self._tables.rows(f"rocpd_info_agent_{suffix}", columns):
-            self._kind[suffix, agent] = _KINDS.get(str(kind), "Unknown")
-            if kind == "GPU" and isinstance(index, int):
-                self._devices[suffix, agent] = index
-                units = _object(extra).get("cu_count")
-                version = _GFX.match(str(name))
-                self._properties[index] = {
-                    "id": index,
-                    "name": str(product or name),
-                    **({"computeMajor": int(version[1]), "computeMinor": int(version[2])} if version else {}),
-                    **({"numSms": units} if isinstance(units, int) else {}),
-                }
-        for row, pid, environment in self._tables.rows(f"rocpd_info_process_{suffix}", ("id", "pid", "environment")):
-            if isinstance(pid, int):
-                self._pids[suffix, row] = pid
-                known = _object(environment)
-                rank, world = (next((known[key] for key in keys if key in known), "") for keys in (_RANKS, _WORLDS))
-                if re.fullmatch(r"\d{1,7}", str(rank)):
-                    self._ranks[pid] = int(rank)
-                if re.fullmatch(r"\d{1,7}", str(world)):
-                    self._world = int(world)
-        for row, tid, process, name in self._tables.rows(f"rocpd_info_thread_{suffix}", ("id", "tid", "pid", "name")):
-            if isinstance(tid, int):
-                self._tids[suffix, row] = tid
-                if isinstance(name, str) and (suffix, process) in self._pids:
-                    self._thread_names[self._pids[suffix, process], tid] = name
 
     def members(self) -> dict[str, Any]:
         """What Kineto writes before the events; and who recorded them."""

@@ -52,7 +52,25 @@ class SourceEvents:
         self._late: dict[int, bytes] = {}
         self._is_late = np.zeros(len(events), np.bool_)
         self._is_late[plan.late] = True
-        self._add_extras()
+        # add args that the text of a slice lacks: a negative duration, and the args of the event that ends the slice
+        extras: dict[int, dict[str, Any]] = {}
+        for row in np.flatnonzero((events.dur < 0) & (events.phase == COMPLETE)).tolist():
+            extras[row] = {"dur_ns": int(events.dur[row])}
+        for row, end in plan.ended_by.items():
+            if args := args_of_event(plan.texts.get(end, {})):
+                extras[row] = args
+        if not extras:
+            return
+        place = np.empty(len(events), np.int64)
+        place[plan.order[:]] = np.arange(len(plan.order))
+        more = blobs_of(self._encoder.args(args) for args in extras.values())
+        places = np.concatenate([plan.suffix_places, place[list(extras)]])
+        order = np.argsort(places, kind="stable")
+        known = plan.suffixes
+        data = np.concatenate([known.data, more.data])
+        start = np.concatenate([known.start, more.start + len(known.data)])[order]
+        plan.suffix_places = places[order]
+        plan.suffixes = Blobs(data, start, np.concatenate([known.size, more.size])[order])
 
     def all(self) -> Generator[Events | Callable[[], Events], None, None]:
         """All events, in the order of the file. What makes events may be called by any thread, once."""
@@ -80,7 +98,24 @@ class SourceEvents:
         for start in range(0, len(self._plan.late), _ROWS):
             rows = self._plan.late[start : start + _ROWS]
             yield self._begun(rows, blobs_of(self._late[row] for row in rows.tolist()))
-        yield from self._counters()
+        # each number in the args of a counter event becomes a point of a separate counter
+        points: dict[int, tuple[list[int], list[float]]] = {}
+        rows = np.flatnonzero(events.phase == ord("C"))
+        places = self._tracks.place_of_track[events.track[rows]]
+        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+            event = plan.texts[row]
+            for key, value in args_of_event(event).items():
+                number = _number(value)
+                if number is None:
+                    plan.repairs["counter_without_number"] += 1
+                    continue
+                which = "" if event.get("id") is None else f"id: {event['id']}"
+                name = " ".join(filter(None, (str(event.get("name") or ""), which, key)))
+                ts, values = points.setdefault(self._tracks.of_counter(place, name), ([], []))
+                ts.append(int(events.ts[row]))
+                values.append(number)
+        for track, (ts, values) in points.items():
+            yield counters(np.array(ts, np.int64), np.array(values), track)
 
     def _ends(self) -> Iterator[Events]:
         """The ends of slices with a duration. They may all come first, because Perfetto sorts by time."""
@@ -105,51 +140,6 @@ class SourceEvents:
         if drawn is not None and not drawn.all():
             made, rows = made.take(drawn), rows[drawn]
         return with_ends(made, (made.kind == wire.BEGIN) & (plan.dur(events, rows) == 0))
-
-    def _add_extras(self) -> None:
-        """Add args that the text of a slice lacks: a negative duration, and the args of the event that ends the
-        slice.
-        """
-        plan, events = self._plan, self._trace.events
-        extras: dict[int, dict[str, Any]] = {}
-        for row in np.flatnonzero((events.dur < 0) & (events.phase == COMPLETE)).tolist():
-            extras[row] = {"dur_ns": int(events.dur[row])}
-        for row, end in plan.ended_by.items():
-            if args := args_of_event(plan.texts.get(end, {})):
-                extras[row] = args
-        if not extras:
-            return
-        place = np.empty(len(events), np.int64)
-        place[plan.order[:]] = np.arange(len(plan.order))
-        more = blobs_of(self._encoder.args(args) for args in extras.values())
-        places = np.concatenate([plan.suffix_places, place[list(extras)]])
-        order = np.argsort(places, kind="stable")
-        known = plan.suffixes
-        data = np.concatenate([known.data, more.data])
-        start = np.concatenate([known.start, more.start + len(known.data)])[order]
-        plan.suffix_places = places[order]
-        plan.suffixes = Blobs(data, start, np.concatenate([known.size, more.size])[order])
-
-    def _counters(self) -> Iterator[Events]:
-        """Each number in the args of a counter event becomes a point of a separate counter."""
-        trace, plan = self._trace, self._plan
-        points: dict[int, tuple[list[int], list[float]]] = {}
-        rows = np.flatnonzero(trace.events.phase == ord("C"))
-        places = self._tracks.place_of_track[trace.events.track[rows]]
-        for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-            event = plan.texts[row]
-            for key, value in args_of_event(event).items():
-                number = _number(value)
-                if number is None:
-                    plan.repairs["counter_without_number"] += 1
-                    continue
-                which = "" if event.get("id") is None else f"id: {event['id']}"
-                name = " ".join(filter(None, (str(event.get("name") or ""), which, key)))
-                ts, values = points.setdefault(self._tracks.of_counter(place, name), ([], []))
-                ts.append(int(trace.events.ts[row]))
-                values.append(number)
-        for track, (ts, values) in points.items():
-            yield counters(np.array(ts, np.int64), np.array(values), track)
 
 
 def _number(value: Any) -> float | None:
