@@ -23,9 +23,9 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, combinations, sums
-from augment.core import Category, Findings, Identity, Skipped, Trace, column, text
+from augment.core import Category, Findings, Identity, Skipped, Trace, column
 from augment.facts.host.call_stacks import around_moments
-from augment.facts.memory.memory_events import memory_events
+from augment.facts.memory.memory_events import memory_events, why_none
 
 NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
@@ -48,9 +48,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up by operator what was live at the peak of each device."""
     devices = memory_events(trace)
     if not devices:
-        return Skipped(
-            f"no [memory] instant with Bytes; record with {text.recording_words(trace.source.metadata).memory}"
-        )
+        return Skipped(why_none(trace))
     peaked = [memory for memory in devices if memory.next is not None]
     if not peaked:
         return Skipped("the [memory] instants have no addresses")

@@ -29,8 +29,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, changing
-from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, byte_unit, column, in_unit, text
-from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events
+from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, byte_unit, column, in_unit
+from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events, why_none
 
 NAME = "memory_profile"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
@@ -65,9 +65,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Summarize and draw the memory of each device."""
     devices = memory_events(trace)
     if not devices:
-        return Skipped(
-            f"no [memory] instant with Bytes; record with {text.recording_words(trace.source.metadata).memory}"
-        )
+        return Skipped(why_none(trace))
     rows = [_row(device, int(trace.events.ts[0])) for device in devices]
     tracks = []
     for memory in devices:

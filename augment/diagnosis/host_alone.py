@@ -14,11 +14,8 @@ from augment.arrays import (
     Intervals,
     clip,
     distinct,
-    group_bounds,
-    grouped_medians,
     is_among,
     is_any,
-    numbered,
     subtract,
     total,
     union,
@@ -29,7 +26,7 @@ from augment.diagnosis.judging import fetches, measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.served import VERBS
-from augment.diagnosis.standstills import WHOLE
+from augment.diagnosis.standstills import WHOLE, usually_short
 from augment.diagnosis.wording import known_slices, words
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.critical.handovers import main_track
@@ -41,7 +38,7 @@ from augment.facts.steps.step_windows import batches, steps
 
 MOST_NAMED = 3  #: operators
 TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
-STILL_NS, USUAL_NS, LEAST_USUAL = 4_000_000, 100_000, 8  #: Python hands its lock on after 5 ms; frames mostly take less
+STILL_NS = 4_000_000  #: Python hands its lock on after 5 ms
 LEAST_EVENTS = 3  #: of other threads, over half of the time in which the main thread stands still
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
 _LOOPS = "torch._inductor.config.cpp.enable_kernel_profile=True records them"
@@ -195,11 +192,10 @@ def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
             f"({_LOOPS})"
         )
         ns[compiled] = 0
-    rows = trace.events.slices_of(Category.USER_ANNOTATION)
+    rows, within = trace.events.slices_of(Category.USER_ANNOTATION), union(whole.windows.start, whole.windows.end)
     for name in distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
         spans = Spans.of(trace, rows[trace.events.name[rows] == name])
-        held = clip(union(spans.start, spans.end), union(whole.windows.start, whole.windows.end))[2]
-        ns[name] *= total(held) < WHOLE * total(union(whole.windows.start, whole.windows.end))
+        ns[name] *= total(clip(union(spans.start, spans.end), within)[2]) < WHOLE * total(within)
     shares = _shares(trace, ns, total(outside))
     if shares:
         return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"
@@ -231,10 +227,7 @@ def _standing_still(trace: Trace, lane: int) -> str:
         (row >= 0) & (events.category[known] == Category.PYTHON_FUNCTION) & interpreted[events.name[known]]
     )
     took = np.diff(ts)[frames]
-    kinds, which = numbered(events.name[row[frames]])
-    bounds = group_bounds(which, len(kinds))
-    usual = (np.diff(bounds) >= LEAST_USUAL) & (grouped_medians(took, which, bounds) < USUAL_NS)
-    still = frames[(took >= STILL_NS) & usual[which]]
+    still = frames[(took >= STILL_NS) & usually_short(events.name[row[frames]].astype(np.int64), took)]
     start, end = ts[:-1][still], ts[1:][still]
     process = [place for place, each in enumerate(trace.tracks) if each.pid == trace.tracks[lane].pid and place != lane]
     others = events.slices_of(Category.PYTHON_FUNCTION)

@@ -104,20 +104,24 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     ) & (took > 0)
     if not (whole & (took >= STILL_NS)).any():
         return Spans.of(trace, row[:0])
-    of_name = np.where(row < 0, len(trace.strings), trace.events.name[row])
-    count, less = (np.bincount(of_name[each], minlength=1) for each in (whole, whole & (took < USUAL_NS)))
-    less.resize(len(count))
-    usual = (2 * less > count) & (count >= LEAST_USUAL)  # the median is below USUAL_NS
-    for name in np.flatnonzero((2 * less == count) & (count >= LEAST_USUAL)).tolist():  # it may be
-        usual[name] = median(took[whole & (of_name == name)]) < USUAL_NS
-    chosen = np.flatnonzero(whole & (took >= STILL_NS))
-    chosen = chosen[usual[of_name[chosen]]]
+    of_name, of_all = np.where(row < 0, len(trace.strings), trace.events.name[row]), np.flatnonzero(whole)
+    chosen = of_all[(took[of_all] >= STILL_NS) & usually_short(of_name[of_all], took[of_all])]
     spans = Spans(ts[:-1][chosen], ts[1:][chosen], row[chosen])
     thread = np.full(len(chosen), lane, np.int32)
     in_calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread).all_ns
     spans = _at(spans, np.flatnonzero(2 * in_calls < spans.end - spans.start))  # which waits, or does something
     waits = elsewhere(trace, lane, spans.start, spans.end, spans.row) | (lane != facts.critical.main_track(trace))
     return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
+
+
+def usually_short(name: Int64s, took: Int64s) -> Bools:
+    """Which stretches have a name whose median is below :data:`USUAL_NS`; none of fewer than :data:`LEAST_USUAL`."""
+    count = np.bincount(name, minlength=1)
+    less = np.bincount(name[took < USUAL_NS], minlength=len(count))
+    usual: Bools = (2 * less > count) & (count >= LEAST_USUAL)
+    for code in np.flatnonzero((2 * less == count) & (count >= LEAST_USUAL)).tolist():  # the median may be less
+        usual[code] = median(took[name == code]) < USUAL_NS
+    return usual[name]
 
 
 def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: EventRows) -> Bools:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -46,7 +47,7 @@ from augment.facts.steps.window import only
 from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer_of
 from augment.job.path.step_parts import exposed_parts
-from augment.job.ranks.summary import RankSummary, rank_names, summary_of
+from augment.job.ranks.summary import OwnDiagnosis, RankSummary, rank_names, summary_of
 from augment.job.verdict.verdict_text import MOST_PEERS, may_be_loading
 from augment.writers.metrics import ReportedTrack
 from augment.writers.seams import Addable
@@ -259,17 +260,21 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     count = len(answer.summaries)
     some = {*range(0, count, -(-count // MOST_PEERS))}
     ways = Counter[str]()
+    rows_in_job = cache(lambda member: rank_answer(answer, member).rows)
     for member in sorted(some) if answer.judgement.limiting_transfers_ns else ():
         ways.update(
             each["advice"]
-            for each in rank_answer(answer, member).rows
+            for each in rows_in_job(member)
             if each["rule"] == "exposed_communication" and each["status"] == "found"
         )
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
         return transfers
     late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
-    asked = {member: problems.get(member) or _problems(answer, member) for member in sorted({*some, *late})}
+    asked = {
+        member: problems.get(member) or _problems(answer.summaries[member].own_diagnosis, rows_in_job(member))
+        for member in sorted({*some, *late})
+    }
     loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if may_be_loading(of_rank)]
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
@@ -344,12 +349,11 @@ def problems_of(outcome: Outcome) -> Problems:
     }
 
 
-def _problems(answer: Answer, member: int) -> Problems:
-    """What rules found on a rank, as its job tells it, by rule."""
-    alone = answer.summaries[member].own_diagnosis
+def _problems(alone: OwnDiagnosis | None, in_job: Sequence[dict[str, Any]]) -> Problems:
+    """What rules found on a rank, by rule; ``in_job``: the rows that differ from its own."""
     if alone is None:
         return {}
-    rows = {row["rule"]: row for row in (*alone.others, *alone.rows, *rank_answer(answer, member).rows)}
+    rows = {row["rule"]: row for row in (*alone.others, *alone.rows, *in_job)}
     return {rule: row for rule, row in rows.items() if row.get("status", "found") == "found" and rule not in _OF_OTHERS}
 
 

@@ -296,6 +296,7 @@ SOURCES = (
     "diagnosis/verdict.py",
     "diagnosis/host_alone.py",
     "diagnosis/late_ranks.py",
+    "diagnosis/ranking.py",
     "diagnosis/rules/*.py",
     "job/verdict/job_verdict.py",
     "job/verdict/hangs.py",

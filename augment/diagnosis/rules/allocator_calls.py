@@ -69,7 +69,7 @@ class AllocatorCalls(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)} {words.in_window}"
-        take = "takes" if calls.startswith("1 ") else "take"
+        take = "takes" if round(self.call_count, 1) == 1 else "take"
         name, ns = self.longest
         matters = f" ({text.time(ns)} of it {name})" if name and len(self.calls) > 1 else ""
         callers = [each for each in self.callers if each not in self.calls]  # nothing but the calls was recorded

@@ -50,14 +50,14 @@ def nested_slices(
         running: list[tuple[int, int]] = []
         free: list[int] = []
         count = 0
-        for place, (ts, dur) in enumerate(zip(each.ts.tolist(), each.dur.tolist(), strict=True)):
+        for index, (ts, dur) in enumerate(zip(each.ts.tolist(), each.dur.tolist(), strict=True)):
             while running and running[0][0] <= ts:
                 heapq.heappush(free, heapq.heappop(running)[1])
             if not free:
                 free.append(count)
                 count += 1
-            lane[place] = heapq.heappop(free)
-            heapq.heappush(running, (ts + dur, int(lane[place])))
+            lane[index] = heapq.heappop(free)
+            heapq.heappush(running, (ts + dur, int(lane[index])))
         made = [tracks.of_time(each.device.track, f"{each.kind} by stack") for _ in range(int(lane.max()) + 1)]
         some = max(1, _MOST // int(depth.max()))
         for first in range(0, len(lane), some):
