@@ -408,8 +408,8 @@ class Judgement:
     def _fetches_ns(self, member: int) -> int:
         """For how long a rank's host waits for batches of its workers in all steps, by its own diagnosis: its workers
         take as long for a batch as its steps, also where its device waits for another rank meanwhile."""
-        own = self._summaries[member].own_diagnosis
-        said = [row["figures"] for row in own.rows if row["rule"] == "data_loading"] if own else []
+        alone = self._summaries[member].own_diagnosis
+        said = [row["figures"] for row in alone.rows if row["rule"] == "data_loading"] if alone else []
         return sum(figures["fetch_ns"] * self.step_count for figures in said if figures.get("why") == "slow_workers")
 
     def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> Shift:
