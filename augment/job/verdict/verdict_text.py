@@ -100,7 +100,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     rest = (
-        ": most of the delay would remain, as other work of this rank or of others takes as long"
+        ": most of the delay would remain, as other work takes as long"
         if row.gain_ns < row.charged_ns / 2
         else ""
     )
