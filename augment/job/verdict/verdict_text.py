@@ -99,11 +99,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} With experts balanced (vLLM, SGLang: --enable-eplb) {after}."
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
-    rest = (
-        ": most of the delay would remain, as other work takes as long"
-        if row.gain_ns < row.charged_ns / 2
-        else ""
-    )
+    rest = ": most of the delay would remain, as other work takes as long" if row.gain_ns < row.charged_ns / 2 else ""
     return f"{text} At the median's speed {after}{rest}."
 
 
