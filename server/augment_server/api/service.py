@@ -32,6 +32,7 @@ from augment_server.base.errors import (
 )
 from augment_server.base.interception import LARGE, concern
 from augment_server.base.limits import Limits
+from augment_server.base.loading import load
 from augment_server.base.names import artifact_of, attachment, expect_plain, id_of
 from augment_server.base.observer import Observer
 from augment_server.base.people import Caller, Person, caller_of, prefix_of
@@ -403,7 +404,8 @@ class Service(AugmentServiceServicer):
     @answering
     async def QueryMetrics(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return a page of the rows of an analysis."""
-        from augment_server.jobs.metrics_query import query  # numpy, too
+        load()
+        from augment_server.jobs.metrics_query import query
 
         job, sidecar = await self._look(self._metrics, self._caller(context, request), request)
 

@@ -17,6 +17,7 @@ from augment.errors import UsageError, expect_known
 from augment.v1 import resources_pb2 as v1
 from augment_server.base.errors import Refusal, invalid, within
 from augment_server.base.limits import Limits
+from augment_server.base.loading import load
 from augment_server.base.names import safe_file_name, safe_path
 from augment_server.jobs.job_metadata import MOST_LABELS, MOST_PRIORITY
 from augment_server.storage.inputs import MOST_RUNS, WITH_ATTACHMENTS
@@ -106,6 +107,7 @@ class MetricsFile:
                 places.append((at, at))
         with damage_told():
             sidecar = msgspec.json.decode(bytes(head), type=_Sidecar)
+        load()
         from augment.results.sidecars import verdict_in_job
 
         self._analyses, self._of_job = sidecar.analyses, bytes(sidecar.told_by_job)
@@ -152,6 +154,7 @@ class MetricsFile:
             rows = itertools.chain((following,), rows)
 
     def _rows(self, name: str) -> Iterator[bytes]:
+        load()
         from augment.results.sidecars import in_job
 
         of_job = _decoded(self._of_job, dict[str, Any] | None) if name == "diagnosis" else None
@@ -211,6 +214,7 @@ def _damaged() -> Refusal:
 
 def analyses() -> list[v1.Analysis]:
     """The analyses, in the order of the registry."""
+    load()
     from augment.pipeline.request import everything
 
     return [
@@ -228,6 +232,7 @@ def analyses() -> list[v1.Analysis]:
 
 def server_info(limits: Limits, places: Places) -> v1.ServerInfo:
     """The version, formats, limits, retention and prefixes of this server."""
+    load()
     from augment.pipeline.request import everything
     from augment.writers.metrics import SCHEMA_VERSION
 
@@ -294,6 +299,7 @@ def check_job(spec: v1.WholeJobSpec) -> None:
     Raises:
         Refusal: as :func:`check`; or the name or the sizes of dimensions are invalid.
     """
+    load()
     from augment.job.ranks.dimension_names import check_sizes
 
     with within("augment"):
@@ -323,6 +329,7 @@ def check_gate(spec: v1.CheckSpec) -> None:
     Raises:
         Refusal: a figure does not exist, a limit is invalid, or there is not one baseline.
     """
+    load()
     from augment.compare.gate import limits_of
 
     if not spec.tests:
@@ -394,6 +401,7 @@ def request_of(spec: v1.AugmentSpec) -> Request:
     Raises:
         UsageError: an option has another form or type, or the steps are in the wrong order.
     """
+    load()
     from augment.pipeline import request
 
     return request.request_of(spec)
