@@ -44,7 +44,7 @@ from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
 from augment.facts import critical, gpu, host
-from augment.facts.names import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting, strings_where
+from augment.facts.names import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting
 from augment.facts.waits.dependencies import DependencyKind
 
 RETURN_NS = 100_000  #: so soon after the work that it waits for a call returns
@@ -55,6 +55,7 @@ IDLE_RATIO = 0.5  #: least share of a call in which the devices idle, unless the
 _COLLECTING = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
+_OF_WORKERS = re.compile(WORKERS)
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 
@@ -71,7 +72,7 @@ class Cause(Struct, frozen=True):
 def fetching(trace: Trace) -> Cause | None:
     """Fetches of batches, but those that only take from workers what is there: their time is the host's own."""
     rows = fetches_in_steps(trace)
-    of_workers = strings_where(trace, lambda name: WORKERS in name)[trace.events.name[rows]]
+    of_workers = matching(trace, _OF_WORKERS)[trace.events.name[rows]]
     if of_workers.any() and len(launches := kernel_launches(trace)):
         rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * median(trace.events.dur[launches]))]
     return _of_slices(trace, rows)
@@ -87,7 +88,7 @@ def beside_workers_ns(trace: Trace) -> int | None:
     if cause is None or whole.ratio(cause.saved_ns) < WARNING_RATIO:
         return None
     rows = fetches_in_steps(trace)
-    rows = rows[strings_where(trace, lambda name: WORKERS in name)[trace.events.name[rows]]]
+    rows = rows[matching(trace, _OF_WORKERS)[trace.events.name[rows]]]
     waits = is_among(rows, cause.spans.row)
     steps = distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
     apart = np.diff(trace.events.end[rows])[waits[1:] & waits[:-1]]

@@ -33,7 +33,7 @@ from augment.diagnosis.rules import eager_decodes, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import heading, title, words
-from augment.facts.names import STEP, starting, strings_where
+from augment.facts.names import STEP, matching, starting
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
@@ -280,7 +280,7 @@ def unknown_reason(trace: Trace) -> str:
         text = " (the launch of its next work was not recorded)"
         work = facts.gpu.work(trace)
         row = work.row[np.isin(work.ts, end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
-        if len(row) and strings_where(trace, MIGRATES.match)[trace.events.name[row]].all():
+        if len(row) and matching(trace, MIGRATES)[trace.events.name[row]].all():
             text = " (until pages of managed memory migrate: the host uses them, or does something else first)"
     else:
         text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"

@@ -15,6 +15,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from augment.core.findings import columns_of
 from augment.core.tabular import Table
 from augment.errors import UsageError
+from augment.results.sidecars import row_types
 from augment.v1 import service_pb2 as calls
 from augment.writers.table_files import pyarrow
 from augment_server.base.errors import Refusal, invalid
@@ -86,8 +87,6 @@ def query(file: MetricsFile, secret: bytes, job: str, request: calls.QueryMetric
 
 def _columns(analysis: str, rows: Sequence[dict[str, Any]]) -> dict[str, calls.MetricsColumn]:
     """The columns that the analysis declares and those of the rows, by name."""
-    from augment.results.sidecars import row_types
-
     declared = {column.name: column for of, row in row_types().items() if of == analysis for column in columns_of(row)}
     kinds = dict.fromkeys(declared, frozenset[str]())
     for row in rows:
@@ -125,8 +124,6 @@ def _arrow(analysis: str, rows: Sequence[dict[str, Any]], names: Sequence[str]) 
     Raises:
         Refusal: pyarrow is not installed, or has no table for such rows.
     """
-    from augment.results.sidecars import row_types
-
     try:
         arrow = pyarrow()
     except UsageError as error:
