@@ -12,11 +12,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from grpcurl_tool import path_with_grpcurl
+from in_process import eventually
 from node_tools import installed, node_binary
 from serving_process import Server, augment, environment, serving
 
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
 from simulator import JobOptions, simulate
 
 ROOT = Path(__file__).parents[2]
@@ -55,9 +59,9 @@ def chrome(wanted: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in wanted.items() if name.endswith(".json.gz")}
 
 
-def run(*command: object, **more: str) -> subprocess.CompletedProcess[str]:
-    words = [str(each) for each in command]
-    return subprocess.run(words, capture_output=True, encoding="utf-8", env=environment(**more), timeout=600)
+def run(*command: object, cwd: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
+    words, env = [str(each) for each in command], environment(**more)
+    return subprocess.run(words, cwd=cwd, capture_output=True, encoding="utf-8", env=env, timeout=600)
 
 
 def test_python(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
@@ -107,18 +111,16 @@ def test_node_says_what_is_wrong(script: Path, server: Server, tmp_path: Path) -
     bad = tmp_path / "bad.json"
     bad.write_text("no trace")
     ended = run(node_binary(), script, server.address, bad, tmp_path)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("bad.json: ")
+    assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("bad.json: ")) == (1, True)
     assert list(tmp_path.iterdir()) == [bad]
 
 
 def test_go(trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
     expect("go")
     (tmp_path / "tokens").write_text("secret\n")
-    out, bad = tmp_path / "out", tmp_path / "bad.json"
+    out, bad, program = tmp_path / "out", tmp_path / "bad.json", tmp_path / "augment"
     out.mkdir()
     bad.write_text("no trace")
-    program = tmp_path / "augment"
     go = {"GOCACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}
     built = run("go", "build", "-o", program, EXAMPLES / "go" / "augment.go", **go)
     assert built.returncode == 0, built.stderr
@@ -186,15 +188,15 @@ def test_the_commands_of_the_page(server: Server, tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2), tmp_path / "job")
     (tmp_path / "rank0.json.gz").write_bytes(path.read_bytes())
     names = {"uploads": "", "jobs": ""}
+    stub = AugmentServiceStub(grpc.insecure_channel(server.address))
+    unfinished = calls.ListJobsRequest(filter="state = QUEUED OR state = RUNNING")
     for block in blocks:
         text = block.replace("127.0.0.1:50051", server.address)
         for kind, name in names.items():
             text = text.replace(f"{kind}/…", name)
         assert "…" not in text
-        ended = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text], cwd=tmp_path, capture_output=True, encoding="utf-8",
-            env=environment(PATH=path_with_grpcurl()), timeout=600,
-        )  # fmt: skip
+        eventually(lambda: not stub.ListJobs(unfinished).jobs)  # a history is of jobs that are done
+        ended = run("bash", "-euo", "pipefail", "-c", text, cwd=tmp_path, PATH=path_with_grpcurl())
         assert ended.returncode == 0, (block, ended.stderr)
         for kind in names:
             names[kind] = names[kind] or next(iter(re.findall(rf'"name": "({kind}/[0-9a-z]+)"', ended.stdout)), "")
@@ -203,9 +205,7 @@ def test_the_commands_of_the_page(server: Server, tmp_path: Path) -> None:
 
 
 def test_the_script_for_grpcurl_names_methods_that_exist() -> None:
-    from augment.v1 import service_pb2
-
-    methods = {method.name for method in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
+    methods = {method.name for method in calls.DESCRIPTOR.services_by_name["AugmentService"].methods}
     named = {
         word.removeprefix("$api/").rstrip("|")
         for word in (EXAMPLES / "grpcurl.sh").read_text().split()
