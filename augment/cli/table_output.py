@@ -317,6 +317,7 @@ _MARKS = {"regression": "worse", "improvement": "better", "different": "other", 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
     """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
+    from augment.results.report.of_diff import by_operator
     from augment.results.report.sections import doubts
 
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
@@ -343,26 +344,16 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
         emit(reason)
     whole = sum(row["delta_ns"] for row in analyses["diff_steps"])
     _waterfall(analyses["diff_waterfall"], whole, limit)
-    # The sum of the parts of each operator over all its kernels
     rows = analyses["diff_waterfall"]
-    sums: dict[str, list[int]] = {}
-    for row in rows:
-        if row["operator"]:
-            totals = sums.setdefault(row["operator"], [0, 0, 0])
-            for place, column in enumerate(("control_ns", "test_ns", "delta_ns")):
-                totals[place] += row[column]
-    scale = _scale(rows)
-    changed = [name for name in sums if abs(sums[name][2]) >= LEAST_NS * scale]
-    shown = sorted(changed, key=lambda name: -abs(sums[name][2]))[: limit or None]
+    shown = [row for row in by_operator(rows) if abs(row["delta_ns"]) >= LEAST_NS][: limit or None]
     if shown:
-        columns = [[sums[name][place] / scale / 1e6 for name in shown] for place in range(3)]
         print_columns(
             "By operator, for any kernels: exclusive time per step",
             [
-                TableColumn(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
-                TableColumn(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
-                TableColumn(("test", "ms"), [f"{value:,.3f}" for value in columns[1]]),
-                TableColumn(("operator", ""), shown, text=True),
+                TableColumn(("difference", "ms"), [f"{row['delta_ns'] / 1e6:+,.3f}" for row in shown]),
+                TableColumn(("control", "ms"), [f"{row['control_ns'] / 1e6:,.3f}" for row in shown]),
+                TableColumn(("test", "ms"), [f"{row['test_ns'] / 1e6:,.3f}" for row in shown]),
+                TableColumn(("operator", ""), [row["operator"] for row in shown], text=True),
             ],
         )
     _kinds(analyses["diff_kinds"], limit)
@@ -376,7 +367,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
         for row in outcome["rows"]:
             if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
                 emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
-    _changes(analyses["diff_names"], len(analyses["diff_steps"]), limit)
+    _changes(analyses["diff_names"], len(analyses["diff_steps"]) * len(sidecar["compared"]), limit)
 
 
 def _about(label: str, source: dict[str, Any]) -> str:
@@ -406,7 +397,6 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
 
 def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
     rows = [row for row in rows if row["control"] or row["test"]]
-    known = any(row["low"] is not None for row in rows)
     columns = [
         TableColumn(
             (of, ""), [row["figure"].removesuffix(f"_{row['unit']}").replace("_", " ") for row in rows], True, True
@@ -419,14 +409,12 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
             [NOTHING if row["change_ratio"] is None else f"{100 * row['change_ratio']:+.1f} %" for row in rows],
         ),
     ]
-    if known:
+    if any(row["low"] is not None for row in rows):
         columns += [
             TableColumn(("95 % confidence interval", ""), [_interval(row) for row in rows]),
             TableColumn(("", ""), [_MARKS[row["verdict"]] for row in rows], text=True),
         ]
     print_columns(title, columns)
-    if not known:
-        emit("too few steps for an interval: the noise is unknown")
 
 
 def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:

@@ -188,8 +188,8 @@ def diff(
     whole, once = chosen[0].whole, ""
     if step is None:
         chosen, once = without_one_offs(chosen, pairs)
-        left_out = len(first) - len(chosen[0].control)
-        diagnostics += [Diagnostic("one_off_steps", left_out, once)] if once else []
+        message = "steps named in the verdict are left out on both sides"
+        diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if once else []
     compared = []
     for (before, after), steps in zip(pairs, chosen, strict=True):
         diagnostics += steps.diagnostics

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.compare.diff_verdict import parts
 from augment.core.text import devices_text, percent, ranges_text, rough_time, size
 from augment.results.report import charts
-from augment.results.report.sections import Document, Row, Section, made_table, others, rows_of, table
+from augment.results.report.sections import (
+    Document,
+    Row,
+    Section,
+    made_table,
+    not_possible,
+    others,
+    rows_of,
+    table,
+    totals,
+)
 
 Sidecar = Mapping[str, Any]
 LEAST_AXIS = 2.0  #: the axis of changes reaches at least so far, %: noise does not look large
@@ -19,17 +29,18 @@ _MOST_LINES = 12  #: bars of lines of code
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
     called = {"control": sidecar["control"]["name"], "test": sidecar["source"]["name"], **sidecar.get("runs", {})}
-    facts = []
+    facts, pairs = [], sidecar.get("compared", ())
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
         devices = devices_text(source["devices"])
-        file = f"{source['name']}{devices and f' ({devices})'}, SHA-256 {source['sha256']}"
-        facts.append((side, file if called[side] == source["name"] else f"{called[side]}: {file}"))
-    pairs = sidecar.get("compared", ())
+        files = [f"{each['name']}, SHA-256 {each['sha256']}" for each in [pair[side] for pair in pairs] or [source]]
+        name = [called[side]] if called[side] != source["name"] or devices else []
+        facts.append((side, "\n".join([*(f"{each}{devices and f' ({devices})'}" for each in name), *files])))
     if pairs:
         numbers = [ranges_text(pairs[0][side]["steps"]) for side in ("control", "test")]
         which = numbers[0] if numbers[0] == numbers[1] else " with ".join(numbers)
         whole = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
         facts.insert(0, ("compared", f"{whole}steps {which}" if which else f"{whole}whole recordings"))
+    facts += not_possible(sidecar)
     facts.append(("made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"))
     sections = (
         figures(sidecar),
@@ -61,6 +72,7 @@ def figures(sidecar: Sidecar) -> Section:
         if row["unit"] != "ns" or row["delta"] is None or not whole or not (row["control"] or row["test"]):
             continue
         low, high = (None if row.get(end) is None else 100 * row[end] / whole for end in ("low", "high"))
+        reach = "too few steps for an interval" if low is None else f"{row['low']:+,.0f} to {row['high']:+,.0f}"
         marks.append(
             {
                 "label": row["figure"].removesuffix("_ns").replace("_", " "),
@@ -68,10 +80,7 @@ def figures(sidecar: Sidecar) -> Section:
                 "at": 100 * row["delta"] / whole,
                 "high": high,
                 "colour": _colour(row["delta"], row["verdict"]),
-                "exact": f"{row['delta']:+,.0f} ns"
-                + (
-                    ", too few steps for an interval" if low is None else f", {row['low']:+,.0f} to {row['high']:+,.0f}"
-                ),
+                "exact": f"{row['delta']:+,.0f} ns, {reach}",
                 "shown": rough_time(row["delta"]) + (f" ({_doubt(row)})" if row["verdict"] == "within_noise" else ""),
             }
         )
@@ -106,7 +115,22 @@ def waterfall(sidecar: Sidecar) -> Section:
         lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
     largest = sorted(rows, key=lambda row: -abs(row[_DELTA]))
-    return Section("What changed", lead, [chart], [made_table("diff_waterfall", "Parts of the change", largest)])
+    tables = [made_table("diff_waterfall", "Parts of the change", largest)]
+    if operators := by_operator(rows):
+        tables.append(made_table("operators", "By operator, for any kernels: exclusive time per step", operators))
+    return Section("What changed", lead, [chart], tables)
+
+
+def by_operator(rows: Sequence[Row]) -> list[Row]:
+    """The parts of each operator over all its kernels, per step, rank and device; the largest difference first."""
+    count = next((row["delta_ns"] / row[_DELTA] for row in rows if row["delta_ns"]), 1.0)
+    figures = ("control_ns", "test_ns", "delta_ns")
+    sums = totals((row for row in rows if row["operator"]), lambda row: row["operator"], *figures)
+    rows = [
+        {"operator": name, **{figure: ns / count for figure, ns in zip(figures, each, strict=True)}}
+        for name, each in sums.items()
+    ]
+    return sorted(rows, key=lambda row: -abs(row["delta_ns"]))
 
 
 def kinds(sidecar: Sidecar) -> Section:
@@ -115,11 +139,9 @@ def kinds(sidecar: Sidecar) -> Section:
     if not rows:
         return Section("By kind of work")
     bars = [
-        _bar(
-            row["kind_of_work"].replace("_", " "), 0, row["delta_per_step_ns"], _colour(row["delta_ns"], row["verdict"])
-        )
+        _bar(row["kind_of_work"].replace("_", " "), 0, ns, _colour(ns, row["verdict"]))
         for row in rows
-        if row["delta_per_step_ns"]
+        if (ns := row["delta_per_step_ns"])
     ]
     chart = [charts.waterfall("kinds", "Change by kind of work", bars, x_title="change per step (ms)")] if bars else []
     return Section("By kind of work", "", chart, [made_table("diff_kinds", "By kind of work", rows)])
@@ -131,11 +153,9 @@ def efficiency(sidecar: Sidecar) -> Section:
     mfu = next((row for row in rows if row["figure"] == "mfu_ratio" and row["control"] is not None), None)
     lead = ""
     if mfu is not None and mfu["test"] is not None:
-        of = [
-            f" of {mfu[side]}" if mfu["control_peak"] != mfu["test_peak"] else ""
-            for side in ("control_peak", "test_peak")
-        ]
-        lead = f"MFU was {percent(mfu['control'])}{of[0]} and is {percent(mfu['test'])}{of[1]}."
+        lead = f"MFU was {percent(mfu['control'])} and is {percent(mfu['test'])}."
+        if mfu["control_peak"] != mfu["test_peak"]:
+            lead += f" They are of different peaks: {mfu['control_peak']} and {mfu['test_peak']}."
     return Section("Efficiency", lead, (), table(sidecar, "diff_efficiency", "Parts of a step on both sides"))
 
 
@@ -144,8 +164,7 @@ def names(sidecar: Sidecar) -> Section:
     rows = sorted(rows_of(sidecar, "diff_names"), key=lambda row: -abs(row["delta_ns"]))
     if not rows:
         return Section("Operators and kernels")
-    added = sum(row["change"] == "added" for row in rows)
-    deleted = sum(row["change"] == "deleted" for row in rows)
+    added, deleted = (sum(row["change"] == change for row in rows) for change in ("added", "deleted"))
     lead = f"{added:,} names were added, {deleted:,} removed."
     return Section("Operators and kernels", lead, (), [made_table("diff_names", "Names", rows)])
 

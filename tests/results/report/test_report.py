@@ -270,16 +270,16 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     (sidecar,) = tmp_path.glob("*.diff.metrics.json")
     document = document_of(str(sidecar), no_trace)
     assert (document.subject, document.title) == ("comparison", "rank1 against rank0")
-    assert document.facts[0][0] == "compared"
-    assert re.fullmatch(r"steps \d.*", document.facts[0][1])
+    assert re.fullmatch(r"compared: steps \d.*", ": ".join(document.facts[0]))
+    assert "operators" in {table.name for section in document.sections for table in section.tables}
     changes = next(chart for section in document.sections for chart in section.charts if chart.name == "waterfall")
     bars = changes.spec["data"]["values"]
     assert sum(bar["end"] - bar["start"] for bar in bars[:-1]) == pytest.approx(bars[-1]["end"])
     wall = {"figure": "wall_ns", "control": 100.0, "test": 75.0, "verdict": "improvement"}
-    waits = [("enumerate(DataLoader)", -35.0), ("aten::copy_", 10.0)]  # one bar for the kind, as in the verdict
+    alike = {"kind": "host_wait", "operator": None, "test_names": []}  # one bar for the kind, as in the verdict
     parts = [
-        {"kind": "host_wait", "operator": None, "control_names": [name], "test_names": [], "delta_per_step_ns": ns}
-        for name, ns in waits
+        {**alike, "control_names": [name], "delta_ns": 2 * ns, "delta_per_step_ns": ns}
+        for name, ns in (("enumerate(DataLoader)", -35.0), ("aten::copy_", 10.0))
     ]
     section = waterfall({"analyses": {"diff_figures": {"rows": [wall]}, "diff_waterfall": {"rows": parts}}})
     labels = [bar["label"] for bar in section.charts[0].spec["data"]["values"]]
