@@ -162,7 +162,7 @@ def scatter(
 ) -> Chart:
     """Points on logarithmic axes: ``x``, ``y``, ``kind``, ``size``, ``label``, ``exact``; and ``lines``: ``x``, ``y``,
     ``line`` (which points belong together), ``shown`` (words at a point, perhaps)."""
-    axis = {"type": "quantitative", "scale": {"type": "log"}}
+    axis = {"type": "quantitative", "scale": {"type": "log"}, "axis": _APART}
     points = {
         "mark": {"type": "point", "filled": True, "opacity": 0.75},
         "encoding": {
@@ -185,9 +185,10 @@ def scatter(
         },
     }
     named = [row for row in lines if row.get("shown")]
+    above = f"datum.y == {max((row['y'] for row in named), default=0)} ? -7 : 9"  # the highest line's words
     words: Spec = {
         "data": {"values": named},
-        "mark": {"type": "text", "align": "right", "dy": -7},
+        "mark": {"type": "text", "align": "right", "dy": {"expr": above}},
         "encoding": {"x": {"field": "x", **axis}, "y": {"field": "y", **axis}, "text": {"field": "shown"}},
     }
     layers: list[Spec] = [*([roof] if lines else []), points, *([words] if named else [])]

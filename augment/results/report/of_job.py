@@ -190,9 +190,12 @@ def communication(sidecar: Sidecar) -> Section:
         return Section("Communication")
     parts = {"wait for late ranks": charts.ORANGE, "transfer": charts.BLUE}
     order = sorted(rows, key=lambda row: -(row["time_ns"] or 0))[:20]
+    labels = [row["kind"] for row in order]
+    if len(set(labels)) < len(labels):
+        labels = [f"{row['kind']} {short(str(row['description'] or row['group']))}" for row in order]
     bars = [
-        charts.part(f"{row['kind']} {short(str(row['description'] or row['group']))}", part, ns or 0)
-        for row in order
+        charts.part(label, part, ns or 0)
+        for label, row in zip(labels, order, strict=True)
         for part, ns in zip(parts, (row["wait_ns"], row["transfer_ns"]), strict=True)
     ]
     wait, whole = (sum(row[name] or 0 for row in rows) for name in ("wait_ns", "time_ns"))
@@ -258,14 +261,10 @@ def pipeline(sidecar: Sidecar) -> Section:
     """The bubble of each stage, divided by cause."""
     rows = rows_of(sidecar, "pipeline")
     names = [name for name in BUBBLE if any(row.get(name) for row in rows)]
-    if not rows or not names:
+    if not names:
         return Section("Pipeline", "", (), table(sidecar, "pipeline", "Bubbles"))
-    bars = [
-        charts.part(_rank(row), BUBBLE[name][0], row[name])
-        for row in rows[:_MOST_BARS]
-        for name in names
-        if row.get(name)
-    ]
+    drawn = ((row, name) for row in rows[:_MOST_BARS] for name in names if row.get(name))
+    bars = [charts.part(_rank(row), BUBBLE[name][0], row[name]) for row, name in drawn]
     parts = {BUBBLE[name][0]: BUBBLE[name][1] for name in names}
     chart = charts.stacked("pipeline", "The bubble of each rank by cause", bars, y="rank", x_title="ms", parts=parts)
     return Section("Pipeline", "", [chart], table(sidecar, "pipeline", "Bubbles"))
