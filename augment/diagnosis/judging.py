@@ -25,13 +25,12 @@ from augment.arrays import (
     clip,
     distinct,
     is_among,
-    is_any,
     median,
     sums,
     touched,
     union,
 )
-from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
+from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical.what_if import (
@@ -45,7 +44,7 @@ from augment.facts.critical.what_if import (
     without_host_time,
     work_saved_ns,
 )
-from augment.facts.names import FETCH, STEP, KernelType, matching, starting
+from augment.facts.names import FETCH, KernelType, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
@@ -54,7 +53,7 @@ from augment.facts.steps.step_windows import (
     recorded_windows,
     step_of_work,
     steps,
-    windows_of,
+    whole_steps,
 )
 
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
@@ -64,9 +63,6 @@ HELD_NS = 200_000  #: work that begins so long after its launch, on an idle devi
 _GRAPHS = re.compile(r"GraphLaunch")
 ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
-UNRECORDED_NS = 1_000_000  #: at the end of a last step; a shorter time with nothing recorded is usual
-_ON_HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
-_ASKING = re.compile(r"aunch|emcpy|emset|nqueue")  #: calls that ask for work of a device; a profiler's own do not
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
@@ -110,12 +106,8 @@ def measure(trace: Trace) -> Measure:
     """The steps to judge."""
     windows = recorded_windows(trace)
     real = len(steps(trace)) > 0
-    lead_in, tail, host_from = 0, 0, int(windows.begin.min(initial=0))
-    if real and trace.partial is None and not is_served(trace) and len(windows) and len(facts.gpu.work(trace)):
-        until = _recorded_until(trace, windows)
-        if until < windows.finish[-1]:
-            shorter = windows_of(trace, windows.number, windows.begin, np.append(windows.finish[:-1], until))
-            windows, tail = shorter, int(windows.end[-1] - shorter.end[-1])
+    lead_in, host_from = 0, int(windows.begin.min(initial=0))
+    tail = int((whole_steps(trace).end - windows.end).sum())
     if (not real or is_served(trace)) and len(windows):
         lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
@@ -159,35 +151,6 @@ def measure(trace: Trace) -> Measure:
     mean = int(length.mean()) if len(length) else 0
     unit: Literal["step", "recording"] = "step" if real else "recording"
     return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, len(at_once), len(compiled))
-
-
-def _recorded_until(trace: Trace, windows: StepWindows) -> int:
-    """When the host had done what was recorded of the last step, ns, where the recording ends with it, nothing was
-    recorded at its end, and no other step has so long an end: the profiler may stop in it. Else when it left the step.
-    """
-    events, last = trace.events, int(windows.finish[-1])
-    after = np.arange(np.searchsorted(events.ts, last), len(events))
-    calls = is_any(events.category[after], LAUNCHES) & matching(trace, _ASKING)[events.name[after]]
-    if windows.end[-1] > last or (calls | is_any(events.category[after], (*_ON_HOST, *GPU_WORK))).any():
-        return last  # devices work on, or what came after was recorded
-    of_step = starting(trace, STEP)
-
-    def ends_ns(begin: int, finish: int) -> tuple[int, int]:
-        """The time from the last begin or end of anything in a step until it is over; and of anything on the host."""
-        rows = np.arange(*np.searchsorted(events.ts, (begin, finish)))
-        rows = rows[is_any(events.category[rows], (*_ON_HOST, *LAUNCHES, *GPU_WORK)) & ~of_step[events.name[rows]]]
-        ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
-        moment = np.where(end < finish, end, ts)
-        host = ~is_any(events.category[rows], GPU_WORK)
-        return finish - int(moment.max(initial=begin)), finish - int(moment[host].max(initial=begin))
-
-    whole, of_host = ends_ns(int(windows.begin[-1]), last)
-    least = max(UNRECORDED_NS, int(LEAST_RATIO * (windows.end - windows.start)[-1]))
-    if whole < least:
-        return last
-    others = [ends_ns(*each) for each in zip(windows.begin[:-1].tolist(), windows.finish[:-1].tolist(), strict=True)]
-    usual, usual_of_host = (max(each) for each in zip((0, 0), *others, strict=True))
-    return last - max(of_host - usual_of_host, 0) if whole - usual >= least else last
 
 
 def _is_hidden(windows: StepWindows) -> bool:

@@ -392,7 +392,7 @@ def _left_out(trace: Trace) -> str:
             before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
     if before and whole.unit == "step" and whole.count == 1:
         before += "; with one step, whether every step begins so is unknown"
-    after = f"{time(whole.tail_ns)} after its last work" * (whole.tail_ns > least)
+    after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
     return " and ".join(filter(None, (before, after)))
 
 

@@ -18,6 +18,7 @@ from augment.arrays import (
     clip,
     distinct,
     is_among,
+    is_any,
     median,
     sums,
     union,
@@ -26,12 +27,15 @@ from augment.arrays import (
 from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
-from augment.facts.names import matching, strings_where
+from augment.facts.names import STEP, matching, starting, strings_where
 from augment.facts.source.cut_mark import limits_of
 from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
 
 EMPTY_RATIO = 0.02  #: of the others' median: a step without any operator or call that is shorter is none
 GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
+#: at the end of a last step, and of its length: a shorter time with nothing recorded is usual
+UNRECORDED_NS, UNRECORDED_RATIO = 1_000_000, 0.02
+_BY_HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
 _LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
 _ASKING = re.compile(r"launch|memcpy|memset|enqueue", re.IGNORECASE)  #: calls that ask for work of a device
 #: a recording without steps begins with an event of these categories or with a call, and ends with one or with a launch
@@ -133,16 +137,49 @@ def recorded_windows(trace: Trace) -> StepWindows:
     A recording without steps, or of an engine, starts with the first work of a device, if there is any. Before that the
     device may have done what no file has, as where a server is recorded: nobody is known to have waited. Without steps
     it ends with the last work of a device, or that was asked for: what the host does then, such as to end the process,
-    keeps none waiting.
+    keeps none waiting. So does a last step whose end nothing was recorded of.
     """
     windows, work = whole_steps(trace), gpu_work(trace)
     without_steps = bool((windows.number == -1).all())
-    if not len(work) or not (is_served(trace) or without_steps):
+    if not len(work):
         return windows
+    if not (is_served(trace) or without_steps):
+        finish = np.append(windows.finish[:-1], _recorded_until(trace, windows))
+        return windows_of(trace, windows.number, windows.begin, finish) if finish[-1] < windows.finish[-1] else windows
     last = max(int(work.end.max()), int(trace.events.end[_asking_calls(trace)].max(initial=0)))
     end = np.minimum(windows.end, np.maximum(last, windows.begin)) if without_steps else windows.end
     start = np.minimum(np.maximum(windows.start, _free_from(trace)), end)
     return replace(windows, start=start, end=end, finish=end + 1 if without_steps else windows.finish)
+
+
+def _recorded_until(trace: Trace, windows: StepWindows) -> int:
+    """When the host had done what was recorded of the last step, ns, where the recording ends with it, nothing was
+    recorded at its end, and no other step has so long an end: the profiler may stop in it. Else when it left the step.
+    """
+    events, last = trace.events, int(windows.finish[-1])
+    after = np.arange(np.searchsorted(events.ts, last), len(events))
+    calls = is_any(events.category[after], LAUNCHES) & matching(trace, _ASKING)[events.name[after]]
+    later = calls | is_any(events.category[after], (*_BY_HOST, *GPU_WORK))
+    if trace.partial is not None or windows.end[-1] > last or later.any():
+        return last  # the file was cut off, devices work on, or what came after was recorded
+    of_step = starting(trace, STEP)
+
+    def ends_ns(begin: int, finish: int) -> tuple[int, int]:
+        """The time from the last begin or end of anything in a step until it is over; and of anything on the host."""
+        rows = np.arange(*np.searchsorted(events.ts, (begin, finish)))
+        rows = rows[is_any(events.category[rows], (*_BY_HOST, *LAUNCHES, *GPU_WORK)) & ~of_step[events.name[rows]]]
+        ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+        moment = np.where(end < finish, end, ts)
+        host = ~is_any(events.category[rows], GPU_WORK)
+        return finish - int(moment.max(initial=begin)), finish - int(moment[host].max(initial=begin))
+
+    whole, of_host = ends_ns(int(windows.begin[-1]), last)
+    least = max(UNRECORDED_NS, int(UNRECORDED_RATIO * (windows.end - windows.start)[-1]))
+    if whole < least or of_host == last - windows.begin[-1]:  # nothing of the host was recorded in it
+        return last
+    others = [ends_ns(*each) for each in zip(windows.begin[:-1].tolist(), windows.finish[:-1].tolist(), strict=True)]
+    usual, usual_of_host = (max(each) for each in zip((0, 0), *others, strict=True))
+    return last - max(of_host - usual_of_host, 0) if whole - usual >= least else last
 
 
 LATE_NS, LATE_RATIO = 200_000, 0.5  #: a device that begins so long after a launch, and is idle for so much of it
