@@ -10,22 +10,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment import facts
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    EventRows,
-    Int64s,
-    Intervals,
-    clip,
-    distinct,
-    group_bounds,
-    grouped_medians,
-    is_among,
-    numbered,
-    sums,
-    union,
-)
+from augment import arrays, facts
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.judging import idle_ns, measure, rows_in_steps, within_steps
 from augment.diagnosis.rule import Spans
@@ -35,18 +20,18 @@ from augment.facts.waits.sync_dependencies import freeing_calls
 
 
 @derived(until="diagnosis")
-def waiting_calls(trace: Trace) -> EventRows:
+def waiting_calls(trace: Trace) -> arrays.EventRows:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures; and without those that, without steps, waited for its last
     work, behind which nothing comes. Calls that give memory back have a rule of their own; those that only ask whether
     work is done, as a watchdog does, wait for nothing."""
     graph = facts.critical.graph(trace)
-    calls = distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
+    calls = arrays.distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
-    calls = calls[~is_among(calls, freeing_calls(trace))]
+    calls = calls[~arrays.is_among(calls, freeing_calls(trace))]
     calls = calls[~matching(trace, _ASKS)[trace.events.name[calls]]]
     launch = facts.gpu.work(trace).launch
-    launch = launch[launch != NO_INDEX]
+    launch = launch[launch != arrays.NO_INDEX]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone
         calls = calls[trace.events.ts[calls] + trace.events.dur[calls] > trace.events.ts[launch].min()]
     if measure(trace).unit == "recording":
@@ -70,7 +55,7 @@ LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
 LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
 
 
-def at_first_calls(trace: Trace, rows: EventRows) -> Bools:
+def at_first_calls(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     """Which slices ``rows`` lie within the first call in the recording of the innermost operator around them, and that
     operator is called again afterwards; a call within a call of the same name is not another one."""
     events = trace.events
@@ -84,7 +69,7 @@ def at_first_calls(trace: Trace, rows: EventRows) -> Bools:
     end = events.ts[row] + events.dur[row]
     within = (events.track[rows] == events.track[row]) & (events.ts[rows] >= events.ts[row])
     within &= events.ts[rows] + events.dur[rows] <= end
-    again: Bools = (around >= 0) & within & (events.ts[last[name]] >= end)
+    again: arrays.Bools = (around >= 0) & within & (events.ts[last[name]] >= end)
     return again
 
 
@@ -96,54 +81,54 @@ class LaunchingOperators(Struct, frozen=True):
     ``slow``: it takes far longer than usual, without waits for the device.
     """
 
-    row: EventRows
-    first: Bools
-    slow: Bools
+    row: arrays.EventRows
+    first: arrays.Bools
+    slow: arrays.Bools
 
 
 @derived(until="diagnosis")
 def launching_operators(trace: Trace) -> LaunchingOperators:
     """The operators, beside what is usual."""
     work, events = facts.gpu.work(trace), trace.events
-    place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
+    place = np.flatnonzero((work.launch != arrays.NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
     operator = facts.host.operators_around(trace, work.launch[place])
     place, operator = place[operator >= 0], operator[operator >= 0]
     kernel = events.name[work.row[place]]
     first = np.full(len(trace.strings), -1, np.int64)
     first[kernel[::-1]] = np.arange(len(kernel))[::-1]
-    new, row = distinct(operator[first[first >= 0]]), distinct(operator)
-    is_new, worked = is_among(row, new), _time_without_waits(trace, row)
-    names, which = numbered(events.name[row[~is_new]])
-    bounds = group_bounds(which, len(names))
+    new, row = arrays.distinct(operator[first[first >= 0]]), arrays.distinct(operator)
+    is_new, worked = arrays.is_among(row, new), _time_without_waits(trace, row)
+    names, which = arrays.numbered(events.name[row[~is_new]])
+    bounds = arrays.group_bounds(which, len(names))
     enough = np.diff(bounds) >= LEAST_USUAL
-    usual_of_name = np.full(len(trace.strings), NO_INDEX, np.int64)
-    usual_of_name[names[enough]] = np.floor(grouped_medians(worked[~is_new], which, bounds)[enough])
+    usual_of_name = np.full(len(trace.strings), arrays.NO_INDEX, np.int64)
+    usual_of_name[names[enough]] = np.floor(arrays.grouped_medians(worked[~is_new], which, bounds)[enough])
     usual = usual_of_name[events.name[row]]
-    known, slow = usual != NO_INDEX, (worked > FAR_LONGER * usual) & (worked - usual >= LEAST_NS)
+    known, slow = usual != arrays.NO_INDEX, (worked > FAR_LONGER * usual) & (worked - usual >= LEAST_NS)
     return LaunchingOperators(row[known], is_new[known], slow[known])
 
 
 @derived(until="diagnosis")
-def cold_operators(trace: Trace) -> EventRows:
+def cold_operators(trace: Trace) -> arrays.EventRows:
     """The operators, ascending rows, that launch a kernel for the first time in the recording, and therefore take long:
     more than :data:`FAR_LONGER` times as long as usual.
 
     The driver loads a kernel when it is first launched, and libraries choose an algorithm for each new shape.
     """
     operators = launching_operators(trace)
-    rows: EventRows = operators.row[operators.first & operators.slow]
+    rows: arrays.EventRows = operators.row[operators.first & operators.slow]
     return rows
 
 
 @derived(until="diagnosis")
-def loading_calls(trace: Trace) -> EventRows:
+def loading_calls(trace: Trace) -> arrays.EventRows:
     """The calls, ascending rows, that load a module: the launches in which the devices idle for long, at least one of
     them the first of its kernel in the recording, and never for a tenth of that in one of a kernel that was launched
     before, which a shared device or a host that gets no CPU would hold up, too. Or the driver says that it loads.
     Without steps also calls that do nothing else, as at the start of a process."""
     work, events = facts.gpu.work(trace), trace.events
-    place = np.flatnonzero((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
+    place = np.flatnonzero((work.launch != arrays.NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
     calls, first = work.launch[place], np.zeros(len(place), np.bool_)
@@ -157,9 +142,9 @@ def loading_calls(trace: Trace) -> EventRows:
     loads = loads[matching(trace, _LOADS)[events.name[loads]]]
     alone = events.slices_of(*LAUNCHES) if measure(trace).unit == "recording" else loads[:0]
     alone = alone[matching(trace, _LOADING)[events.name[alone]]]
-    loading = is_among(calls, facts.host.innermost(trace, np.append(loads, alone), LAUNCHES)) & (idle > LEAST_NS)
+    loading = arrays.is_among(calls, facts.host.innermost(trace, np.append(loads, alone), LAUNCHES)) & (idle > LEAST_NS)
     far |= len(alone) > 0
-    return distinct(np.append(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)], alone))
+    return arrays.distinct(np.append(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)], alone))
 
 
 class ColdStart(Struct, frozen=True):
@@ -184,15 +169,15 @@ def cold_start(trace: Trace) -> ColdStart | None:
     loads = loading_calls(trace)
     if measure(trace).count > 1 or int(idle_ns(trace, Spans.of(trace, loads)).max(initial=0)) < CONTEXT_NS:
         loads = loads[:0]  # later steps tell, or it is no module
-    rows = distinct(np.append(rows, loads[~is_among(facts.host.operators_around(trace, loads), rows)]))
+    rows = arrays.distinct(np.append(rows, loads[~arrays.is_among(facts.host.operators_around(trace, loads), rows)]))
     which, parts = within_steps(trace, events.ts[rows], events.ts[rows] + events.dur[rows])
-    spans, whole = Spans(parts.start, parts.end, rows[which]), union(parts.start, parts.end)
-    pause = Spans(whole.start, whole.end, np.full(len(whole.start), NO_INDEX, np.int64))
+    spans, whole = Spans(parts.start, parts.end, rows[which]), arrays.union(parts.start, parts.end)
+    pause = Spans(whole.start, whole.end, np.full(len(whole.start), arrays.NO_INDEX, np.int64))
     most = 2 * int(idle_ns(trace, pause).sum()) > measure(trace).length_ns * measure(trace).count
-    if most and (context != NO_INDEX or len(loads) or _chance(launching_operators(trace)) < MOST_CHANCE):
+    if most and (context != arrays.NO_INDEX or len(loads) or _chance(launching_operators(trace)) < MOST_CHANCE):
         return ColdStart(spans, context)
     few = 0 < len(facts.gpu.work(trace)) < FEW_PIECES
-    return ColdStart(spans, context) if context != NO_INDEX and few else None
+    return ColdStart(spans, context) if context != arrays.NO_INDEX and few else None
 
 
 def _chance(operators: LaunchingOperators) -> float:
@@ -211,33 +196,33 @@ def _context_creation(trace: Trace) -> int:
     """The row of the longest call of the runtime that returns before anything is launched or runs on a device, and
     takes as long as only the device's context does; -1 if there is none."""
     work, events = facts.gpu.work(trace), trace.events
-    launch = work.launch[work.launch != NO_INDEX]
+    launch = work.launch[work.launch != arrays.NO_INDEX]
     if not len(launch):
-        return NO_INDEX
+        return arrays.NO_INDEX
     first = min(int(events.ts[launch].min()), int(work.ts.min()))
     calls = events.slices_of(*LAUNCHES)
     calls = calls[(events.ts[calls] + events.dur[calls] <= first) & (events.dur[calls] >= CONTEXT_NS)]
     calls = calls[~matching(trace, _WORKS)[events.name[calls]]]
     memory = matching(trace, _MEMORY)[events.name[calls]]
     calls = calls[~memory | (events.dur[calls] >= CONTEXT_BY_MEMORY_NS)]
-    return int(calls[events.dur[calls].argmax()]) if len(calls) else NO_INDEX
+    return int(calls[events.dur[calls].argmax()]) if len(calls) else arrays.NO_INDEX
 
 
-def _time_without_waits(trace: Trace, rows: EventRows) -> Int64s:
+def _time_without_waits(trace: Trace, rows: arrays.EventRows) -> arrays.Int64s:
     """The duration of each of ``rows`` without the waiting calls within, ns."""
     events, calls = trace.events, waiting_calls(trace)
-    took: Int64s = events.dur[rows].copy()
-    for track in distinct(events.track[calls]).tolist():
+    took: arrays.Int64s = events.dur[rows].copy()
+    for track in arrays.distinct(events.track[calls]).tolist():
         waits = calls[events.track[calls] == track]
         of_track = np.flatnonzero(events.track[rows] == track)
-        spans = Intervals(events.ts[rows[of_track]], events.ts[rows[of_track]] + took[of_track])
-        which, _, parts = clip(spans, union(events.ts[waits], events.ts[waits] + events.dur[waits]))
-        took[of_track] -= sums(which, parts.end - parts.start, len(of_track))
+        spans = arrays.Intervals(events.ts[rows[of_track]], events.ts[rows[of_track]] + took[of_track])
+        which, _, parts = arrays.clip(spans, arrays.union(events.ts[waits], events.ts[waits] + events.dur[waits]))
+        took[of_track] -= arrays.sums(which, parts.end - parts.start, len(of_track))
     return took
 
 
-def cold_times(trace: Trace, track: int) -> Intervals:
+def cold_times(trace: Trace, track: int) -> arrays.Intervals:
     """When a thread is in :func:`cold_operators`, without overlaps."""
     rows = cold_operators(trace)
     rows = rows[trace.events.track[rows] == track]
-    return union(trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows])
+    return arrays.union(trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows])

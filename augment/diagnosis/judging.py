@@ -13,37 +13,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment import facts
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    EventRows,
-    Int32s,
-    Int64s,
-    Intervals,
-    Places,
-    clip,
-    distinct,
-    is_among,
-    median,
-    sums,
-    touched,
-    union,
-)
+from augment import arrays, facts
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
-from augment.facts.critical.what_if import (
-    Cut,
-    Decided,
-    decided,
-    host_saved_ns,
-    lasting_ns,
-    saved_ns,
-    taken_work_ns,
-    without_host_time,
-    work_saved_ns,
-)
+from augment.facts.critical import what_if
 from augment.facts.names import FETCH, KernelType, matching, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
@@ -80,7 +54,9 @@ class Measure(Struct, frozen=True):
     length_ns: int
     warm_up: bool
     hidden: bool = False
-    lead_in_ns: int = 0  #: of a recording without steps, or of an engine, before its first GPU work
+    lead_in_ns: int = (
+        0  #: of an engine, or of a recording without steps from its first event, before its first GPU work
+    )
     tail_ns: int = 0  #: after the last work: without steps until the last call returns, else of the last step
     host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
     capture_count: int = 0  #: steps of an engine that are left out because graphs are captured in them
@@ -109,14 +85,13 @@ def measure(trace: Trace) -> Measure:
     lead_in, host_from = 0, int(windows.begin.min(initial=0))
     tail = int((whole_steps(trace).end - windows.end).sum())
     if (not real or is_served(trace)) and len(windows):
-        lead_in = max(int(windows.start[0] - windows.begin[0]), 0)
+        whole = real or facts.source.limits_of(trace.source.metadata) is not None
+        lead_in = max(int(windows.start[0] - (windows.begin[0] if whole else trace.events.ts[0])), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
-        start = windows.start[:1]
-        work, events = facts.gpu.work(trace), trace.events
-        first = work.launch[work.ts.argmin()] if len(work) else NO_INDEX
-        returned = start if first == NO_INDEX else events.ts[first] + events.dur[first]
-        first_returned = np.where(abs(start - returned) < HELD_NS, np.minimum(start, returned), start)
-        host_from = max(int(windows.begin[0]), int(first_returned[0]))
+        work, events, start = facts.gpu.work(trace), trace.events, int(windows.start[0])
+        first = work.launch[work.ts.argmin()] if len(work) else arrays.NO_INDEX
+        returned = start if first == arrays.NO_INDEX else int(events.ts[first] + events.dur[first])
+        host_from = max(int(windows.begin[0]), min(start, returned) if abs(start - returned) < HELD_NS else start)
         if not real:
             windows = replace(windows, begin=np.array([host_from], np.int64))
             calls = events.slices_of(*LAUNCHES)
@@ -125,32 +100,24 @@ def measure(trace: Trace) -> Measure:
     kinds = kinds_of_steps(trace, windows)
     like = windows.take(np.flatnonzero(kinds == kinds[:1]))  # a first prefill is slower than decodes, and is steady
     like_length = like.end - like.start
-    warm_up = bool(real and len(like) > 2 and like_length[0] > WARM_UP * median(like_length[1:]))
+    warm_up = bool(real and len(like) > 2 and like_length[0] > WARM_UP * arrays.median(like_length[1:]))
     warm_up = warm_up and bool(like_length[0] > AGAIN * like_length[2:].max(initial=0))
     hidden = real and len(like) > 2 and _is_hidden(like)
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
-    compiled = np.empty(0, np.int64)  # steps in which it compiles, if these are very few
-    at_once = np.empty(0, np.int64)  # steps in which an engine captures graphs, if most do not
+    left_out = [0, 0]  # steps of an engine in which it captures graphs, if most do not, or compiles, if very few do
     if is_served(trace):
-        inside = windows.of_host(captures(trace).start)
-        at_once = distinct(inside[inside >= 0])
-        if 2 * len(at_once) < len(windows):
-            windows = windows.take(np.delete(np.arange(len(windows)), at_once))
-            length = windows.end - windows.start
-        else:
-            at_once = at_once[:0]
-        inside = windows.of_host(trace.events.ts[compilations(trace)])
-        compiled = distinct(inside[inside >= 0])
-        if len(compiled) and len(compiled) <= max(ONE_OFF * len(windows), 1) and len(compiled) < len(windows):
-            windows = windows.take(np.delete(np.arange(len(windows)), compiled))
-            length = windows.end - windows.start
-        else:
-            compiled = compiled[:0]
+        least = (len(windows) - 1) // 2, max(ONE_OFF * len(windows), 1)
+        for place, moments in enumerate((captures(trace).start, trace.events.ts[compilations(trace)])):
+            inside = windows.of_host(moments)
+            inside = arrays.distinct(inside[inside >= 0])
+            if len(inside) <= least[place] and len(inside) < len(windows):
+                windows, left_out[place] = windows.take(np.delete(np.arange(len(windows)), inside)), len(inside)
+        length = windows.end - windows.start
     mean = int(length.mean()) if len(length) else 0
     unit: Literal["step", "recording"] = "step" if real else "recording"
-    return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, len(at_once), len(compiled))
+    return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, *left_out)
 
 
 def _is_hidden(windows: StepWindows) -> bool:
@@ -160,66 +127,78 @@ def _is_hidden(windows: StepWindows) -> bool:
     steps do not have is missing from the first window: the host was busy meanwhile, and now the device waits for it.
     """
     length = windows.end - windows.start
-    missing = HIDDEN * median(length[1:])
+    missing = HIDDEN * arrays.median(length[1:])
     shrunk = float(windows.backlog[0] - windows.backlog[1])
-    return bool(shrunk > missing and length[0] < median(length[1:]) - missing)
+    return bool(shrunk > missing and length[0] < arrays.median(length[1:]) - missing)
 
 
-def within_steps(trace: Trace, start: Int64s, end: Int64s) -> tuple[Places, Intervals]:
+def within_steps(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> tuple[arrays.Places, arrays.Intervals]:
     """The parts of intervals (int64 ns) in which the host is in steady steps: the index of each, and its time."""
     windows = measure(trace).windows
     real = windows.finish > windows.begin
     begin = np.clip(windows.begin[real], measure(trace).host_from, windows.finish[real])
-    which, _, parts = clip(Intervals(start, np.maximum(end, start)), Intervals(begin, windows.finish[real]))
+    which, _, parts = arrays.clip(
+        arrays.Intervals(start, np.maximum(end, start)), arrays.Intervals(begin, windows.finish[real])
+    )
     return which, parts
 
 
-def host_cut(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
+def host_cut(trace: Trace, track: arrays.Int32s, start: arrays.Int64s, end: arrays.Int64s) -> what_if.Cut:
     """The cut that takes time of threads out of the steady steps."""
     which, parts = within_steps(trace, start, end)
-    return without_host_time(trace, track[which], parts.start, parts.end)
+    return what_if.without_host_time(trace, track[which], parts.start, parts.end)
 
 
 @derived(until="diagnosis")
-def work_in_steps(trace: Trace) -> Bools:
+def work_in_steps(trace: Trace) -> arrays.Bools:
     """Whether each piece of ``gpu_work`` was launched in a steady step."""
     if measure(trace).unit == "recording":
         return np.ones(len(facts.gpu.work(trace)), np.bool_)
-    inside: Bools = step_of_work(trace, measure(trace).windows) >= 0
+    inside: arrays.Bools = step_of_work(trace, measure(trace).windows) >= 0
     return inside
 
 
-def rows_in_steps(trace: Trace, rows: EventRows) -> EventRows:
+def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
+    """The copies of steady steps; without steps, none before the first kernel, as these only set the program up."""
+    work, events = facts.gpu.work(trace), trace.events
+    category, inside = events.category[work.row], work_in_steps(trace)
+    kernels = work.ts[category == Category.KERNEL]
+    if measure(trace).unit == "recording" and len(kernels):
+        inside = inside & (work.ts > kernels.min())
+    return work.where(inside & (category == Category.GPU_MEMCPY))
+
+
+def rows_in_steps(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:
     """Those of ``rows``, slices of the host, that begin in a steady step, of which the devices' part is recorded."""
     whole, ts = measure(trace), trace.events.ts[rows]
-    chosen: EventRows = rows[(whole.windows.of_host(ts) >= 0) & (ts >= whole.host_from)]
+    chosen: arrays.EventRows = rows[(whole.windows.of_host(ts) >= 0) & (ts >= whole.host_from)]
     return chosen
 
 
 @derived
-def fetches(trace: Trace) -> EventRows:
+def fetches(trace: Trace) -> arrays.EventRows:
     """The slices, rows of the event table, in which the host fetches a batch."""
     named = starting(trace, FETCH)
     rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
     return rows[named.take(trace.events.name[rows])]
 
 
-def fetches_in_steps(trace: Trace) -> EventRows:
+def fetches_in_steps(trace: Trace) -> arrays.EventRows:
     """Those of :func:`fetches` that are in a steady step."""
     return rows_in_steps(trace, fetches(trace))
 
 
-def saved_a_step(trace: Trace, cut: Cut) -> int:
+def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns. Time in which a server has no request
     saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle. So it is
     in a recording without steps, which ends with its last work, not when the host has waited for it. A host that is
     ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no shorter
     than what the host takes for them."""
-    saved, whole = saved_ns(trace, cut), measure(trace)
+    saved, whole = what_if.saved_ns(trace, cut), measure(trace)
     of_work = whole.unit == "recording" and len(facts.gpu.work(trace)) > 0
     if has_pauses(trace) or of_work:
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
-        saved = min(work_saved_ns(trace, cut) if of_work else saved, idle + taken_work_ns(trace, cut))
+        saved = min(what_if.work_saved_ns(trace, cut) if of_work else saved, idle + what_if.taken_work_ns(trace, cut))
     elif whole.unit == "step":
         finish, start = int(whole.windows.finish[-1]), int(whole.windows.start[0])
         calls = facts.waits.syncs(trace).row
@@ -227,8 +206,19 @@ def saved_a_step(trace: Trace, cut: Cut) -> int:
         held = ((ts < start) & (end > start - HELD_NS)).any()  # it waited for work before the steps
         host, devices = finish - (start if held else int(whole.windows.begin[0])), whole.length_ns * whole.count
         if devices - saved < host <= MOST_BEHIND * devices:  # one that takes longer waited for what is not recorded
-            saved = min(saved, max(devices - host, 0) + host_saved_ns(trace, cut, finish))
-    return saved // whole.count
+            saved = min(saved, max(devices - host, 0) + what_if.host_saved_ns(trace, cut, finish))
+    return min(saved // whole.count, _beyond_full_ns(trace, cut))
+
+
+def _beyond_full_ns(trace: Trace, cut: what_if.Cut) -> int:
+    """The most that a cut may save of a steady step, ns, as kernels with a block on each SM do not run at once."""
+    work, whole = facts.gpu.work(trace), measure(trace)
+    full = (facts.gpu.occupancy(trace).filled >= 1) & (work.type == KernelType.COMPUTATION) & (work.end > work.ts)
+    steps, most = arrays.Intervals(whole.windows.start, whole.windows.end), 0
+    for device in work.devices:
+        start, end = (column[device.places][full[device.places]] for column in (work.ts, work.end))
+        most = max(most, arrays.total(arrays.clip(arrays.union(start, end), steps)[2]))
+    return (whole.length_ns * whole.count - most + what_if.taken_work_ns(trace, cut)) // whole.count
 
 
 def has_pauses(trace: Trace) -> bool:
@@ -237,25 +227,25 @@ def has_pauses(trace: Trace) -> bool:
     return bool(is_served(trace) and (windows.start[1:] > windows.end[:-1]).any())
 
 
-def decided_in_steps(trace: Trace, cut: Cut) -> tuple[Decided, Decided]:
+def decided_in_steps(trace: Trace, cut: what_if.Cut) -> tuple[what_if.Decided, what_if.Decided]:
     """As :func:`decided`, of all steady steps together."""
     windows = measure(trace).windows
-    return decided(trace, cut, int(windows.begin[0]), int(max(windows.end[-1], windows.finish[-1])))
+    return what_if.decided(trace, cut, int(windows.begin[0]), int(max(windows.end[-1], windows.finish[-1])))
 
 
-def saved_ahead(trace: Trace, cut: Cut) -> int:
+def saved_ahead(trace: Trace, cut: what_if.Cut) -> int:
     """As :func:`saved_a_step`, where ``cut`` lets the host run ahead of the devices, as far as it gets if the steps go
     on; as far as it gets in a recording without steps, if the first is left out, or if devices work on behind the last,
     in a file that was cut off."""
     whole, saved = measure(trace), saved_a_step(trace, cut)
     if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden or has_pauses(trace)):
         host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
-        before, after = (lasting_ns(trace, each, host, since) for each in (Cut.nothing(), cut))
-        saved = max(saved, (before - after) // whole.count)
+        before, after = (what_if.lasting_ns(trace, each, host, since) for each in (what_if.Cut.nothing(), cut))
+        saved = min(max(saved, (before - after) // whole.count), _beyond_full_ns(trace, cut))
     return saved
 
 
-def saved_unwaited(trace: Trace, cut: Cut) -> int:
+def saved_unwaited(trace: Trace, cut: what_if.Cut) -> int:
     """As :func:`saved_ahead`, where ``cut`` ends waits of the host: a delay remains of each wait for it. Where ranks
     communicate, no more than the idle time that the host explains: collectives that this rank begins earlier end no
     earlier unless all others begin them earlier, too."""
@@ -274,15 +264,15 @@ def delay_ns(trace: Trace) -> int:
     """What a device takes between two kernels of which the second is queued, ns, and what remains of any wait for the
     host: the median of such gaps, or :data:`USUAL_DELAY_NS` where there are too few."""
     work = facts.gpu.work(trace)
-    later = np.flatnonzero(work.launch != NO_INDEX)
+    later = np.flatnonzero(work.launch != arrays.NO_INDEX)
     later = later[~np.isin(later, [stream.start for stream in work.streams])]
     gap = work.ts[later] - work.end[later - 1]
     queued = trace.events.ts[work.launch[later]] + trace.events.dur[work.launch[later]] < work.end[later - 1]
     gaps = gap[queued & (gap >= 0) & (gap < DELAY_NS)]
-    return int(median(gaps)) if len(gaps) >= LEAST_DELAYS else USUAL_DELAY_NS
+    return int(arrays.median(gaps)) if len(gaps) >= LEAST_DELAYS else USUAL_DELAY_NS
 
 
-def saved_by_host(trace: Trace, cut: Cut) -> int:
+def saved_by_host(trace: Trace, cut: what_if.Cut) -> int:
     """As :func:`saved_a_step`, for time of the host alone: no more than the device's idle time that the host or a delay
     between kernels explains. Work that started long after its launch had returned did not wait for the host.
     """
@@ -297,46 +287,48 @@ def idle_in_steps(trace: Trace) -> list[StepIdle]:
 
 
 @derived
-def late_beginnings(trace: Trace) -> list[Intervals]:
+def late_beginnings(trace: Trace) -> list[arrays.Intervals]:
     """For each device, idle time in the steady steps that nothing in the file explains although work was queued: it
     ends with the first work of a stream, long after the call that launched this work had returned."""
     work = facts.gpu.work(trace)
-    launch = distinct(work.launch[[stream.start for stream in work.streams]])
-    launch = launch[launch != NO_INDEX]
+    launch = arrays.distinct(work.launch[[stream.start for stream in work.streams]])
+    launch = launch[launch != arrays.NO_INDEX]
     late = []
     for idle in idle_in_steps(trace):
-        chosen = is_among(idle.launch, launch) & (idle.category == facts.waits.GapCategory.OTHER)
-        late.append(Intervals(idle.start[chosen], idle.end[chosen]))
+        chosen = arrays.is_among(idle.launch, launch) & (idle.category == facts.waits.GapCategory.OTHER)
+        late.append(arrays.Intervals(idle.start[chosen], idle.end[chosen]))
     return late
 
 
 @derived
-def late_starts(trace: Trace) -> list[Intervals]:
+def late_starts(trace: Trace) -> list[arrays.Intervals]:
     """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
     in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
     queued, no recorded device worked meanwhile, the call launched no graph, and the stream was not told to wait.
     Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
     work, events = facts.gpu.work(trace), trace.events
     first = work.launch[[stream.start for stream in work.streams]]
-    known = np.flatnonzero(work.launch != NO_INDEX)
+    known = np.flatnonzero(work.launch != arrays.NO_INDEX)
     calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
     orders = events.slices_of(*LAUNCHES)
     orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
-    waits |= before == NO_INDEX
-    excused = distinct(np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]])))
-    busy = union(work.ts, np.maximum(work.end, work.ts))
+    waits |= before == arrays.NO_INDEX
+    excused = arrays.distinct(
+        np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]]))
+    )
+    busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in idle_in_steps(trace):
         chosen = (
             (idle.category == facts.waits.GapCategory.OTHER)
-            & (idle.launch != NO_INDEX)
-            & ~is_among(idle.launch, excused)
+            & (idle.launch != arrays.NO_INDEX)
+            & ~arrays.is_among(idle.launch, excused)
         )
         start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
         held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
-        held &= np.equal(*touched(start, np.maximum(start, end), busy))
-        late.append(Intervals(start[held], end[held]))
+        held &= np.equal(*arrays.touched(start, np.maximum(start, end), busy))
+        late.append(arrays.Intervals(start[held], end[held]))
     return late
 
 
@@ -355,15 +347,17 @@ def _explained_idle_ns(trace: Trace) -> int:
     return max((each.time_of(*explained) for each in idle_in_steps(trace)), default=0)
 
 
-def idle_ns(trace: Trace, spans: Spans) -> Int64s:
+def idle_ns(trace: Trace, spans: Spans) -> arrays.Int64s:
     """The time in each of ``spans`` in which no device works, ns."""
     work = facts.gpu.work(trace)
-    which, _, parts = clip(Intervals(spans.start, spans.end), union(work.ts, np.maximum(work.end, work.ts)))
-    idle: Int64s = spans.end - spans.start - sums(which, parts.end - parts.start, len(spans))
+    which, _, parts = arrays.clip(
+        arrays.Intervals(spans.start, spans.end), arrays.union(work.ts, np.maximum(work.end, work.ts))
+    )
+    idle: arrays.Int64s = spans.end - spans.start - arrays.sums(which, parts.end - parts.start, len(spans))
     return idle
 
 
-def beside_ns(trace: Trace, among: Bools) -> Int64s:
+def beside_ns(trace: Trace, among: arrays.Bools) -> arrays.Int64s:
     """For each piece of GPU work that is ``among`` some, how long of its time others of these run on its device, ns; 0
     for the rest."""
     work = facts.gpu.work(trace)
@@ -373,9 +367,9 @@ def beside_ns(trace: Trace, among: Bools) -> Int64s:
         places = places[among[places]]
         start, end = work.ts[places], work.end[places]
         # Two run where one that began later runs beside those before it
-        several = union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
-        which, _, parts = clip(Intervals(start, end), several)
-        beside[places] = sums(which, parts.end - parts.start, len(places))
+        several = arrays.union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
+        which, _, parts = arrays.clip(arrays.Intervals(start, end), several)
+        beside[places] = arrays.sums(which, parts.end - parts.start, len(places))
     return beside
 
 
@@ -395,7 +389,7 @@ def judged(
     *,
     spans: Spans,
     confidence: Confidence,
-    cut: Cut,
+    cut: what_if.Cut,
     at_most: bool = False,
     shown: int | None = None,
 ) -> Answer:
@@ -421,6 +415,6 @@ def _only_step(trace: Trace, spans: Spans) -> int | None:
     which, parts = within_steps(trace, spans.start, spans.end)
     idle = idle_ns(trace, Spans(parts.start, parts.end, spans.row[which]))
     took = idle if idle.any() else parts.end - parts.start
-    by_step = sums(whole.windows.of_host(parts.start), took, len(whole.windows))
+    by_step = arrays.sums(whole.windows.of_host(parts.start), took, len(whole.windows))
     most = int(by_step.argmax())
     return int(whole.windows.number[most]) if by_step[most] > IN_ONE_STEP * by_step.sum() else None

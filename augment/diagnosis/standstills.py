@@ -7,20 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    EventRow,
-    EventRows,
-    Int64s,
-    distinct,
-    is_among,
-    is_any,
-    median,
-    total,
-    union,
-)
+from augment import arrays, facts
 from augment.core import COMPLETE, Category, Trace, derived
 from augment.core.source_code import function_line
 from augment.core.text import LONGEST_NAME, short
@@ -58,17 +45,19 @@ def standstills(trace: Trace) -> Spans:
     first call.
     If there is enough of it, stretches in other operators and outside of operators count, too.
     """
-    parts = [_long_stretches(trace, lane) for lane in distinct(facts.critical.graph(trace).lane).tolist() if lane >= 0]
+    parts = [
+        _long_stretches(trace, lane) for lane in arrays.distinct(facts.critical.graph(trace).lane).tolist() if lane >= 0
+    ]
     columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
-    spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, EventRow))
-    chosen = distinct(within_steps(trace, spans.start, spans.end)[0])
+    spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, arrays.EventRow))
+    chosen = arrays.distinct(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, _at(spans, chosen)) >= (spans.end - spans.start)[chosen]]
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
     row = spans.row[chosen]
     known = np.maximum(row, 0)
     calls = matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (trace.events.category[known] != Category.CPU_OP)
-    cold = is_among(facts.host.innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
-    other: Bools = calls | cold | is_among(known, waiting_calls(trace))
+    cold = arrays.is_among(facts.host.innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
+    other: arrays.Bools = calls | cold | arrays.is_among(known, waiting_calls(trace))
     other |= at_first_calls(trace, known)
     first_or_other = other & (row >= 0)
     spans = _at(spans, chosen[~first_or_other])
@@ -84,17 +73,17 @@ def standstills(trace: Trace) -> Spans:
     return spans if spread else _at(spans, certain[:0])
 
 
-def _at(spans: Spans, places: Int64s) -> Spans:
+def _at(spans: Spans, places: arrays.Int64s) -> Spans:
     return Spans(spans.start[places], spans.end[places], spans.row[places])
 
 
 def _long_stretches(trace: Trace, lane: int) -> Spans:
     """The long stretches of a thread whose name usually takes far less; all outside of operators have one name."""
     segments, part = host_segments(trace), host_segments(trace).of(lane)
-    ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
+    ts, row = segments.ts[part], segments.row[part][:-1].astype(arrays.EventRow)
     took, kind = np.diff(ts), facts.critical.host_kinds(trace, row)
-    row = np.where(kind == facts.critical.BoundBy.OUTSIDE_OPERATORS, NO_INDEX, row)
-    whole = is_any(
+    row = np.where(kind == facts.critical.BoundBy.OUTSIDE_OPERATORS, arrays.NO_INDEX, row)
+    whole = arrays.is_any(
         kind,
         (
             facts.critical.BoundBy.CPU_OPERATOR,
@@ -114,17 +103,17 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
 
 
-def usually_short(name: Int64s, took: Int64s) -> Bools:
+def usually_short(name: arrays.Int64s, took: arrays.Int64s) -> arrays.Bools:
     """Which stretches have a name whose median is below :data:`USUAL_NS`; none of fewer than :data:`LEAST_USUAL`."""
     count = np.bincount(name, minlength=1)
     less = np.bincount(name[took < USUAL_NS], minlength=len(count))
-    usual: Bools = (2 * less > count) & (count >= LEAST_USUAL)
+    usual: arrays.Bools = (2 * less > count) & (count >= LEAST_USUAL)
     for code in np.flatnonzero((2 * less == count) & (count >= LEAST_USUAL)).tolist():  # the median may be less
-        usual[code] = median(took[name == code]) < USUAL_NS
+        usual[code] = arrays.median(took[name == code]) < USUAL_NS
     return usual[name]
 
 
-def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: EventRows) -> Bools:
+def elsewhere(trace: Trace, lane: int, start: arrays.Int64s, end: arrays.Int64s, row: arrays.EventRows) -> arrays.Bools:
     """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
     them, as the main thread does for the backward pass."""
     events = trace.events
@@ -136,17 +125,19 @@ def elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: EventRow
     spread = np.zeros(len(start), np.int64)
     spread[some] = ts[stop[some] - 1] - ts[first[some]]
     idle = (row < 0) | (events.category[row] != Category.CPU_OP)
-    elsewhere: Bools = idle & (2 * spread > end - start)
+    elsewhere: arrays.Bools = idle & (2 * spread > end - start)
     return elsewhere
 
 
-def _evident(trace: Trace, row: EventRows) -> Int64s:
+def _evident(trace: Trace, row: arrays.EventRows) -> arrays.Int64s:
     """The places of stretches in launches, in operators that launch, and in views."""
-    launching = distinct(facts.gpu.work(trace).launch)
-    operators = distinct(facts.host.innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
+    launching = arrays.distinct(facts.gpu.work(trace).launch)
+    operators = arrays.distinct(facts.host.innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
     known = np.maximum(row, 0)
     views = matching(trace, _VIEWS)[trace.events.name[known]]
-    evident: Int64s = np.flatnonzero((row >= 0) & (is_among(row, launching) | is_among(row, operators) | views))
+    evident: arrays.Int64s = np.flatnonzero(
+        (row >= 0) & (arrays.is_among(row, launching) | arrays.is_among(row, operators) | views)
+    )
     return evident
 
 
@@ -162,7 +153,7 @@ def system_calls(trace: Trace, spans: Spans) -> Counter[str]:
     return spent
 
 
-def names_of(trace: Trace, rows: EventRows, ns: Int64s) -> list[str]:
+def names_of(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> list[str]:
     """What stretches of ``ns`` are in, longest first; empty: in nothing that was recorded. A step is no name; some
     profilers record it as an operator."""
     spent: Counter[str] = Counter()
@@ -178,7 +169,7 @@ def _shown(name: str) -> str:
     return short(name if line is None else f"{line.file.rpartition('/')[2]}({line.line}): {line.function}")
 
 
-def frame_around(trace: Trace, rows: EventRows, ns: Int64s) -> str:
+def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str:
     """The name of the innermost frame, annotation or operator that holds most of the time of stretches of ``ns``, each
     directly in one of ``rows``; empty if nothing does but what holds almost everything, such as a step."""
     events, stacks = trace.events, facts.host.stacks(trace)
@@ -201,5 +192,7 @@ def frame_around(trace: Trace, rows: EventRows, ns: Int64s) -> str:
         return ""
     slices, windows = np.flatnonzero((events.phase == COMPLETE) & (events.name == most[0])), measure(trace).windows
     parts = within_steps(trace, events.ts[slices], events.ts[slices] + events.dur[slices])[1]
-    whole = total(union(parts.start, parts.end)) >= WHOLE * total(union(windows.begin, windows.finish))
+    whole = arrays.total(arrays.union(parts.start, parts.end)) >= WHOLE * arrays.total(
+        arrays.union(windows.begin, windows.finish)
+    )
     return "" if whole else _shown(trace.strings[int(most[0])])

@@ -48,8 +48,7 @@ def test_a_runtime_call_is_the_launch_before_the_drivers() -> None:
     findings = queues_of(
         call("cuLaunchKernel", 1, 2, correlation=1),
         call("cudaLaunchKernel", 3, 4, correlation=1),
-        call("cudaLaunchKernel", 5, 6, correlation=1),
-        kernel("a", 10, 20, correlation=1),
+        *launched_kernel("a", (5, 6), (10, 20), correlation=1),
     )
     assert series_of(findings) == {"Queue Length stream 7": [(3, 1), (10, 0)]}
 

@@ -10,7 +10,7 @@ from augment.core.annotations import CounterTrack, Ends, Flows, SliceTrack, Text
 from augment.core.bounds import LEAST_ROWS, bounded, most_rows, shares
 from augment.core.findings import AugmentedTrace, Findings
 from augment.pipeline import augment
-from tables import call, kernel, op, slices_of, trace_of
+from tables import kernel, launched_kernel, op, slices_of, trace_of
 
 
 def pieces(count: int, *, gap: int = 0, dur: int = 100) -> SliceTrack:
@@ -101,8 +101,7 @@ def test_no_analysis_draws_more_than_its_share() -> None:
         at = 10_000 * number
         events += [
             op("aten::mm", at, at + 4000),
-            call("cudaLaunchKernel", at + 1000, at + 2000, correlation=number + 1),
-            kernel("gemm", at + 3000, at + 9000, correlation=number + 1),
+            *launched_kernel("gemm", (at + 1000, at + 2000), (at + 3000, at + 9000), correlation=number + 1),
         ]
     trace = trace_of(*events)
     assert most_rows(len(trace.events)) > bounds.LEAST_ROWS

@@ -19,7 +19,7 @@ from augment.diagnosis.rules import host_gaps, launch_bound
 from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from simulator import simulate
-from tables import Event, call, kernel, op, trace_of
+from tables import Event, call, kernel, launched_kernel, op, trace_of
 
 US = 1_000
 LATE = 3_000.0  #: µs that an operator takes longer in the changed job, in six parts
@@ -61,8 +61,7 @@ def test_waiting_for_the_device_is_not_cold() -> None:
     assert len(cold_operators(launches(*calls))) == 1
     begin = 1_000 * US
     first = [
-        call("cudaLaunchKernel", begin, begin + 5 * US, correlation=98),
-        kernel("count", begin + 8 * US, begin + 1_900 * US, correlation=98),
+        *launched_kernel("count", (begin, begin + 5 * US), (begin + 8 * US, begin + 1_900 * US), correlation=98),
         call("cudaStreamSynchronize", begin + 6 * US, begin + 1_902 * US),
     ]
     events = [op("aten::nonzero", begin, begin + 1_910 * US), *first]

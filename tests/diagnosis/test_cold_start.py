@@ -20,7 +20,7 @@ from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from said import title_of
 from simulator import simulate
-from tables import Event, call, kernel, op, trace_of
+from tables import Event, call, kernel, launched_kernel, op, trace_of
 
 FIRST_USES = [(name, f"{name}_{n}", 900) for n in range(4) for name in ("aten::conv2d", "aten::mm")]
 USUAL = [(name, label, 40) for name, label, _ in FIRST_USES] * 3
@@ -103,8 +103,7 @@ def test_a_first_launch_that_loads_a_module(
 def test_a_context_of_before_the_recording_is_not_created_in_it() -> None:
     """A call that takes as long, but after work of the device."""
     events: list[Event] = [
-        call("cudaLaunchKernel", 0, 9 * US, correlation=1),
-        kernel("gemm", 20 * US, 50 * US, correlation=1),
+        *launched_kernel("gemm", (0, 9 * US), (20 * US, 50 * US), correlation=1),
     ]
     events.append(call("cudaDeviceGetStreamPriorityRange", 100 * US, 2_000_000 * US))
     assert isinstance(cold_start.check(trace_of(*events)), NotApplicable)

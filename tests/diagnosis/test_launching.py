@@ -24,7 +24,7 @@ from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
 from said import evidence_of, title_of
 from simulator import simulate
-from tables import Event, annotation, call, kernel, op, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
 
 STEP = 40_000
 
@@ -38,8 +38,7 @@ def step(number: int, fetch: str) -> list[Event]:
         at, correlation = begin + 20_000 + 20 * place, 1 + 20 * number + place
         start = begin + 20_030 + 900 * place
         events += [
-            call("cudaLaunchKernel", at, at + 10, correlation=correlation),
-            kernel("gemm", start, start + 899, correlation=correlation),
+            *launched_kernel("gemm", (at, at + 10), (start, start + 899), correlation=correlation),
         ]
     return events
 
@@ -148,13 +147,11 @@ def test_a_faster_host_that_hides_a_stall_saves_at_least_its_own_waits(stall: in
         events += [
             call("cudaLaunchKernel", begin + 500, begin + 510, correlation=2 * number + 1),
             kernel("gemm", begin + 520, begin + 3_520, correlation=2 * number + 1),
-            call("cudaLaunchKernel", late - 10, late, correlation=2 * number + 2),
-            kernel("gemm", second, second + 1_000, correlation=2 * number + 2),
+            *launched_kernel("gemm", (late - 10, late), (second, second + 1_000), correlation=2 * number + 2),
             call("cudaDeviceSynchronize", late + 5, second + 1_005),
         ]
-    ordered = sorted(events, key=lambda event: event.ts)
     answer = launch_bound.check(
-        trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in ordered))
+        trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in events))
     )
     assert isinstance(answer, Found)
     assert answer.saved_ns == pytest.approx(7 / 8 * 530_000, rel=0.05), "before the first kernel of all is no wait"
@@ -249,8 +246,7 @@ def test_between_kernels_a_delay_remains(queued: int, delay: int) -> None:
     for place in range(200):
         at = 8_000 * place
         events += [
-            call("cudaLaunchKernel", at, at + 7_000, correlation=place + 1),
-            kernel("gemm", at + 9_000, at + 14_000, correlation=place + 1),
+            *launched_kernel("gemm", (at, at + 7_000), (at + 9_000, at + 14_000), correlation=place + 1),
         ]
     for place in range(queued):
         start = 1_700_000 + 6_500 * place

@@ -14,7 +14,7 @@ from augment.diagnosis.verdict import busy, verdict
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.what_if import Cut, decided, saved_ns
 from augment.readers import read
-from tables import Event, annotation, call, kernel, op
+from tables import Event, annotation, call, kernel, launched_kernel, op
 from tables import trace_of as made_of
 
 US, MS = 1_000, 1_000_000
@@ -82,8 +82,7 @@ def alternating() -> Trace:
             annotation(f"ProfilerStep#{number}", at, at + 10 * MS + 10_000),
             op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 4 * MS),
             op("aten::mm", at + 4 * MS, at + 4 * MS + 15_000),
-            call("cudaLaunchKernel", at + 4 * MS + 5_000, at + 4 * MS + 10_000, correlation=number + 1),
-            kernel("gemm", start, end, correlation=number + 1),
+            *launched_kernel("gemm", (start - 15_000, start - 10_000), (start, end), correlation=number + 1),
             call("cudaDeviceSynchronize", at + 4 * MS + 20_000, end + 5_000, correlation=100 + number),
         ]
     return made_of(*sorted(events, key=lambda event: event.ts))

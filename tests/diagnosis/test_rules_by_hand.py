@@ -27,6 +27,7 @@ from augment.diagnosis.rules import (
     low_roofline,
     matrix_units,
     memory_capacity,
+    pageable_copies,
     partial_recording,
     profiler_overhead,
     recompilation,
@@ -299,6 +300,25 @@ def test_collectives_that_begin_earlier_end_no_earlier(name: str, saves: bool) -
     assert isinstance(synchronizing_calls.check(trace_of(*events)), Found) is saves
 
 
+@pytest.mark.parametrize("blocks", [2.0, 0.25])
+def test_kernels_that_fill_the_device_do_not_run_at_once(blocks: float) -> None:
+    """Two streams take turns as the host waits for each: small grids fit beside each other, full ones one by one."""
+    events = []
+    for step in range(4):
+        events.append(annotation(f"ProfilerStep#{step}", step * 1_000_000, (step + 1) * 1_000_000))
+        for stream, start in ((7, step * 1_000_000 + 100_000), (20, step * 1_000_000 + 550_000)):
+            launch, work = launched("gemm", start, start + 400_000, start)
+            wait = call("cudaDeviceSynchronize", start - 4_000, start + 401_000)
+            events += [
+                launch,
+                replace(work, track=Track(0, 0, stream, 0, stream), args={"blocks per SM": blocks}),
+                wait,
+            ]
+    trace = trace_of(*events)
+    saved = measure(trace).ratio(problem_of(synchronizing_calls.check(trace)).saved_ns or 0)
+    assert saved <= 0.2 if blocks >= 1 else saved > 0.5
+
+
 def test_operators_tell_where_they_ran() -> None:
     """Of a recording without work of a device: cuDNN's are of a GPU that was not recorded, oneDNN's of the CPU."""
     said = {}
@@ -340,7 +360,7 @@ def test_work_that_the_file_lacks_is_told() -> None:
     assert "before the first work of a stream" in verdict(trace)[1]
     before = "(not counted: 600 µs before its first GPU work, which begins 575 µs after its launch)"
     assert before in verdict(trace_of(host, *late, *enough(1_100_000)))[0]
-    at_once = [op("aten::mm", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
+    at_once = [frame("main.py(1): main", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
     assert "(not counted: 600 µs before its first GPU work)" in verdict(trace_of(*at_once, *enough(1_100_000)))[0]
     waits = call("cudaStreamSynchronize", 20_000, 580_000)
     before = "(not counted: 600 µs before its first GPU work, 93 % of it in cudaStreamSynchronize)"
@@ -412,9 +432,8 @@ def test_operators_that_a_dispatch_mode_runs(nested: bool) -> None:
 def product(rows: int, columns: int) -> list[Event]:
     """A BF16 product that takes most of a step."""
     args: dict[str, Any] = shaped([4096, rows], [rows, columns])
-    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
-    gemm = kernel("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 50_000, 950_000, correlation=1)
-    return [SHORT, op("aten::mm", 10_000, 40_000, args=args), launch, gemm]
+    gemm = launched("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 50_000, 950_000, 1, at=20_000)
+    return [SHORT, op("aten::mm", 10_000, 40_000, args=args), *gemm]
 
 
 def test_sizes_that_fit_no_tile_are_found() -> None:
@@ -615,6 +634,13 @@ def test_copies_are_hidden_only_behind_something(compute: int) -> None:
     answer = problem_of(exposed_copies.check(trace_of(*events)))
     assert ("Copies dominate: 1 copy" in title_of(answer)) == (compute == 10_000)
     assert (answer.saved_ns, title_of(answer).startswith("The GPU waits for")) == (400_000, compute == 800_000)
+
+
+def test_copies_before_the_first_kernel_of_a_recording_without_steps_are_no_loss() -> None:
+    weights = copy("Memcpy HtoD (Pageable -> Device)", 15_000, 700_000, 10**8, correlation=1)
+    trace = trace_of(call("cudaMemcpyAsync", 10_000, 710_000, correlation=1), weights, *enough(730_000))
+    assert isinstance(exposed_copies.check(trace), NotApplicable)
+    assert not isinstance(pageable_copies.check(trace), Found)
 
 
 @pytest.mark.parametrize(("ns", "slow"), [(2_000_000, True), (300_000, False)])
@@ -902,6 +928,21 @@ def test_time_that_no_rule_explains_is_said() -> None:
     text = verdict(trace)[1]
     assert text.startswith("No rule explains most of the 25 % in which the GPU waits for the host: look at the longest")
     assert text.endswith("(with_stack=True adds lines).")
+
+
+@pytest.mark.parametrize(
+    ("beside", "compiles"),
+    [
+        (call("cuModuleLoadData", 4_000_000, 4_050_000), True),
+        (op("TorchDynamo Cache Lookup", 150_000, 160_000), True),
+        (frame("torch/_inductor/compile_fx.py(9): compile_fx", 170_000, 3_990_000), True),
+        (frame("train.py(9): log", 170_000, 3_990_000), False),
+    ],
+)
+def test_a_stall_in_which_code_is_compiled_says_so(beside: Event, compiles: bool) -> None:
+    work = [*launched("gemm", 120_000, 170_000, 1), *launched("triton_poi_fused_0", 4_100_000, 5_000_000, 2)]
+    answer = problem_of(host_gaps.check(trace_of(op("aten::mm", 100_000, 160_000), beside, *work)))
+    assert ("while code is compiled" in title_of(answer), "warmup" in advice_of(answer)) == (compiles, compiles)
 
 
 def test_a_step_is_no_name_for_what_the_host_does() -> None:

@@ -9,7 +9,7 @@ from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import step_outliers, synchronizing_calls
-from tables import Event, annotation, call, kernel, op, trace_of
+from tables import Event, annotation, call, launched_kernel, op, trace_of
 
 MS = 1_000_000
 
@@ -24,8 +24,7 @@ def run(*pauses: int, work: int = 10 * MS) -> Trace:
         events += [
             annotation(f"ProfilerStep#{number}", begin, at + 5_000),
             op("aten::mm", launch - 5_000, launch + 8_000),
-            call("cudaLaunchKernel", launch, launch + 5_000, correlation=number + 1),
-            kernel("gemm", start, start + work, correlation=number + 1),
+            *launched_kernel("gemm", (launch, launch + 5_000), (start, start + work), correlation=number + 1),
             call("cudaDeviceSynchronize", launch + 9_000, at + 1_000, correlation=100 + number),
         ]
         at += 6_000

@@ -15,7 +15,7 @@ from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
 from augment.diagnosis.rules import written_attention
 from augment.readers import read
 from said import evidence_of, title_of
-from tables import Event, annotation, call, kernel, op, shaped, trace_of
+from tables import Event, annotation, launched_kernel, op, shaped, trace_of
 
 RECORDED = "xdit_flux_mi300_tracelens/capture_trace_rank_0.json.gz"
 B, S, D = 16, 1024, 64
@@ -39,8 +39,7 @@ def run(*operators: tuple[str, dict[str, object], int]) -> Trace:
         device = begun + us * 1000
         events += [
             op(name, host + 1_000, host + 6_000, args=args),
-            call("cudaLaunchKernel", host + 2_000, host + 4_000, correlation=number),
-            kernel(f"kernel of {name}", begun, device, correlation=number),
+            *launched_kernel(f"kernel of {name}", (host + 2_000, host + 4_000), (begun, device), correlation=number),
         ]
         host += 8_000
     trace = trace_of(*events, annotation("ProfilerStep#0", 0, host))

@@ -85,10 +85,8 @@ def test_work_that_starts_while_its_stream_is_at_work(launched: int, kinds: set[
     """A kernel that lets the next begin before it ends, or clocks that differ: what was launched long ago waited for
     it."""
     events = [
-        call("cudaLaunchKernel", 0, 5 * US, correlation=1),
-        call("cudaLaunchKernel", launched * US, (launched + 5) * US, correlation=2),
-        kernel("one", 6 * US, 1_001 * US, correlation=1),
-        kernel("two", 1_000 * US, 1_500 * US, correlation=2),
+        *launched_kernel("one", (0, 5 * US), (6 * US, 1_001 * US), correlation=1),
+        *launched_kernel("two", (launched * US, (launched + 5) * US), (1_000 * US, 1_500 * US), correlation=2),
     ]
     assert sums(*events).keys() == kinds
     assert sums(*events)["launch_delay"] == (6 if launched == 100 else 20) * US
@@ -97,12 +95,9 @@ def test_work_that_starts_while_its_stream_is_at_work(launched: int, kinds: set[
 def test_work_follows_one_that_still_runs_behind_a_short_one() -> None:
     path = path_of(
         trace_of(
-            call("cudaLaunchKernel", 0, 5 * US, correlation=1),
-            call("cudaLaunchKernel", 5 * US, 8 * US, correlation=2),
-            call("cudaLaunchKernel", 100 * US, 105 * US, correlation=3),
-            kernel("long", 6 * US, 2_001 * US, correlation=1),
-            kernel("short", 20 * US, 30 * US, correlation=2),
-            kernel("next", 2_000 * US, 2_500 * US, correlation=3),
+            *launched_kernel("long", (0, 5 * US), (6 * US, 2_001 * US), correlation=1),
+            *launched_kernel("short", (5 * US, 8 * US), (20 * US, 30 * US), correlation=2),
+            *launched_kernel("next", (100 * US, 105 * US), (2_000 * US, 2_500 * US), correlation=3),
         )
     )
     assert path.bound_by.tolist() == [BoundBy.LAUNCH_DELAY, *2 * [BoundBy.KERNEL_COMPUTATION]]

@@ -46,7 +46,7 @@ from metamorphic import (
 )
 from simulator import JobOptions, simulate
 from tables import Event as Drawn
-from tables import annotation, call, kernel, op, python, rows_of, slices_of, trace_of
+from tables import annotation, call, kernel, launched_kernel, op, python, rows_of, slices_of, trace_of
 
 TIMES = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda ends: (min(ends), max(ends)))
 HOST = st.lists(st.tuples(TIMES, st.sampled_from([op, annotation, python])), max_size=8)
@@ -126,8 +126,7 @@ def early_names(*events: Drawn) -> list[str]:
 
 RUN = (
     op("aten::mm", 100, 200),
-    call("cudaLaunchKernel", 110, 115, correlation=10),
-    kernel("own", 150, 160, correlation=10),
+    *launched_kernel("own", (110, 115), (150, 160), correlation=10),
 )
 
 

@@ -98,12 +98,10 @@ def test_each_piece_of_work_is_in_the_period_that_launched_it() -> None:
 
 def test_work_of_before_the_recording_stays_around_its_beginning() -> None:
     trace = trace_of(
-        call("cudaLaunchKernel", 0, 5, correlation=10),
         kernel("early", 0, 20, correlation=1),
         kernel("early, later", 20, 30, correlation=2),
-        kernel("own", 30, 40, correlation=10),
-        call("cudaLaunchKernel", 50, 55, correlation=11),
-        kernel("next", 60, 70, correlation=11),
+        *launched_kernel("own", (0, 5), (30, 40), correlation=10),
+        *launched_kernel("next", (50, 55), (60, 70), correlation=11),
     )
     kernels = trace.events.slices_of(Category.KERNEL)
     assert trace.names_of(kernels[chosen(trace, 0, 50)[kernels]]) == ["own"]

@@ -32,7 +32,7 @@ from augment.readers import READERS, read
 from augment.writers import WRITERS, metrics
 from augment.writers.metrics import schema
 from simulator import JobOptions, simulate
-from tables import annotation, call, kernel, trace_of
+from tables import annotation, call, launched_kernel, trace_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -204,8 +204,7 @@ def test_the_example_of_a_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = [
         annotation("ProfilerStep#0", 0, 100_000),
         call("cudaEventElapsedTime", 10_000, 60_000),
-        call("cudaLaunchKernel", 62_000, 70_000, correlation=1),
-        kernel("gemm", 75_000, 95_000, correlation=1),
+        *launched_kernel("gemm", (62_000, 70_000), (75_000, 95_000), correlation=1),
     ]
     outcome = augment.augment(trace_of(*rows), only=["diagnosis"]).outcomes["diagnosis"]
     (row,) = (row for row in outcome.rows if row.rule == "timing_calls")

@@ -27,7 +27,7 @@ from augment.job.verdict.late_ranks import imbalance
 from augment.readers import read
 from augment.stragglers import potential_stragglers, stragglers
 from simulator import JobOptions, simulate
-from tables import annotation, call, kernel, op, trace_of
+from tables import annotation, call, kernel, launched_kernel, op, trace_of
 from traces import write_trace
 
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -83,8 +83,7 @@ def telling(*collectives: tuple[int, dict[str, Any]]) -> Trace:
         ts = 1000 * number
         events += [
             op("record_param_comms", ts, ts + 10, args=args),
-            call("cudaLaunchKernel", ts + 1, ts + 2, correlation=number + 1),
-            kernel(NAME, ts + 900 - dur, ts + 900, correlation=number + 1),
+            *launched_kernel(NAME, (ts + 1, ts + 2), (ts + 900 - dur, ts + 900), correlation=number + 1),
         ]
     return trace_of(*events)
 

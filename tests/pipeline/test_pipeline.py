@@ -8,14 +8,13 @@ from augment.core.trace import Trace
 from augment.errors import UsageError
 from augment.pipeline import augment
 from augment.pipeline.request import option_values
-from tables import call, copy, kernel, op, trace_of
+from tables import call, copy, kernel, launched_kernel, op, trace_of
 
 
 def some_trace() -> Trace:
     return trace_of(
         op("aten::mm", 0, 30),
-        call("cudaLaunchKernel", 5, 6, correlation=1),
-        kernel("gemm", 10, 20, correlation=1),
+        *launched_kernel("gemm", (5, 6), (10, 20), correlation=1),
         copy("Memcpy HtoD", 40, 50, 10),
     )
 

@@ -17,7 +17,7 @@ from augment.writers import write_all
 from augment.writers.perfetto.flames import time_by_stack
 from metamorphic import real_trace
 from perfetto_engine import PerfettoEngine
-from tables import call, fwdbwd, kernel, op, python, trace_of
+from tables import call, fwdbwd, kernel, launched_kernel, op, python, trace_of
 from traces import by_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulated" / "job" / "rank0.pt.trace.json.gz"
@@ -115,8 +115,7 @@ def test_backward_lies_in_the_module_of_its_forward_operator() -> None:
         python("<built-in method linear>", 12, 98),
         op("aten::linear", 20, 40),
         fwdbwd("s", 1, 20),
-        call("cudaLaunchKernel", 25, 30, correlation=1),
-        kernel("forward", 30, 40, correlation=1),
+        *launched_kernel("forward", (25, 30), (30, 40), correlation=1),
         op("autograd::engine::evaluate_function: Mm", 120, 180, thread=2),
         fwdbwd("f", 1, 120, thread=2),
         op("aten::mm", 130, 170, thread=2),

@@ -32,9 +32,6 @@ class Collections(rule.Seen, frozen=True):
     def cure(self, words: text.Words) -> str:
         return "avoiding that"
 
-    def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
-
     def advice(self, words: text.Words) -> str:
         way = "Call gc.freeze() after start-up, or gc.disable() and gc.collect() every few hundred steps on all ranks"
         return way + text.called_from(self.lines)

@@ -81,13 +81,13 @@ _TITLES: dict[Problem, str] = {
     "backward": "The backward pass ran on a thread that was not recorded: for {ratio} of {a_step}, what the host does "
     "is unknown",
 }
-_OF_A_PART = "This part may not be typical: diagnose the whole recording, too"
 _ADVICE: dict[Problem, str] = {
     "truncated": "Copy the file again if it was whole; else record again, and let the profiler stop before the process "
     "ends",
-    "cut_without_causes": _OF_A_PART,
-    "cut": _OF_A_PART,
-    "cut_with_earlier_work": _OF_A_PART,
+    **dict.fromkeys(
+        ("cut_without_causes", "cut", "cut_with_earlier_work"),
+        "This part may not be typical: diagnose the whole recording, too",
+    ),
     "ends_early": "Call {torch}.synchronize() before the recording ends, so that all work is in it",
     "lost_kernels": "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are "
     "full",

@@ -44,9 +44,6 @@ class StarvedHost(rule.Seen, frozen=True):
     def cure(self, words: text.Words) -> str:
         return "letting it run"
 
-    def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
-
     def advice(self, words: text.Words) -> str:
         return (
             "Compare the cores that the job may use (nproc, the cgroup's cpu.max) with its ranks, loader workers and "
