@@ -19,7 +19,7 @@ MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole rec
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
-MIGRATES = re.compile(r"^Memcpy Unified ")  #: so names of page migrations of managed memory begin, of Nsight Systems
+MIGRATES = re.compile(r"^(?:Memcpy Unified |\[Unified Memory Memcpy)")  #: migrating pages of managed memory, by Nsight
 _KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
 
 

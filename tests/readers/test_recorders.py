@@ -22,6 +22,8 @@ from augment.compare import diff
 from augment.core.findings import Findings, Skipped
 from augment.core.trace import Category, Trace
 from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.rule import NoData
+from augment.diagnosis.rules import exposed_copies
 from augment.errors import InputError, LimitExceeded, OutputError, UnknownFormat
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
@@ -147,6 +149,10 @@ def test_pages_of_managed_memory_migrate_without_launches(tmp_path: Path, job: d
     assert (answer.saved_ns, answer.severity) == (None, "high")
     assert title_of(answer).startswith("Pages of managed memory migrate between host and device in 100 copies")
     assert "cudaMemPrefetchAsync" in advice_of(answer)
+    calls = tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    made["StringIds"][1].append((99_999, "cudaMemPrefetchAsync_v8000"))
+    made["CUPTI_ACTIVITY_KIND_RUNTIME"] = (calls[0], [*calls[1], (*calls[1][0][:-2], 99_999, 0)])
+    assert isinstance(exposed_copies.check(read(str(write_sqlite(made, tmp_path / "prefetching.sqlite")))), NoData)
 
 
 def test_a_folder_of_parquet_has_equal_figures(tmp_path: Path, job: dict[str, Any]) -> None:

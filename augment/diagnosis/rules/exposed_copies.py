@@ -7,7 +7,9 @@ says so. A copy from or to pageable memory goes through a staging buffer and blo
 copies take most of the time, the answer names them, and the advice is pinned memory first. Large copies from or to
 pinned memory that move less than half of what the link of such a device usually reaches are told with both rates.
 Pages of managed memory that migrate (Nsight Systems' "Unified" copies) are launched by nobody: host or device stand at
-each fault until the page has come. If they take most of the copies' time, the answer says so, and promises nothing.
+each fault until the page has come. If they take most of the copies' time, the answer says so, and promises nothing. It
+cannot tell where the program prefetches: nobody waits for what came in time. Without steps, copies before the first
+kernel set the program up, and are no loss of each step.
 
 **What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
 ``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
@@ -23,12 +25,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import Category, Trace, text
+from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.recording_completeness import MIGRATES
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
+_PREFETCHES = re.compile("MemPrefetch")
 _PAGEABLE = re.compile("Pageable")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
 OVERLAPPING = 1.1  #: times the time in which any copy runs, that all take one by one
@@ -115,9 +118,8 @@ class Copies(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose copies are hidden."""
-    work, events = facts.gpu.work(trace), trace.events
+    work, events, copies = facts.gpu.work(trace), trace.events, judging.copies_in_steps(trace)
     across = facts.names.matching(trace, re.compile("|".join(_ACROSS)))
-    copies = work.where(judging.work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
         return rule.NotApplicable("the steps copy nothing between host and device")
@@ -146,6 +148,8 @@ def check(trace: Trace) -> rule.Answer:
         ratio = copying_ns / max(steps * judging.measure(trace).length_ns, 1)
         if ratio < rule.LEAST_RATIO:
             return rule.Fine(seen, 0)
+        if facts.names.matching(trace, _PREFETCHES)[events.name[events.slices_of(*LAUNCHES)]].any():
+            return rule.NoData("the program prefetches managed memory: which migrations it waits for was not recorded")
         return rule.Found(seen, spans, "medium", severity=rule.severity_of(ratio))
     return judging.judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
 

@@ -50,8 +50,7 @@ class PageableCopies(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Predict steps that copy from pinned memory."""
-    work, events = facts.gpu.work(trace), trace.events
-    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & judging.work_in_steps(trace))
+    work, events, copies = facts.gpu.work(trace), trace.events, judging.copies_in_steps(trace)
     if not len(copies):
         return rule.NotApplicable("the steps copy nothing")
     pageable = facts.names.strings_where(trace, lambda name: "Pageable" in name)
