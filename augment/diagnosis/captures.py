@@ -7,16 +7,22 @@ import re
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import Bools, EventRows, distinct
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.rule import Spans
-from augment.facts.names import matching
 
 _COMPILING = re.compile(
     r"\(dynamo_timed\)|^(?:entire_frame_compile|backend_compile|inductor_compile|compile_fx|async_compile\.wait"
     r"|GraphLowering\.|TritonBundler|create_aot_dispatcher_function)"
 )
 _RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
+#: frames of compilers at work, and calls that load what they made
+_COMPILER = re.compile(
+    r"torch/_inductor/(?:compile_fx|async_compile|codecache|graph|scheduler|codegen|select_algorithm|fx_passes|lowering)"
+    r"|torch/_dynamo/(?:convert_frame|symbolic_convert|output_graph)|triton/(?:compiler|backends)/"
+)
+_MADE, _LOOKUP, SOON_NS = re.compile("ModuleLoad"), re.compile("^TorchDynamo Cache Lookup"), 100_000
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 
 
@@ -24,7 +30,7 @@ _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "Stre
 def captures(trace: Trace) -> Spans:
     """From each begin of a capture to the next end on its thread, and each instantiation; rows of the first call."""
     events = trace.events
-    calls = events.slices_of(*LAUNCHES)
+    calls, matching = events.slices_of(*LAUNCHES), facts.names.matching
     begin, end, make = (calls[matching(trace, pattern)[events.name[calls]]] for pattern in (_BEGIN, _END, _MAKE))
     parts = [Spans.of(trace, make)]
     for track in distinct(events.track[begin]).tolist():
@@ -42,10 +48,26 @@ def captures(trace: Trace) -> Spans:
 @derived
 def compiles(trace: Trace) -> Bools:
     """For each string of the trace whether it names work of the compiler."""
-    return matching(trace, _COMPILING) & ~matching(trace, _RUNS)
+    return facts.names.matching(trace, _COMPILING) & ~facts.names.matching(trace, _RUNS)
 
 
 def compilations(trace: Trace) -> EventRows:
     """The rows of the compiler's work."""
     rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     return rows[compiles(trace)[trace.events.name[rows]]]
+
+
+def compiled_in(trace: Trace, spans: Spans) -> Bools:
+    """Which stretches are in frames of a compiler, or within :data:`SOON_NS` before a call that loads what it made, or
+    after an operator that looked for what is compiled."""
+    events, matching = trace.events, facts.names.matching
+    around = facts.host.innermost(
+        trace, np.maximum(spans.row, 0), (Category.PYTHON_FUNCTION,), matching(trace, _COMPILER)
+    )
+    compiled: Bools = (around >= 0) & (spans.row >= 0)
+    calls, operators = events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
+    made = events.ts[calls[matching(trace, _MADE)[events.name[calls]]]]
+    lookups = np.sort(events.end[operators[matching(trace, _LOOKUP)[events.name[operators]]]])
+    for moments, start, end in ((made, spans.end, spans.end + SOON_NS), (lookups, spans.start - SOON_NS, spans.start)):
+        compiled |= np.searchsorted(moments, start) < np.searchsorted(moments, end, side="right")
+    return compiled

@@ -4,7 +4,8 @@ A stretch of 1 ms and more counts in which a thread that launches work is in one
 whatever views it consists of, or in no operator at all, however many frames of Python were recorded meanwhile: garbage
 collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. So does the time between the end of
 the backward pass on its thread and the next that the main thread does, and before. What holds most of the time names
-it. Fetching batches, calls of the runtime, and compilation have rules of their own. The prediction takes these
+it. Fetching batches, calls of the runtime, and compilation that names itself have rules of their own; frames of a
+compiler, and what ends with a call that loads code (``cuModuleLoad``), are said to compile. The prediction takes these
 stretches out of the steps. A function that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may
 be a server without requests, and the finding is merely possible. Without steps, an operator that takes long at its
 first call alone sets a library up; a range called a warm-up says so itself, and is merely possible, too. An operator
@@ -27,6 +28,7 @@ import numpy as np
 from augment import arrays, facts
 from augment.core import Category, RankInJob, Trace, text
 from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis.captures import compiled_in
 from augment.diagnosis.first_calls import at_first_calls, cold_times
 from augment.diagnosis.standstills import frame_around, names_of, system_calls
 
@@ -39,8 +41,10 @@ _WAITING = re.compile(
 LONG_NS = 20_000_000  #: no Python between launches takes so long
 USUAL_COUNT = 3  #: calls that tell how long an operator usually takes
 _WARMING = re.compile(r"\bwarm[\s_-]*up", re.IGNORECASE)  #: a range of what a program does once
-Why = Literal["waits", "warmup", "first_calls", "operators", "redispatched", "unusual", "long", "unknown"]
+Why = Literal["compiles", "waits", "warmup", "first_calls", "operators", "redispatched", "unusual", "long", "unknown"]
 _ADVICE: dict[Why, str] = {
+    "compiles": "torch.compile or Triton compiles here, once for each kernel and shape: run some steps before the "
+    "recording begins ({schedule}); if it goes on, shapes change",
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
     "warmup": "This is the program's own warm-up, which loads and initializes once: judge what comes after it "
@@ -72,7 +76,8 @@ class HostGaps(rule.Seen, frozen=True):
         named = text.listed([name for name in self.slices if name])
         outside = "" if all(self.slices) else "outside recorded operators"
         where = " and ".join(filter(None, (named and f"in {named}", outside)))
-        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {where} without launching work"
+        doing = "while code is compiled" if self.why == "compiles" else "without launching work"
+        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {where} {doing}"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared
@@ -124,7 +129,9 @@ def check(trace: Trace) -> rule.Answer:
         why = "unusual"
     elif inside and _redispatched(trace, parts):
         why = "redispatched"
-    if waits:
+    if 2 * (took := pieces.end - pieces.start)[compiled_in(trace, pieces)].sum() > took.sum():
+        why = "compiles"
+    elif waits:
         why = "waits"
     elif unknown and _WARMING.search(inside):
         why = "warmup"
