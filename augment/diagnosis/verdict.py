@@ -287,24 +287,16 @@ def unknown_reason(trace: Trace) -> str:
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
     gaps = Intervals(start, end)
     lane, segments = facts.critical.main_track(trace), facts.host.host_segments(trace)
-    if lane == NO_INDEX:
-        name, share = "", 0.0
-    else:
+    name, share = "", 0.0
+    if lane != NO_INDEX:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        if not len(row):
-            name, share = "", 0.0
-        else:
-            _, which, pieces = clip(gaps, Intervals(ts[:-1], ts[1:]))
-            inside = row[which] >= 0
-            names = trace.events.name[row[which[inside]]]
-            spent = np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings))
-            most, whole = int(spent.argmax()), max(total(gaps), 1)
-            name, share = (short(trace.strings[most]), float(spent[most] / whole)) if spent[most] else ("", 0.0)
+        _, which, pieces = clip(gaps, Intervals(ts[:-1], ts[1:]))
+        inside = row[which] >= 0
+        spent = np.bincount(trace.events.name[row[which[inside]]], (pieces.end - pieces.start)[inside], 1)
+        name, share = short(trace.strings[int(spent.argmax())]), float(spent.max() / max(total(gaps), 1))
     text += _annotated(trace, gaps)
-    if not name or share < 1 - MOST:
-        return text
-    return f"{text}, while the host spends {percent(share)} of the time in {name}"
+    return f"{text}, while the host spends {percent(share)} of the time in {name}" if share >= 1 - MOST else text
 
 
 def _annotated(trace: Trace, gaps: Intervals) -> str:
@@ -382,7 +374,8 @@ def _left_out(trace: Trace) -> str:
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
     calls = events.slices_of(*LAUNCHES)
     if before and len(windows) and len(calls):
-        start, end = max(int(windows.begin[0]), int(events.ts[0])), int(windows.start[0])
+        end = int(windows.start[0])
+        start = end - whole.lead_in_ns
         ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)
         spent = sums(events.name[calls], np.maximum(ns, 0), len(trace.strings))
         longest, launch = int(spent.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
