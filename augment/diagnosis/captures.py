@@ -58,8 +58,8 @@ def compilations(trace: Trace) -> EventRows:
 
 
 def compiled_in(trace: Trace, spans: Spans) -> Bools:
-    """Which stretches are in frames of a compiler, or within :data:`SOON_NS` before a call that loads what it made, or
-    after an operator that looked for what is compiled."""
+    """Which stretches are in frames of a compiler, or within :data:`SOON_NS` before a call that loads what it made; or,
+    in no operator, after one that looked for what is compiled: had it been there, it would run as an operator."""
     events, matching = trace.events, facts.names.matching
     around = facts.host.innermost(
         trace, np.maximum(spans.row, 0), (Category.PYTHON_FUNCTION,), matching(trace, _COMPILER)
@@ -68,6 +68,8 @@ def compiled_in(trace: Trace, spans: Spans) -> Bools:
     calls, operators = events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     made = events.ts[calls[matching(trace, _MADE)[events.name[calls]]]]
     lookups = np.sort(events.end[operators[matching(trace, _LOOKUP)[events.name[operators]]]])
-    for moments, start, end in ((made, spans.end, spans.end + SOON_NS), (lookups, spans.start - SOON_NS, spans.start)):
-        compiled |= np.searchsorted(moments, start) < np.searchsorted(moments, end, side="right")
+    compiled |= np.searchsorted(made, spans.end) < np.searchsorted(made, spans.end + SOON_NS)
+    outside = (spans.row < 0) | (events.category[spans.row] != Category.CPU_OP)
+    looked = np.searchsorted(lookups, spans.start - SOON_NS) < np.searchsorted(lookups, spans.start, side="right")
+    compiled |= outside & looked
     return compiled

@@ -41,7 +41,9 @@ _WAITING = re.compile(
 LONG_NS = 20_000_000  #: no Python between launches takes so long
 USUAL_COUNT = 3  #: calls that tell how long an operator usually takes
 _WARMING = re.compile(r"\bwarm[\s_-]*up", re.IGNORECASE)  #: a range of what a program does once
-Why = Literal["compiles", "waits", "warmup", "first_calls", "operators", "redispatched", "unusual", "long", "unknown"]
+Why = Literal[
+    "compiles", "waits", "warmup", "first_calls", "operators", "redispatched", "unusual", "long", "line", "unknown"
+]
 _ADVICE: dict[Why, str] = {
     "compiles": "torch.compile or Triton compiles here, once for each kernel and shape: run some steps before the "
     "recording begins ({schedule}); if it goes on, shapes change",
@@ -59,6 +61,8 @@ _ADVICE: dict[Why, str] = {
     "workers, on the same cores: compare nproc and taskset -p with them), or waits for a lock; perf sched shows which",
     "long": "Launching alone takes no such time: {stacks} shows which line waits or computes here. Move that out of "
     "the step or to another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
+    "line": "Launching alone takes no such time: this line waits or computes. Move that out of the step or to another "
+    "thread; what happens once (compiling, capturing graphs) belongs in a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",
 }
@@ -125,6 +129,8 @@ def check(trace: Trace) -> rule.Answer:
     unknown = judging.measure(trace).unit == "recording"  # a server without requests waits, too
     longest = int((whole.end - whole.start).max())
     why: Why = "unknown" if not inside else "long" if longest >= LONG_NS else "operators"
+    if why == "long" and len(trace.events.slices_of(Category.PYTHON_FUNCTION)):
+        why = "line"
     if why == "operators" and _usually_short(trace, pieces):
         why = "unusual"
     elif inside and _redispatched(trace, parts):
