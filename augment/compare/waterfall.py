@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bytes, Int32s, Int64s, Intervals, Places, clip
+from augment.arrays import NO_INDEX, Bytes, Int32s, Int64s, Intervals, Places, clip, union
 from augment.compare.alignment import main_thread
 from augment.compare.call_tables import change_of
 from augment.compare.calls import CALLS, Names, Paths, Side
@@ -20,6 +20,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import UNKNOWN
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.host.occupancy import innermost, occupants
+from augment.facts.names import FETCH, starting
 from augment.facts.steps.step_figures import step_idle
 from augment.facts.waits.gap_causes import GapCategory
 
@@ -107,7 +108,13 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
     thread = np.where(idle.launch != NO_INDEX, trace.events.track[idle.launch], np.int32(main))
     waits = np.flatnonzero((kind == TileKind.HOST_WAIT) & (thread != NO_INDEX))
     name = np.full(len(kind), NO_INDEX, np.int32)
-    doing = occupants(trace, CALLS, idle.start[waits], idle.end[waits], thread[waits]).name
+    start, end, events = idle.start[waits], idle.end[waits], trace.events
+    doing = occupants(trace, CALLS, start, end, thread[waits]).name
+    # whatever operators fetch a batch, it is the fetch that is waited for
+    fetches = events.slices_of(*CALLS)
+    fetches = fetches[starting(trace, FETCH)[events.name[fetches]]]
+    which, _, parts = clip(Intervals(start, end), union(events.ts[fetches], events.end[fetches]))
+    doing[2 * np.bincount(which, parts.end - parts.start, len(waits)) > end - start] = events.name[fetches[:1]]
     known = doing >= 0
     name[waits[known]] = names.of(doing[known], trace.strings)
     nothing = np.full(len(kind), NO_INDEX, np.int32)

@@ -8,18 +8,7 @@ from collections import defaultdict
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays import (
-    NO_INDEX,
-    Int64s,
-    Intervals,
-    clip,
-    distinct,
-    is_among,
-    is_any,
-    subtract,
-    total,
-    union,
-)
+from augment import arrays
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis.judging import fetches, measure
@@ -102,7 +91,7 @@ def host_sentence(trace: Trace, words: Words) -> str:
             f"Neither {words.gpu} work nor operators were recorded, so {known} can be judged: "
             f"{note or f'record with {words.everything}'}."
         )
-    ran = [trace.strings[code] for code in distinct(trace.events.name[operator_times(trace).row]).tolist()]
+    ran = [trace.strings[code] for code in arrays.distinct(trace.events.name[operator_times(trace).row]).tolist()]
     device = next((name for _, name in trace.source.devices if name), "")
     of_kernels = note or f"record with {words.kernels}"
     if calls:
@@ -140,13 +129,13 @@ def _operators(trace: Trace) -> str:
     All operators of the recording take 412 ms: 78 % in aten::mm``."""
     rows = operators_alone(trace)
     windows, events = measure(trace).windows, trace.events
-    whole = union(windows.start, windows.end)
+    whole = arrays.union(windows.start, windows.end)
     known = np.concatenate((rows, fetches(trace)))  # a rule tells of fetches
-    outside = subtract(whole, union(events.ts[known], events.ts[known] + events.dur[known]))
-    ratio = total(outside) / max(total(whole), 1)
+    outside = arrays.subtract(whole, arrays.union(events.ts[known], events.ts[known] + events.dur[known]))
+    ratio = arrays.total(outside) / max(arrays.total(whole), 1)
     text = _outside(trace, outside, ratio) if ratio >= TOLD_OUTSIDE else ""
     operators = operator_times(trace)
-    chosen = is_among(operators.row, rows)
+    chosen = arrays.is_among(operators.row, rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
     shares = _shares(trace, ns, float(ns.sum()))
     if not shares:
@@ -162,54 +151,56 @@ def _operators(trace: Trace) -> str:
 
 
 @derived
-def operators_alone(trace: Trace) -> Int64s:
+def operators_alone(trace: Trace) -> arrays.Int64s:
     """The rows of operators; the oldest recordings have steps and fetches among them."""
     rows = trace.events.slices_of(Category.CPU_OP)
     return rows[~starting(trace, STEP, FETCH)[trace.events.name[rows]]]
 
 
-def _outside(trace: Trace, outside: Intervals, ratio: float) -> str:
+def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
     annotations, if they were recorded."""
     whole, lane = measure(trace), main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
     text = f". For {percent(ratio)} of {length} no thread runs an operator"
     collectives = host_collectives(trace)
-    _, _, waits = clip(union(collectives.ts, collectives.end), outside)
-    if total(waits) >= TOLD_OUTSIDE * total(outside):
-        names = distinct(trace.events.name[collectives.row]).tolist()
+    _, _, waits = arrays.clip(arrays.union(collectives.ts, collectives.end), outside)
+    waited = arrays.total(waits) / max(arrays.total(outside), 1)
+    if waited >= TOLD_OUTSIDE:
+        names = arrays.distinct(trace.events.name[collectives.row]).tolist()
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
-        waiting = (
-            f"for {percent(ratio * total(waits) / total(outside))} of it {ways} waits for other ranks or the network"
-        )
+        waiting = f"for {percent(ratio * waited)} of it {ways} waits for other ranks or the network"
         text += f"; {waiting} (the traces of all ranks, in a folder, show which)"
-    ns = np.zeros(len(trace.strings)) if lane == NO_INDEX else _spent(trace, lane, outside)
+    ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
     ns[starting(trace, STEP)] = 0
     compiled = starting(trace, COMPILED)
-    if (ran := float(ns[compiled].sum())) > NAMED_RATIO * total(outside):
-        text += (
-            f"; {percent(ran / total(outside))} of it is code that torch.compile made, whose loops are no operators "
-            f"({_LOOPS})"
-        )
+    ran = float(ns[compiled].sum()) / max(arrays.total(outside), 1)
+    if ran > NAMED_RATIO:
+        text += f"; {percent(ran)} of it is code that torch.compile made, whose loops are no operators ({_LOOPS})"
         ns[compiled] = 0
-    rows, within = trace.events.slices_of(Category.USER_ANNOTATION), union(whole.windows.start, whole.windows.end)
-    for name in distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
+    rows, within = (
+        trace.events.slices_of(Category.USER_ANNOTATION),
+        arrays.union(whole.windows.start, whole.windows.end),
+    )
+    for name in arrays.distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
         spans = Spans.of(trace, rows[trace.events.name[rows] == name])
-        ns[name] *= total(clip(union(spans.start, spans.end), within)[2]) < WHOLE * total(within)
-    shares = _shares(trace, ns, total(outside))
+        ns[name] *= arrays.total(arrays.clip(arrays.union(spans.start, spans.end), within)[2]) < WHOLE * arrays.total(
+            within
+        )
+    shares = _shares(trace, ns, arrays.total(outside))
     if shares:
         return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"
-    if 2 * ran > total(outside):
+    if 2 * ran > 1:
         return text
     unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
     return f"{text}, and {unknown} ({words(trace).stacks} shows it)"
 
 
-def _spent(trace: Trace, lane: int, times: Intervals) -> npt.NDArray[np.float64]:
+def _spent(trace: Trace, lane: int, times: arrays.Intervals) -> npt.NDArray[np.float64]:
     """The time that a thread is innermost in slices of each name within ``times``, ns, by the code of the name."""
     segments, part = host_segments(trace), host_segments(trace).of(lane)
     ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-    _, which, pieces = clip(times, Intervals(ts[:-1], ts[1:]))
+    _, which, pieces = arrays.clip(times, arrays.Intervals(ts[:-1], ts[1:]))
     inside = row[which] >= 0
     names = trace.events.name[row[which[inside]]]
     return np.bincount(names, (pieces.end - pieces.start)[inside], len(trace.strings)).astype(float)
@@ -231,23 +222,24 @@ def _standing_still(trace: Trace, lane: int) -> str:
     start, end = ts[:-1][still], ts[1:][still]
     process = [place for place, each in enumerate(trace.tracks) if each.pid == trace.tracks[lane].pid and place != lane]
     others = events.slices_of(Category.PYTHON_FUNCTION)
-    others = others[is_any(events.track[others], process)]
+    others = others[arrays.is_any(events.track[others], process)]
     moments = np.sort(np.concatenate((events.ts[others], events.end[others])))
     first, stop = np.searchsorted(moments, start, side="right"), np.searchsorted(moments, end, side="left")
     some = stop - first >= LEAST_EVENTS
     spread = np.zeros(len(start), np.int64)
     spread[some] = moments[stop[some] - 1] - moments[first[some]]
     held = 2 * spread >= end - start
-    within = union(whole.windows.start, whole.windows.end)
+    within = arrays.union(whole.windows.start, whole.windows.end)
     contended, alone = (
-        total(clip(Intervals(start[chosen], end[chosen]), within)[2]) / max(total(within), 1)
+        arrays.total(arrays.clip(arrays.Intervals(start[chosen], end[chosen]), within)[2])
+        / max(arrays.total(within), 1)
         for chosen in (held, ~some)
     )
     text = (
         f"of {'a step' if whole.unit == 'step' else 'the recording'} it stands still in Python code that usually takes"
     )
     if contended >= TOLD_OUTSIDE:
-        times = union(start[held], end[held])
+        times = arrays.union(start[held], end[held])
         ns = np.sum([_spent(trace, place, times) for place in process], axis=0) * interpreted
         most = listed([short(names[name]) for name in np.argsort(-ns, kind="stable")[:2].tolist() if ns[name]])
         running = f"other threads run Python{f' ({most})' if most else ''}: the GIL lets one run at a time"

@@ -22,7 +22,7 @@ from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, starv
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
-from said import evidence_of, title_of
+from said import evidence_of, problem_of, title_of
 from simulator import simulate
 from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
 
@@ -109,8 +109,7 @@ def test_short_operators_outside_a_fetch_are_launching() -> None:
 )
 def test_the_title_says_where_the_time_of_the_host_goes(around: str, where: str) -> None:
     """Before the first kernel of three of four steps, 200 operators take 90 µs each, with 10 µs between."""
-    answer = launch_bound.check(run(around))
-    assert isinstance(answer, Found)
+    answer = problem_of(launch_bound.check(run(around)))
     assert title_of(answer).startswith(
         "The GPU idles 15 ms per step while the host launches 20 kernels: 14 ms in operators"
     )
@@ -195,8 +194,7 @@ def test_a_stall_between_threads_is_a_stall_of_the_host() -> None:
 @pytest.mark.parametrize("stall", [2, 4, 16])
 def test_a_longer_stall_between_threads_saves_more(stall: int) -> None:
     """Metamorphic."""
-    answer = host_gaps.check(backward_then_optimizer(stall * MS))
-    assert isinstance(answer, Found)
+    answer = problem_of(host_gaps.check(backward_then_optimizer(stall * MS)))
     assert answer.saved_ns == pytest.approx(stall * MS, rel=0.1)
 
 
@@ -209,12 +207,11 @@ def test_only_stalls_in_which_the_device_idles_are_shown(busy: bool) -> None:
         for place, stall in enumerate((6 * MS, 4 * MS)):
             number, length = 2 * step + place + 1, (5_990_000, 100_000)[place] if busy else 100_000
             events += [op("aten::mm", at, at + 40_000)]
-            events += [call("cudaLaunchKernel", at + 10_000, at + 20_000, correlation=number)]
-            events += [kernel("gemm", at + 30_000, at + 30_000 + length, correlation=number)]
+            ran = at + 30_000, at + 30_000 + length
+            events += launched_kernel("gemm", (at + 10_000, at + 20_000), ran, correlation=number)
             at += 40_000 + stall
         events += [annotation(f"ProfilerStep#{step}", begin, at)]
-    answer = host_gaps.check(trace_of(*sorted(events, key=lambda event: event.ts)))
-    assert isinstance(answer, Found)
+    answer = problem_of(host_gaps.check(trace_of(*sorted(events, key=lambda event: event.ts))))
     assert isinstance(answer.seen, host_gaps.HostGaps)
     assert answer.seen.longest_ns == pytest.approx(4 * MS if busy else 6 * MS, rel=0.05)
     assert len(answer.spans) == (3 if busy else 6)
@@ -255,8 +252,7 @@ def test_between_kernels_a_delay_remains(queued: int, delay: int) -> None:
             kernel("gemm", start, start + 5_000, correlation=1_000 + place),
         ]
     trace = trace_of(*sorted(events, key=lambda event: event.ts))
-    answer = launch_bound.check(trace)
-    assert isinstance(answer, Found)
+    answer = problem_of(launch_bound.check(trace))
     assert delay_ns(trace) == delay
     assert queued or answer.saved_ns == pytest.approx(199 * (3_000 - delay), abs=20_000)
 
@@ -302,8 +298,7 @@ STARVED = {205 * i + 50: PLACES[i % 3] if i % 2 == 0 else "in" for i in range(8)
 
 def test_standstills_anywhere_are_a_host_without_cpu() -> None:
     trace = run_standing(STARVED, NAMES)
-    answer = starved_host.check(trace)
-    assert isinstance(answer, Found)
+    answer = problem_of(starved_host.check(trace))
     assert answer.confidence == "medium"
     assert answer.saved_ns == pytest.approx(2 * STALL, rel=0.02)
     assert "its thread probably gets no CPU" in title_of(answer)

@@ -41,7 +41,7 @@ from augment.diagnosis.standstills import _shown
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import words
 from augment.readers import read
-from said import advice_of, evidence_of, title_of
+from said import advice_of, evidence_of, problem_of, title_of
 from tables import Event, Track, annotation, call, copy, kernel, op, shaped, sync, trace_of
 
 STEP = annotation("ProfilerStep#0", 0, 1_000_000)
@@ -66,11 +66,6 @@ def launched(name: str, start: int, end: int, correlation: int, at: int | None =
 def frame(name: str, start: int, end: int) -> Event:
     """A frame of Python on the main thread."""
     return Event(Category.PYTHON_FUNCTION, name, start, end, THREAD)
-
-
-def problem_of(answer: Answer) -> Found:
-    assert isinstance(answer, Found), answer
-    return answer
 
 
 def test_the_profilers_own_work_of_an_unknown_thread_counts_once() -> None:

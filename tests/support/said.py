@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from augment.core.text import Words
 from augment.core.trace import Trace
-from augment.diagnosis.rule import Found
+from augment.diagnosis.rule import Answer, Found
 from augment.diagnosis.wording import words
 
 
@@ -18,3 +18,8 @@ def advice_of(answer: Found, trace: Trace | None = None) -> str:
 
 def evidence_of(answer: Found, trace: Trace | None = None) -> list[str]:
     return [*answer.seen.evidence(Words() if trace is None else words(trace))]
+
+
+def problem_of(answer: Answer) -> Found:
+    assert isinstance(answer, Found), answer
+    return answer
