@@ -117,24 +117,20 @@ class Run:
         """Write missing traces, draw the job's tracks into the outputs of its ranks. Manifests record each result at
         once, then the job."""
         if job.missing:
-            self._write(job.missing)
+            self._unwritten.difference_update(item.path for item in job.missing)
+            with contextlib.closing(_Manifests(self._plan)) as manifests:
+
+                def finished(item: Input, result: Result) -> None:
+                    self._progress.stage(f"{item.basename}: written")
+                    manifests.record(item, result)
+                    self.results[item.path] = result
+
+                for _ in self._converted(job.missing, finished):
+                    pass
         drawn = self._drawn(job) if job.redraws else []
         if not self._remote and not self._plan.client:
             self._record(job)
         return drawn
-
-    def _write(self, inputs: Sequence[Input]) -> None:
-        """Convert inputs again, with their traces."""
-        self._unwritten.difference_update(item.path for item in inputs)
-        with contextlib.closing(_Manifests(self._plan)) as manifests:
-
-            def finished(item: Input, result: Result) -> None:
-                self._progress.stage(f"{item.basename}: written")
-                manifests.record(item, result)
-                self.results[item.path] = result
-
-            for _ in self._converted(inputs, finished):
-                pass
 
     def _record(self, job: Concluded) -> None:
         from augment.batch.job_question import recordable

@@ -182,7 +182,11 @@ def put(source: Path, url: str) -> None:
     fs, path = filesystem(url)
     with errors_as(lambda why: OutputError(f"{url}: cannot be written: {why}")):
         if protocol(url) in _OBJECT_STORES:
-            _put_object(fs, str(source), path)
+            try:
+                fs.put_file(str(source), path)
+            except FileExistsError:  # some stores do not overwrite by default
+                fs.rm_file(path)
+                fs.put_file(str(source), path)
         else:
             folder, _, name = path.rpartition("/")
             temporary = f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
@@ -196,14 +200,6 @@ def put(source: Path, url: str) -> None:
                 with contextlib.suppress(Exception):
                     fs.rm_file(temporary)
                 raise
-
-
-def _put_object(fs: Any, source: str, path: str) -> None:
-    try:
-        fs.put_file(source, path)
-    except FileExistsError:  # some stores do not overwrite by default
-        fs.rm_file(path)
-        fs.put_file(source, path)
 
 
 def expect_writable(folder: str) -> None:

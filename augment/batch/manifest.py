@@ -232,7 +232,16 @@ class _LocalJournal:
         with self._errors():
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             self._file = open(path, "a+b")  # noqa: SIM115 - close() does
-            self._lock()
+            try:
+                import fcntl
+
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._file.close()
+                because = "another augment run writes into this folder; wait for it, or give each run a --shard"
+                raise OutputError(f"{os.path.dirname(self._path)}: {because}") from error
+            except (ImportError, OSError):  # a file system without locks: other writers cannot be detected
+                pass
             self._file.seek(0)
             content = self._file.read()
             if content and not content.endswith(b"\n"):  # a crash cut off the last line
@@ -252,18 +261,6 @@ class _LocalJournal:
                 os.unlink(self._path)
         with self._errors():  # a full disk may show only now
             self._file.close()
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            because = "another augment run writes into this folder; wait for it, or give each run a --shard"
-            raise OutputError(f"{os.path.dirname(self._path)}: {because}") from error
-        except (ImportError, OSError):  # a file system without locks: other writers cannot be detected
-            pass
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
