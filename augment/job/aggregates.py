@@ -206,7 +206,14 @@ class _Tally:
     def cells_of(self, keys: Sequence[Sequence[str]], cells: _Cells) -> Places:
         """The cells of a rank's rows, row after row."""
         if self._last is None or self._last[0] != keys:  # usually all ranks have the same rows
-            self._last = keys, self.cells_of_names(_names(keys), cells).ravel()
+            # equal keys of one rank (two devices, for example) are numbered
+            taken: dict[str, int] = {}
+            names = []
+            for key in keys:
+                text = ", ".join(key)
+                taken[text] = taken.get(text, 0) + 1
+                names.append(f"{text} #{taken[text]}" if taken[text] > 1 else text)
+            self._last = keys, self.cells_of_names(names, cells).ravel()
         return self._last[1]
 
     def cells_of_names(self, names: Sequence[str], cells: _Cells) -> Places:
@@ -264,14 +271,3 @@ def _shortened(text: str) -> str:
     if len(text) <= _HEAD + _TAIL + 16:
         return text
     return f"{text[:_HEAD]} … {text[-_TAIL:]} ({zlib.crc32(text.encode('utf-8', 'replace')):08x})"
-
-
-def _names(keys: Sequence[Sequence[str]]) -> list[str]:
-    """Each row's key as text; equal keys of one rank (two devices, for example) are numbered."""
-    taken: dict[str, int] = {}
-    names = []
-    for key in keys:
-        text = ", ".join(key)
-        taken[text] = taken.get(text, 0) + 1
-        names.append(f"{text} #{taken[text]}" if taken[text] > 1 else text)
-    return names

@@ -345,7 +345,10 @@ def _rows(of: Buckets, model: Fit) -> Iterator[CapsRow]:
     pause = float(np.median(np.maximum(of.arrival - np.maximum(of.ready, before), 0)))
     index = np.searchsorted(np.cumsum(sizes), np.cumsum(of.sizes))
     recorded = _tails(of.sizes, ready[:, index], of.ready, model, pause)
-    error = abs(float(recorded.mean()) - float(of.tail.mean())) + _misfit(of, model)
+    last = of.end[:, -1] - of.arrival[:, -1]
+    usual = np.median(np.abs(of.end - of.arrival - (model.alpha_ns + of.sizes / model.beta_gbps)))
+    misfit = max(usual, abs(np.median(last) - model.alpha_ns - of.sizes[-1] / model.beta_gbps))
+    error = abs(float(recorded.mean()) - float(of.tail.mean())) + float(misfit)
     least, most = of.cap
     for cap in (*(size * MIB for size in CAPS_MIB), None):
         if not known and cap is not None and cap < of.sizes.max():
@@ -400,10 +403,3 @@ def _copying(of: Buckets) -> int:
     """The time from a bucket's last gradient to the bucket, the median: gradients are copied into it."""
     bounds = np.searchsorted(np.cumsum(of.grads), np.cumsum(of.sizes))
     return int(np.median(of.ready - of.grads_ready[:, bounds]))
-
-
-def _misfit(of: Buckets, model: Fit) -> float:
-    """What the fit of the last all-reduces is wrong by, typically."""
-    last = of.end[:, -1] - of.arrival[:, -1]
-    usual = np.median(np.abs(of.end - of.arrival - (model.alpha_ns + of.sizes / model.beta_gbps)))
-    return float(max(usual, abs(np.median(last) - model.alpha_ns - of.sizes[-1] / model.beta_gbps)))

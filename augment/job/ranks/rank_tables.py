@@ -43,7 +43,12 @@ def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) ->
         launch = gpu_work(trace).launch[records.place[chosen]]
         unit, units = _units(trace, launch)
         phase = phases(trace, launch, records.step[chosen])
-        of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
+        known = launch != NO_INDEX
+        of_collectives = {
+            "phase": phase,
+            "unit": unit,
+            "ready": np.where(known, _done_before(trace, trace.events.ts[launch]), UNKNOWN),
+        }
         of_collectives["received"] = records.received[chosen]
         names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
         of_collectives["expert"] = matching(trace, _EXPERT)[names].astype(np.int64)
@@ -106,13 +111,6 @@ def _units(trace: Trace, launch: EventRows) -> tuple[Int64s, list[str]]:
         table[code] = texts.index(text or "")
     row = innermost(trace, launch, (Category.USER_ANNOTATION, Category.CPU_OP), table >= 0)
     return np.where(row == NO_INDEX, UNKNOWN, table[trace.events.name[row]]), texts
-
-
-def _ready(trace: Trace, launch: EventRows) -> Int64s:
-    """When the work was done that was on the main stream when each collective was launched: DDP and FSDP let the
-    stream of communication wait for it."""
-    known = launch != NO_INDEX
-    return np.where(known, _done_before(trace, trace.events.ts[launch]), UNKNOWN)
 
 
 def _done_before(trace: Trace, moments: Int64s) -> Int64s:
