@@ -110,7 +110,17 @@ def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stag
     from augment.writers.perfetto.several import is_of_several
 
     if os.path.isdir(name):
-        return _folder(name, out, choice, ranks, stage)
+        from augment.batch.cutting import cut_each
+        from augment.batch.inputs import choose_inputs, no_trace, of_ranks
+
+        made = choose_inputs([name], None)
+        for _, error in made.refused:
+            raise error
+        if not made.inputs:
+            raise no_trace(name)
+        inputs = of_ranks(made.inputs, ranks) if ranks else made.inputs
+        outs = cut_each(inputs, out, choice, stage)
+        return outs, f"{len(outs)} of {len(made.inputs)} traces are in {out}"
     if os.path.isfile(name) and is_of_several(Path(name)):
         from augment.batch.cutting import cut_timeline
 
@@ -127,17 +137,3 @@ def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stag
     stage(f"reading {name}")
     kept, all_events = cut(name, out, choice)
     return [out], f"{kept:,} of {all_events:,} events are in {out}"
-
-
-def _folder(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
-    from augment.batch.cutting import cut_each
-    from augment.batch.inputs import choose_inputs, no_trace, of_ranks
-
-    made = choose_inputs([name], None)
-    for _, error in made.refused:
-        raise error
-    if not made.inputs:
-        raise no_trace(name)
-    inputs = of_ranks(made.inputs, ranks) if ranks else made.inputs
-    outs = cut_each(inputs, out, choice, stage)
-    return outs, f"{len(outs)} of {len(made.inputs)} traces are in {out}"

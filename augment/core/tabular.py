@@ -134,21 +134,17 @@ class Table(Struct, frozen=True, eq=False):
         partial = f"; partial: {self.reason}" if self.reason else ""
         return f"<Table {self.name}: {len(self):,} rows × {len(self.columns)} columns ({names}){partial}>"
 
-    def _shown(self) -> list[str]:
-        """The columns as a notebook displays them: what a row is of, then times, then the rest."""
-        names = list(self.columns)
-        figures = [name for name in names if name not in _IDENTITIES and self._kind(name).name in ("int", "float")]
-        of = names[: names.index(figures[0])] if figures else names
-        times = [name for name in names if name.endswith("_ns") and name not in of]
-        return list(dict.fromkeys([*of, *times, *names]))
-
     def _repr_html_(self) -> str:
         """The first rows, for notebooks: times with their units, names shortened, and a bar in the first time."""
         import html
 
         if self.status in ("skipped", "failed"):
             return f"<p><b>{html.escape(self.name)}</b>: {self.status}, {html.escape(str(self.reason))}</p>"
-        names = self._shown()
+        names = list(self.columns)  # what a row is of, then times, then the rest
+        figures = [name for name in names if name not in _IDENTITIES and self._kind(name).name in ("int", "float")]
+        of = names[: names.index(figures[0])] if figures else names
+        times = [name for name in names if name.endswith("_ns") and name not in of]
+        names = list(dict.fromkeys([*of, *times, *names]))
         heads = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in names)
         charted = next((name for name in names if name.endswith("_ns") and "start" not in name), None)
         shown = {name: [_cell(name, value) for value in self.columns[name][:SHOWN]] for name in names}

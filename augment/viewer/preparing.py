@@ -64,10 +64,10 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
             # Augment into ``folder``
             stage(f"reading {name}")
             recorded = read(name)
-            trace = recorded if whole else _fitting(recorded, say)
-            left_out_ns = int(trace.events.ts[0] - recorded.events.ts[0]) if len(trace.events) else 0
+            fitting = recorded if whole else _fitting(recorded, say)
+            left_out_ns = int(fitting.events.ts[0] - recorded.events.ts[0]) if len(fitting.events) else 0
             del recorded
-            augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
+            augmented = augment(fitting, progress=lambda analysis, _done, _of: stage(analysis))
             stage("writing")
             prepared = augmented_into(augmented, folder)
             say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
@@ -77,7 +77,17 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
         say(f"opening {made.name}, which is next to {path.name} and newer")
         path = made
     stage(f"reading {path}")
-    return _opened(path, folder, say)
+    try:
+        trace = read(str(path))
+    except UnknownFormat:
+        return Prepared(path, UNKNOWN)
+    if partial := trace.partial or _partial_of_source(path):
+        say(f"{path.name} is not whole: {partial}")
+    if trace.source.insert_at is None:
+        return Prepared(path, view_of(trace))
+    source, native = native_of(trace, folder)
+    say(f"showing {path.name} in Perfetto's own format, from a temporary folder")
+    return Prepared(native, view_of(source))
 
 
 def is_augmented(name: str) -> bool:
@@ -93,21 +103,6 @@ def newer_beside(path: Path) -> Path | None:
         if output.exists() and output.stat().st_mtime_ns >= changed:
             return output
     return None
-
-
-def _opened(path: Path, folder: Path, say: Report) -> Prepared:
-    """A file that augment wrote; Chrome JSON is converted to the native format."""
-    try:
-        trace: Trace = read(str(path))
-    except UnknownFormat:
-        return Prepared(path, UNKNOWN)
-    if partial := trace.partial or _partial_of_source(path):
-        say(f"{path.name} is not whole: {partial}")
-    if trace.source.insert_at is None:
-        return Prepared(path, view_of(trace))
-    source, native = native_of(trace, folder)
-    say(f"showing {path.name} in Perfetto's own format, from a temporary folder")
-    return Prepared(native, view_of(source))
 
 
 _DEVICE = re.compile(r" device (\S+)$")

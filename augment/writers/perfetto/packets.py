@@ -352,16 +352,8 @@ def suffixes(numbers: SuffixNumbers, source: Flows, repairs: Counter[str]) -> tu
         repairs["flow_without_slices"] += int(np.count_nonzero(~drawn))
         firsts.append(np.where(turned, into, out)[drawn])
         seconds.append(np.where(turned, out, into)[drawn])
-    fields = _fields(np.concatenate(firsts), np.concatenate(seconds), numbers, links)
-    return _between(fields, 0, numbers.source_count), {
-        id(annotation): _between(fields, numbers.base_of[id(annotation)], len(annotation.ts))
-        for annotation in numbers.annotations
-        if isinstance(annotation, SliceTrack)
-    }
-
-
-def _fields(first: Int64s, second: Int64s, numbers: SuffixNumbers, links: Sequence[Links]) -> Suffixes:
-    """The fields of arrows between slices, by their numbers, and of links to other traces."""
+    first = np.concatenate(firsts)
+    second = np.concatenate(seconds)
     count = len(first)
     none = np.empty(0, np.int64)
     linked = np.concatenate([none, *(numbers.of(Ends(link.rows, link.track))[0] for link in links)])
@@ -375,7 +367,12 @@ def _fields(first: Int64s, second: Int64s, numbers: SuffixNumbers, links: Sequen
     record["id"][2 * count : -1] = ids[drawn] + _LINKS
     order = np.argsort(rows, kind="stable")
     start, size = order * FIELD_BYTES, np.full(len(rows), FIELD_BYTES, np.int64)
-    return Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))
+    fields = Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))
+    return _between(fields, 0, numbers.source_count), {
+        id(annotation): _between(fields, numbers.base_of[id(annotation)], len(annotation.ts))
+        for annotation in numbers.annotations
+        if isinstance(annotation, SliceTrack)
+    }
 
 
 def suffixes_of_ids(annotations: Sequence[Annotation]) -> dict[int, Suffixes]:
