@@ -181,7 +181,7 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     if it has none of these; without any if no analysis has rows. That of a job has all tables but ``aggregates``, with
     ranks that are alike in one row, and ranks whose clocks are in doubt first. The diagnosis is reduced to its
     findings, the steps to :data:`STEP`; with steps, no table is of the recording as a whole."""
-    from augment.results.report.sections import severity_of
+    from augment.results.report.sections import heading, severity_of
     from augment.results.sidecars import in_steady_steps
 
     analyses = dict(sidecar["analyses"])
@@ -194,9 +194,10 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     if "diagnosis" in analyses:
         columns: tuple[str, ...] = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
         problems = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]
-        if all(row["in_verdict"] for row in problems):
-            columns = tuple(name for name in columns if name != "title")  # the verdict says them
-        rows = [{**{name: row[name] for name in columns}, "severity": severity_of(row)} for row in problems]
+        if all(row["in_verdict"] for row in problems):  # the verdict says them
+            columns = columns[:2] + columns[3:]
+        said = [{**row, "title": heading(row), "severity": severity_of(row)} for row in problems]
+        rows = [{name: row[name] for name in columns} for row in said]
         analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
     steady = in_steady_steps(sidecar, "steps")
     if any(row["step"] is not None for row in steady):

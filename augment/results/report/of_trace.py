@@ -602,7 +602,8 @@ def launches(sidecar: Sidecar) -> Section:
         sum(row.get(name) or 0 for row in rows) for name in ("launch_count", "call_count", "short_kernel_count")
     )
     graphs = ", which may be that of a whole graph" if 2 * calls < count else ""
-    lead = f"{calls:,} calls launch {count:,} pieces of work; {short_kernels:,} take less time than their call{graphs}."
+    work = f"{counted(count, 'piece')} of work, of which {short_kernels:,} took less time than the call{graphs}"
+    lead = f"{counted(calls, 'call')} launched {work}."
     tables = [
         *table(sidecar, "launch_statistics", "Launches of each stream", by="launch_count"),
         *table(sidecar, "queue_length", "Operations launched and not yet started", by="mean"),
