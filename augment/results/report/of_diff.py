@@ -114,8 +114,7 @@ def waterfall(sidecar: Sidecar) -> Section:
     if step["verdict"] == "within_noise":
         lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
-    largest = sorted(rows, key=lambda row: -abs(row[_DELTA]))
-    tables = [made_table("diff_waterfall", "Parts of the change", largest)]
+    tables = [made_table("diff_waterfall", "Parts of the change", sorted(rows, key=lambda row: -abs(row[_DELTA])))]
     if operators := by_operator(rows):
         tables.append(made_table("operators", "By operator, for any kernels: exclusive time per step", operators))
     return Section("What changed", lead, [chart], tables)

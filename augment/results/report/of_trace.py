@@ -602,8 +602,7 @@ def launches(sidecar: Sidecar) -> Section:
         sum(row.get(name) or 0 for row in rows) for name in ("launch_count", "call_count", "short_kernel_count")
     )
     graphs = ", which may be that of a whole graph" if 2 * calls < count else ""
-    work = f"{counted(count, 'piece')} of work, of which {short_kernels:,} took less time than the call{graphs}"
-    lead = f"{counted(calls, 'call')} launched {work}."
+    lead = f"{counted(calls, 'call')} launched {counted(count, 'piece')} of work, {short_kernels:,} shorter than the call{graphs}."
     tables = [
         *table(sidecar, "launch_statistics", "Launches of each stream", by="launch_count"),
         *table(sidecar, "queue_length", "Operations launched and not yet started", by="mean"),
