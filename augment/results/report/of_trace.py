@@ -601,8 +601,8 @@ def launches(sidecar: Sidecar) -> Section:
     count, calls, short_kernels = (
         sum(row.get(name) or 0 for row in rows) for name in ("launch_count", "call_count", "short_kernel_count")
     )
-    graphs = ", which may be that of a whole graph" if 2 * calls < count else ""
-    lead = f"{counted(calls, 'call')} launched {counted(count, 'piece')} of work, {short_kernels:,} shorter than the call{graphs}."
+    shorter = f"shorter than the call{', which may be that of a whole graph' * (2 * calls < count)}"
+    lead = f"{counted(calls, 'call')} launched {counted(count, 'piece')} of work, {short_kernels:,} {shorter}."
     tables = [
         *table(sidecar, "launch_statistics", "Launches of each stream", by="launch_count"),
         *table(sidecar, "queue_length", "Operations launched and not yet started", by="mean"),
