@@ -406,7 +406,7 @@ def text_of(line: Line) -> str:
 
 
 def figures_of(line: Line) -> tuple[str, str, str, str]:
-    """Baseline, test, change, and the confidence interval of the change, as text."""
+    """Baseline, test, their difference, and the interval of the change, after its estimate if that differs, as text."""
     if line.test is None:
         return "–", "–", "–", ""
     after = value_text(line.test, line.figure.unit)
@@ -415,10 +415,12 @@ def figures_of(line: Line) -> tuple[str, str, str, str]:
     before = value_text(line.control, line.figure.unit)
     if line.limit is None:
         return before, after, signed_text(line.change, line.figure.unit), ""
-    interval = ""
-    if line.low is not None and line.high is not None:
-        interval = f"{_change(line.low, line.control, line.figure)} … {_change(line.high, line.control, line.figure)}"
-    return before, after, _change(line.change, line.control, line.figure), interval
+    change, estimate, low, high = (
+        "" if delta is None else _change(delta, line.control, line.figure)
+        for delta in (line.test - line.control, line.change, line.low, line.high)
+    )
+    interval = f"{low} … {high}" if low and high else ""
+    return before, after, change, f"{estimate}, {interval}" if interval and estimate != change else interval
 
 
 def limit_text(limit: Limit, figure: Figure) -> str:

@@ -178,15 +178,12 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     if ran > NAMED_RATIO:
         text += f"; {percent(ran)} of it is code that torch.compile made, whose loops are no operators ({_LOOPS})"
         ns[compiled] = 0
-    rows, within = (
-        trace.events.slices_of(Category.USER_ANNOTATION),
-        arrays.union(whole.windows.start, whole.windows.end),
-    )
+    rows = trace.events.slices_of(Category.USER_ANNOTATION)
+    within = arrays.union(whole.windows.start, whole.windows.end)
     for name in arrays.distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
         spans = Spans.of(trace, rows[trace.events.name[rows] == name])
-        ns[name] *= arrays.total(arrays.clip(arrays.union(spans.start, spans.end), within)[2]) < WHOLE * arrays.total(
-            within
-        )
+        _, _, inside = arrays.clip(arrays.union(spans.start, spans.end), within)
+        ns[name] *= arrays.total(inside) < WHOLE * arrays.total(within)
     shares = _shares(trace, ns, arrays.total(outside))
     if shares:
         return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"

@@ -54,9 +54,7 @@ class Measure(Struct, frozen=True):
     length_ns: int
     warm_up: bool
     hidden: bool = False
-    lead_in_ns: int = (
-        0  #: of an engine, or of a recording without steps from its first event, before its first GPU work
-    )
+    lead_in_ns: int = 0  #: before the first GPU work of an engine, or of a recording without steps from its first event
     tail_ns: int = 0  #: after the last work: without steps until the last call returns, else of the last step
     host_from: int = 0  #: ns; of what the host did before, nothing is judged: the device was not free
     capture_count: int = 0  #: steps of an engine that are left out because graphs are captured in them
