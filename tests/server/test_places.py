@@ -245,10 +245,7 @@ def test_a_place_that_does_not_answer_is_tried_again(
     assert set(bucket.below("out/x")) == {artifact.file_name for artifact in job.artifacts}
     assert len([*tmp_path.glob("state/artifacts/*/*")]) <= 1, "those of the attempts before are gone"
 
-    class Panic(BaseException):
-        """As obstore's, which are no exceptions."""
-
-    monkeypatch.setattr(objects, "put", Mock(side_effect=Panic))
+    monkeypatch.setattr(objects, "put", Mock(side_effect=BaseException("a panic of obstore")))
     job = server.wait(create(server, f"{bucket.url}/out/y", augment=spec).name)
     assert (job.state, job.error.reason) == (FAILED, "INTERNAL")
 
