@@ -210,13 +210,19 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
 
 def _beyond_full_ns(trace: Trace, cut: what_if.Cut) -> int:
     """The most that a cut may save of a steady step, ns, as kernels with a block on each SM do not run at once."""
-    work, whole = facts.gpu.work(trace), measure(trace)
+    whole = measure(trace)
+    return (whole.length_ns * whole.count - full_ns(trace) + what_if.taken_work_ns(trace, cut)) // whole.count
+
+
+@derived
+def full_ns(trace: Trace) -> int:
+    """The time of the steady steps in which such a kernel computes, ns, of the device with the most of it."""
+    work, windows = facts.gpu.work(trace), measure(trace).windows
     full = (facts.gpu.occupancy(trace).filled >= 1) & (work.type == KernelType.COMPUTATION) & (work.end > work.ts)
-    steps, most = arrays.Intervals(whole.windows.start, whole.windows.end), 0
-    for device in work.devices:
-        start, end = (column[device.places][full[device.places]] for column in (work.ts, work.end))
-        most = max(most, arrays.total(arrays.clip(arrays.union(start, end), steps)[2]))
-    return (whole.length_ns * whole.count - most + what_if.taken_work_ns(trace, cut)) // whole.count
+    places = (device.places for device in work.devices)
+    ran = (arrays.union(work.ts[each][full[each]], work.end[each][full[each]]) for each in places)
+    steps = arrays.Intervals(windows.start, windows.end)
+    return max((arrays.total(arrays.clip(each, steps)[2]) for each in ran), default=0)
 
 
 def has_pauses(trace: Trace) -> bool:

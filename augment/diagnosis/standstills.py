@@ -45,9 +45,8 @@ def standstills(trace: Trace) -> Spans:
     first call.
     If there is enough of it, stretches in other operators and outside of operators count, too.
     """
-    parts = [
-        _long_stretches(trace, lane) for lane in arrays.distinct(facts.critical.graph(trace).lane).tolist() if lane >= 0
-    ]
+    lanes = arrays.distinct(facts.critical.graph(trace).lane).tolist()
+    parts = [_long_stretches(trace, lane) for lane in lanes if lane >= 0]
     columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
     spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, arrays.EventRow))
     chosen = arrays.distinct(within_steps(trace, spans.start, spans.end)[0])
@@ -192,7 +191,6 @@ def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str
         return ""
     slices, windows = np.flatnonzero((events.phase == COMPLETE) & (events.name == most[0])), measure(trace).windows
     parts = within_steps(trace, events.ts[slices], events.ts[slices] + events.dur[slices])[1]
-    whole = arrays.total(arrays.union(parts.start, parts.end)) >= WHOLE * arrays.total(
-        arrays.union(windows.begin, windows.finish)
-    )
+    steps_ns = arrays.total(arrays.union(windows.begin, windows.finish))
+    whole = arrays.total(arrays.union(parts.start, parts.end)) >= WHOLE * steps_ns
     return "" if whole else _shown(trace.strings[int(most[0])])

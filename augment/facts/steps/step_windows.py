@@ -157,10 +157,9 @@ def _recorded_until(trace: Trace, windows: StepWindows) -> int:
     recorded at its end, and no other step has so long an end: the profiler may stop in it. Else when it left the step.
     """
     events, last = trace.events, int(windows.finish[-1])
-    after = np.arange(np.searchsorted(events.ts, last), len(events))
-    calls = is_any(events.category[after], LAUNCHES) & matching(trace, _ASKING)[events.name[after]]
-    later = calls | is_any(events.category[after], (*_BY_HOST, *GPU_WORK))
-    if trace.partial is not None or windows.end[-1] > last or later.any():
+    first = int(np.searchsorted(events.ts, last))
+    later = is_any(events.category[first:], (*_BY_HOST, *GPU_WORK)).any() or (_asking_calls(trace) >= first).any()
+    if trace.partial is not None or windows.end[-1] > last or later:
         return last  # the file was cut off, devices work on, or what came after was recorded
     of_step = starting(trace, STEP)
 
