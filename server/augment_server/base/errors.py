@@ -228,7 +228,7 @@ def database_is_damaged(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
 
 
-def refusal_of(error: BaseException, name: str) -> Refusal:
+def refusal_of(error: Exception, name: str) -> Refusal:
     """The refusal that a client gets for ``error``, caused by its file ``name``; without paths and tracebacks."""
     if isinstance(error, InputError):
         metadata = {"because": error.because}

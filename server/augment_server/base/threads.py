@@ -69,6 +69,9 @@ class Apart:
             del self._running[client]
         if not result.cancelled():
             if error := work.exception():
+                if not isinstance(error, Exception):  # a panic in obstore is none: who awaits this expects one
+                    error, panic = RuntimeError(repr(error)), error
+                    error.__cause__ = panic
                 result.set_exception(error)
             else:
                 result.set_result(work.result())

@@ -340,7 +340,7 @@ class Scheduler:
                 await self._queue_again(begun, yielded=attempt.yielded)
         except WorkerDied as death:
             await self._after_death(attempt, str(death))
-        except BaseException as error:  # a panic in obstore is no Exception, and ends the job as well
+        except Exception as error:
             if not isinstance(error, Refusal):
                 if not disk_is_full(error):  # that is no fault of the server, and the job's end tells it
                     self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
