@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from augment.cli.options import (
     server_options,
     user_tables,
 )
+from augment.core.output_files import SERVER_JOB
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -143,7 +145,8 @@ def command(
     runs = labels_of(control, test)
     least_ns = None if least_us is None else 1000 * least_us
     drawing = Drawing(formats, label or label_of(control), least_ns, overlay, arrows, label_of(test))
-    folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
+    near = "" if SERVER_JOB.fullmatch(test) else test if os.path.isdir(test) else os.path.dirname(test)
+    folder = Path(out or near or ".")
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
             if memory is not None:
@@ -280,13 +283,7 @@ def _there(
 def _step(text: str | None) -> int | tuple[int, int] | None:
     if text is None:
         return None
-    parts = text.split(":")
-    try:
-        numbers = [int(part) for part in parts]
-    except ValueError:
-        numbers = []
-    if len(numbers) == 1:
-        return numbers[0]
-    if len(numbers) == 2:
-        return numbers[0], numbers[1]
-    raise UsageError(f"--step {text}: must be the number of a step, or of one step per side, such as 3:5")
+    match = re.fullmatch(r"([+-]?\d+)(?::([+-]?\d+))?", text)
+    if not match:
+        raise UsageError(f"--step {text}: must be the number of a step, or of one step per side, such as 3:5")
+    return (int(match[1]), int(match[2])) if match[2] else int(match[1])

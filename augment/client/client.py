@@ -37,6 +37,9 @@ _Job = resources_pb2.Job
 CUT_FORMATS = {".json.gz": "chrome", ".pftrace": "perfetto"}  #: of the new file, by the ending of its name
 
 
+_ANY = ""  #: the key of the STEM here of whatever the server names after a trace of an earlier job
+
+
 class Client(Session):
     """A client of one server. Several threads may share it. Close it, or use it in a ``with`` statement.
 
@@ -134,9 +137,10 @@ class Client(Session):
         """Compare two runs on the server and write the outputs: the same files as ``augment diff`` writes.
 
         Args:
-            control: the trace before the change, or the traces of its ranks.
+            control: the trace before the change, or the traces of its ranks; or a job of the server, as is the test.
             test: the trace after the change, or the traces of its ranks.
-            name: the name of the test's folder; outputs are named after it if the test has several traces.
+            name: the name of the test's folder; outputs are named after it if the test has several traces. Those of a
+                job of the server, ``jobs/ID``, are named ID.
             control_rank: compare only this rank of the control.
             test_rank: compare only this rank of the test.
             step: as in ``augment.diff``.
@@ -160,8 +164,6 @@ class Client(Session):
             AugmentError: as in :meth:`augment`.
         """
         controls, tests = _paths(control), _paths(test)
-        if job := next(filter(SERVER_JOB.fullmatch, tests), None):
-            raise UsageError(f"{job}: only the first of two may be a job: outputs are named after traces of the second")
         paths = [tests[0], controls[0], *tests[1:], *controls[1:]]
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, paths[0])
@@ -201,9 +203,11 @@ class Client(Session):
             spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(diff=spec)
 
-        stems = {stem(sent_name(path)): stem(path) for path in tests}
+        stems = {stem(sent_name(path)): stem(path) for path in tests if not SERVER_JOB.fullmatch(path)}
         if len(tests) > 1:
             stems[spec.name or "job"] = name or "job"
+        elif not stems:
+            stems[_ANY] = stem(tests[0])
         return self._done(wanted, paths[0], out, deadline, tell, control=controls[0], stems=stems, inputs=paths)
 
     def augment_job(
@@ -608,7 +612,8 @@ class Client(Session):
         """
         stems = stems or {stem(sent_name(path)): stem(path)}
         with self._ran(wanted, deadline, tell, path, control) as done:
-            folder = Path(out if out is not None else "." if "://" in path else os.path.dirname(path))
+            is_there = "://" in path or SERVER_JOB.fullmatch(path)
+            folder = Path(out if out is not None else "." if is_there else os.path.dirname(path))
             return self._fetch(done, path, stems, folder, deadline, tell, inputs or [path])
 
     def _fetch(
@@ -661,8 +666,8 @@ def _local_name(file_name: str, stems: Mapping[str, str], endings: Sequence[str]
     """
     for ending in endings:
         sent = file_name.removesuffix(ending)
-        if sent != file_name and sent in stems:
-            return stems[sent] + ending
+        if sent != file_name and (local := stems.get(sent, stems.get(_ANY))):
+            return local + ending
     what = f"the server made a file called {file_name!r}, which is no output of this trace"
     raise ServiceError(f"{path}: {address}: {what}", "", "")
 

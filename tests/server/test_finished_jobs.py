@@ -315,8 +315,10 @@ def test_the_commands_take_jobs(server: Server, traces: Callable[..., list[Path]
     assert len(ended.stdout.splitlines()) == 2, ended.stderr
     assert "2 runs" in augment("history", "list", "--label", "suite=nightly", *there).stdout
     assert augment("history", "show").returncode == 2
-    for sides, code in (((jobs[0], after), 0), ((before, jobs[1]), 2)):
-        assert augment("diff", *sides, "-o", tmp_path / "diff", *there).returncode == code
+    for sides, name in (((jobs[0], after), "rank0"), ((before, jobs[1]), jobs[1][5:]), (jobs, jobs[1][5:])):
+        ended = augment("diff", *sides, "-o", tmp_path / "diff", "--quiet", *there)
+        wanted = [str(tmp_path / "diff" / f"{name}.diff{suffix}") for suffix in (".pftrace", ".metrics.json")]
+        assert ended.stdout.splitlines() == wanted, ended.stderr
     ended = augment("cut", jobs[0], "--steps", "1", "-o", tmp_path / "cut.json.gz", *there)
     assert (ended.returncode, ended.stdout) == (0, f"{tmp_path / 'cut.json.gz'}\n"), ended.stderr
     whole = asked(
