@@ -317,7 +317,7 @@ _MARKS = {"regression": "worse", "improvement": "better", "different": "other", 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
     """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
-    from augment.results.report.of_diff import by_operator
+    from augment.results.report.of_diff import by_operator, windows
     from augment.results.report.sections import doubts
 
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
@@ -342,10 +342,10 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
         _figures("Steps by phase", analyses["diff_phases"], of)
     if reason := sidecar["analyses"]["diff_figures"].get("reason"):
         emit(reason)
-    whole = sum(row["delta_ns"] for row in analyses["diff_steps"])
-    _waterfall(analyses["diff_waterfall"], whole, limit)
+    count, whole = windows(sidecar), sum(row["delta_ns"] for row in analyses["diff_steps"])
+    _waterfall(analyses["diff_waterfall"], whole, count, limit)
     rows = analyses["diff_waterfall"]
-    shown = [row for row in by_operator(rows) if abs(row["delta_ns"]) >= LEAST_NS][: limit or None]
+    shown = [row for row in by_operator(rows, count) if abs(row["delta_ns"]) >= LEAST_NS][: limit or None]
     if shown:
         print_columns(
             "By operator, for any kernels: exclusive time per step",
@@ -356,8 +356,9 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
                 TableColumn(("operator", ""), [row["operator"] for row in shown], text=True),
             ],
         )
-    _kinds(analyses["diff_kinds"], limit)
-    _kinds(analyses["diff_source_lines"], limit, "By line of the program: GPU time per step", "source")
+    _kinds("By kind of work: exclusive time per step", analyses["diff_kinds"], "kind_of_work", count, limit)
+    count = len(sidecar["compared"]) * len(analyses["diff_steps"])  # of ranks: lines are those of all its devices
+    _kinds("By line of the program: GPU time per step", analyses["diff_source_lines"], "source", count, limit)
     # The MFU and where the rest of the time went, or why the MFU is unknown
     outcome = sidecar["analyses"]["diff_efficiency"]
     if reason := outcome.get("reason"):
@@ -417,13 +418,12 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
     print_columns(title, columns)
 
 
-def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
+def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: int) -> None:
     rows = [row for row in rows if row["delta_ns"]]
     if not rows:
         return
     shown = rows[:limit] if limit else rows
     rest = whole - sum(row["delta_ns"] for row in shown)
-    scale = _scale(rows)
     numbers = [row["delta_ns"] / scale for row in shown]
     tail = [rest / scale] if len(rows) > len(shown) else []
     blank = [""] * (len(tail) + 1)
@@ -454,16 +454,10 @@ def _what(row: dict[str, Any]) -> str:
     return f"{sides[0] or NOTHING} → {sides[1] or NOTHING}"
 
 
-def _kinds(
-    rows: Sequence[dict[str, Any]],
-    limit: int,
-    title: str = "By kind of work: exclusive time per step",
-    key: str = "kind_of_work",
-) -> None:
+def _kinds(title: str, rows: Sequence[dict[str, Any]], key: str, scale: int, limit: int) -> None:
     """The time of each kind of work, or other ``key``; prints nothing for a recording of the host alone."""
     if not any(row["control_count"] or row["test_count"] for row in rows):
         return
-    scale = _scale(rows)
     shown = [row for row in rows if max(row["control_ns"], row["test_ns"]) >= LEAST_NS * scale][: limit or None]
     if not shown:
         return
@@ -484,11 +478,6 @@ def _kinds(
             TableColumn((key.replace("_", " "), ""), kinds, text=True),
         ],
     )
-
-
-def _scale(rows: Sequence[dict[str, Any]]) -> float:
-    """The number of steps, times ranks and devices, in the sums."""
-    return next((row["delta_ns"] / row["delta_per_step_ns"] for row in rows if row["delta_ns"]), 1.0)
 
 
 def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:

@@ -115,14 +115,23 @@ def waterfall(sidecar: Sidecar) -> Section:
         lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
     tables = [made_table("diff_waterfall", "Parts of the change", sorted(rows, key=lambda row: -abs(row[_DELTA])))]
-    if operators := by_operator(rows):
+    if operators := by_operator(rows, windows(sidecar)):
         tables.append(made_table("operators", "By operator, for any kernels: exclusive time per step", operators))
     return Section("What changed", lead, [chart], tables)
 
 
-def by_operator(rows: Sequence[Row]) -> list[Row]:
-    """The parts of each operator over all its kernels, per step, rank and device; the largest difference first."""
-    count = next((row["delta_ns"] / row[_DELTA] for row in rows if row["delta_ns"]), 1.0)
+def windows(sidecar: Sidecar) -> int:
+    """The number of steps, or recordings, in the sums of a comparison: of all ranks and devices."""
+    mean: float = next((row["control"] for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), 0)
+    whole: int = sum(row["control_ns"] for row in rows_of(sidecar, "diff_steps"))
+    return max(round(whole / mean), 1) if mean else 1
+
+
+def by_operator(rows: Sequence[Row], count: int) -> list[Row]:
+    """The parts of each operator over all its kernels, per step, rank and device; the largest difference first.
+
+    ``count`` is the number of :func:`windows`.
+    """
     figures = ("control_ns", "test_ns", "delta_ns")
     sums = totals((row for row in rows if row["operator"]), lambda row: row["operator"], *figures)
     rows = [
