@@ -298,10 +298,9 @@ class Words(NamedTuple):
         ratio = self.ratio(ns)
         return f"{percent(ratio)} of {self.a_step}" if ratio >= LEAST_SHARE else "next to nothing"
 
-    def saving(self, saved_ns: int, note: str = "") -> str:
-        """``3.1 ms per step (12 %)``; a ``note`` follows the share."""
-        share = ", ".join(filter(None, (percent(self.ratio(saved_ns)), note)))
-        return f"{time(saved_ns)} {self.per_step} ({share})"
+    def saving(self, saved_ns: int) -> str:
+        """``3.1 ms per step (12 %)``."""
+        return f"{time(saved_ns)} {self.per_step} ({percent(self.ratio(saved_ns))})"
 
 
 #: how vendors differ from NVIDIA, in whose words the defaults are

@@ -80,12 +80,10 @@ def diagnose(trace: Trace) -> RankedFindings:
         if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
             overlaps.setdefault(first, []).append(second)
             overlaps.setdefault(second, []).append(first)
-    several = sum(bool(each.found.saved_ns) for each in findings) > 1
     asked_limits = {each.rule: partial(_limit, trace, each.found) for each in findings[:COMPARED]}
     limits = dict(zip(asked_limits, trace.context.threads.all(list(asked_limits.values())), strict=True))
     findings = [
-        replace(each, overlaps=tuple(overlaps.get(each.rule, ())), alone=several, limit=limits.get(each.rule))
-        for each in findings
+        replace(each, overlaps=tuple(overlaps.get(each.rule, ())), limit=limits.get(each.rule)) for each in findings
     ]
     return RankedFindings(tuple(findings), answers)
 

@@ -164,15 +164,14 @@ class Rule(Protocol):
 
 class Finding(Struct, frozen=True):
     """What a rule found, with the severity that follows. ``saved_ratio``: of a step. ``overlaps``: the rules of other
-    findings that would save some of the same time. ``alone``: others would save time, too, and it does not add up.
-    ``limit``: why not more would be saved: what then decides, in place of a good part of the time that is cured."""
+    findings that would save some of the same time. ``limit``: why not more would be saved: what then decides, in
+    place of a good part of the time that is cured."""
 
     rule: str
     severity: Severity
     found: Found
     saved_ratio: float | None
     overlaps: tuple[str, ...] = field(default=())
-    alone: bool = False
     limit: Limit | Literal["batches"] | None = None
 
     @property

@@ -72,8 +72,7 @@ def title(words: Words, finding: Finding) -> str:
     text = answer.seen.title(words)
     if answer.saved_ns is None:
         return text
-    saving = words.saving(answer.saved_ns, "this fix alone" if finding.alone else "")
-    saving = saving if answer.saved_ns else "nothing"
+    saving = words.saving(answer.saved_ns) if answer.saved_ns else "nothing"
     bound = "up to " if answer.at_most else "at least " if answer.seen.at_least else ""
     beyond = "; beyond that" if answer.saved_ns else ":"
     limit = "" if finding.limit is None else f"{beyond} {_LIMITS[finding.limit]} the limit"

@@ -56,9 +56,9 @@ def reports(folder: Path, name: str, share: float, elsewhere: bool = False) -> t
 @pytest.mark.parametrize(
     ("name", "share", "title", "advice"),
     [
-        ("read", 0.8, "in read without", "Record with torch.profiler's with_stack=True"),
-        ("pthread_cond_timedwait", 0.8, "in pthread_cond_timedwait without", "The host waits here"),
-        ("read", 0.3, "outside recorded operators without", "Record with torch.profiler's with_stack=True"),
+        ("read", 0.8, "launching work, in read", "Record with torch.profiler's with_stack=True"),
+        ("pthread_cond_timedwait", 0.8, "launching work, in pthread_cond_timedwait", "The host waits here"),
+        ("read", 0.3, "launching work, outside recorded operators", "Record with torch.profiler's with_stack=True"),
     ],
 )
 def test_planted_calls_are_told(tmp_path: Path, name: str, share: float, title: str, advice: str) -> None:
@@ -66,7 +66,7 @@ def test_planted_calls_are_told(tmp_path: Path, name: str, share: float, title: 
     before, answer = (problem_of(host_gaps.check(each)) for each in (plain, recorded))
     assert answer.saved_ns == before.saved_ns, "what is saved depends on nothing of it"
     assert np.array_equal(answer.spans.start, before.spans.start)
-    assert title in title_of(answer)
+    assert title_of(answer).endswith(title)
     assert advice_of(answer, recorded).startswith(advice)
     (shown,) = answer.seen.calls  # type: ignore[attr-defined]
     assert shown == f"{name} ({share * 100:.0f} %)"

@@ -229,7 +229,7 @@ def findings() -> Iterator[str]:
     """Each finding in NVIDIA's words; for Ascend what to change, where it differs."""
     for seen in SAMPLES:
         words, ascend = (words_of(vendor, "step", 44 * MS) for vendor in ("nvidia", "ascend"))
-        saving = f"; {seen.cure(words)} would save {words.saving(4 * MS, 'this fix alone')}"
+        saving = f"; {seen.cure(words)} would save {words.saving(4 * MS)}"
         predicts = not isinstance(seen, UNPREDICTED)
         yield f"[{type(seen).__name__}]"
         yield f"  {seen.title(words)}{saving if predicts else ''}."

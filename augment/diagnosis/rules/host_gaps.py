@@ -79,9 +79,9 @@ class HostGaps(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         named = text.listed([name for name in self.slices if name])
         outside = "" if all(self.slices) else "outside recorded operators"
-        where = " and ".join(filter(None, (named and f"in {named}", outside)))
+        where = ", and ".join(filter(None, (named and f"in {named}", outside)))
         doing = "while code is compiled" if self.why == "compiles" else "without launching work"
-        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {where} {doing}"
+        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared
