@@ -246,7 +246,9 @@ class Session:
             upload = uploads[path]
             if isinstance(upload, InputError):
                 raise upload
-            given = as_input(upload, sent_name(path))
+            # the folder of Inductor's files tells their graph
+            folder = f"{os.path.basename(os.path.dirname(path))}." if kind == "inductor_provenance" else ""
+            given = as_input(upload, sent_name(folder + os.path.basename(path)))
             messages.append(resources_pb2.Attachment(kind=kind, input=given, trace_index=trace_index))
         return messages
 

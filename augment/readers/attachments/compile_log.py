@@ -42,7 +42,7 @@ _MADE_OF = ("inductor_provenance_tracking_node_mappings", "inductor_triton_kerne
 _HEAD = re.compile(
     rb"(?:\[[^\]]{1,40}\]: ?)?[VDIWEC]\d{4} \d\d:\d\d:\d\d\.\d{6} (?:\d{1,20} )?\S{1,4096}?:\d{1,9}\] (\{.*)"
 )
-_OF_FRAME = re.compile(r"(?:^|/)-?_(\d{1,9})_(\d{1,9})_\d{1,9}/")  #: of tlparse's folders
+_OF_FRAME = re.compile(r"(?:^|/)-?_(\d{1,9})_(\d{1,9})_\d{1,9}[/.]")  #: of tlparse's folders
 _AT = re.compile(r"Graph break in user code at (.{1,4096}):(\d{1,9})")
 _WHY = re.compile(r"(?:^|\n)(?:Graph Break Reason: )?([^\n]{1,999})\n\s*Explanation: ([^\n]{1,999})")
 _WHY_BEFORE = re.compile(r"(?:Reason|Unsupported): ([^\n]{1,999})")
@@ -233,14 +233,7 @@ def read_provenance(path: str, limits: Limits = UNLIMITED) -> KernelOrigins:
         LimitExceeded: a file is larger than the limits allow.
     """
     graphs, others = [], 0
-    files: list[str] = []
-    for each in files_at(path):
-        if os.path.isdir(each):
-            for folder, _, names in os.walk(each):
-                files += [os.path.join(folder, name) for name in names if name.startswith("inductor_provenance_track")]
-        else:
-            files.append(each)
-    for file in sorted(files)[:MOST_FILES]:
+    for file in [each for each in files_at(path) if not os.path.isdir(each)][:MOST_FILES]:
         with open_text(file, limits) as text:
             content = at_least(text, LONGEST_PAYLOAD)
         try:
