@@ -103,8 +103,8 @@ class Found(Struct, frozen=True):
 
     ``saved_ns`` is per step, as the critical path predicts it; None where it predicts nothing. ``cut`` is what that
     prediction leaves out. Without ``severity`` the saved share of a step decides. ``at_most``: less is saved if other
-    ranks are what the run waits for. ``shown`` is the place among ``spans`` of the one to look at; None: the longest.
-    ``in_step``: the number of the only step of several in which it is.
+    ranks are what the run waits for, or the device falls short of its peaks. ``shown`` is the place among ``spans`` of
+    the one to look at; None: the longest. ``in_step``: the number of the only step of several in which it is.
     """
 
     seen: Seen

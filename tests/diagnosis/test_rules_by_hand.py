@@ -742,47 +742,35 @@ def test_only_products_of_fp32_are_said_to_be_such(name: str, is_plain: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "memory", "advice"),
+    ("name", "about", "advice", "is_far"),
     [
-        ("NVIDIA GeForce RTX 3060", 12_487_294_976, "Use torch.autocast with BF16"),
-        ("NVIDIA GeForce RTX 4090", 25_756_696_576, "Use torch.autocast with BF16"),
-        ("NVIDIA GeForce RTX 2080 Ti", 11_546_394_624, "Use torch.autocast with FP16"),
-        ("NVIDIA A100-SXM4-40GB", 42_314_694_656, "Call torch.set_float32_matmul_precision"),
+        ("NVIDIA GeForce RTX 3060", {"totalGlobalMem": 12_487_294_976}, "Use torch.autocast with BF16", False),
+        ("NVIDIA GeForce RTX 4090", {"totalGlobalMem": 25_756_696_576}, "Use torch.autocast with BF16", False),
+        ("NVIDIA GeForce RTX 2080 Ti", {"totalGlobalMem": 11_546_394_624}, "Use torch.autocast with FP16", True),
+        ("NVIDIA A100-SXM4-40GB", {"totalGlobalMem": 42_314_694_656}, "Call torch.set_float32_matmul_precision", True),
+        # no peak of these is known: their capability tells
+        ("NVIDIA GeForce RTX 3070 Ti", (8, 6), "Use torch.autocast with BF16", False),
+        ("NVIDIA RTX A5000", (8, 6), "Call torch.set_float32_matmul_precision", False),
+        ("a card of 2027", (10, 0), "Call torch.set_float32_matmul_precision", True),
+        ("NVIDIA GeForce GTX 1660", (7, 5), None, False),  # its sisters of that capability have tensor cores
+        ("AMD card of 2027", (9, 0), None, False),  # an architecture, no capability of CUDA
     ],
 )
-def test_a_type_of_number_that_is_no_faster_is_not_advised(name: str, memory: int, advice: str) -> None:
-    """On GeForce cards TF32 is as fast as FP32."""
-    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
-    product = kernel("ampere_sgemm_128x64_tn", 50_000, 950_000, correlation=1)
-    trace = trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)
-    device = {"id": 0, "name": name, "totalGlobalMem": memory}
-    trace = replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]}))
-    assert advice_of(problem_of(matrix_units.check(trace))).startswith(advice)
-
-
-@pytest.mark.parametrize(
-    ("name", "capability", "advice"),
-    [
-        ("NVIDIA GeForce RTX 3070 Ti", (8, 6), "Use torch.autocast with BF16"),
-        ("NVIDIA RTX A5000", (8, 6), "Call torch.set_float32_matmul_precision"),
-        ("a card of 2027", (10, 0), "Call torch.set_float32_matmul_precision"),
-        ("NVIDIA GeForce GTX 1660", (7, 5), None),  # its sisters of that capability have tensor cores
-        ("AMD card of 2027", (9, 0), None),  # an architecture, no capability of CUDA
-    ],
-)
-def test_of_a_device_without_known_peak_the_capability_tells(
-    name: str, capability: tuple[int, int], advice: str | None
+def test_a_type_of_number_that_is_no_faster_is_not_advised(
+    name: str, about: dict[str, int] | tuple[int, int], advice: str | None, is_far: bool
 ) -> None:
-    is_amd = name.startswith("AMD")
-    launch = call("hipLaunchKernel" if is_amd else "cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    """On GeForce cards TF32 is as fast as FP32; and twice the speed is all that their peaks promise."""
+    launch = call("hipLaunchKernel" if name.startswith("AMD") else "cudaLaunchKernel", 20_000, 30_000, correlation=1)
     product = kernel("ampere_sgemm_128x64_tn", 50_000, 950_000, correlation=1)
     trace = trace_of(SHORT, op("aten::x", 10_000, 40_000), launch, product)
-    device = {"id": 0, "name": name, "computeMajor": capability[0], "computeMinor": capability[1]}
-    answer = matrix_units.check(replace(trace, source=replace(trace.source, metadata={"deviceProperties": [device]})))
+    about = about if isinstance(about, dict) else dict(zip(("computeMajor", "computeMinor"), about, strict=True))
+    metadata = {"deviceProperties": [{"id": 0, "name": name, **about}]}
+    answer = matrix_units.check(replace(trace, source=replace(trace.source, metadata=metadata)))
     if advice is None:
         assert not isinstance(answer, Found)
     else:
         assert advice_of(problem_of(answer)).startswith(advice)
+        assert (problem_of(answer).seen.at_least, problem_of(answer).at_most) == (is_far, not is_far)
 
 
 ENGINES = (

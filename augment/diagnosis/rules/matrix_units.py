@@ -2,8 +2,9 @@
 
 On NVIDIA devices since Volta, tensor cores multiply FP16 (since Ampere BF16 and TF32, too) many times as fast as other
 units multiply FP32. The names of kernels tell which units they use. The prediction lets these kernels take half of
-their time, which is less than what the peaks promise (8 times on A100). A type of number that the device multiplies no
-faster is not advised: on GeForce cards TF32 is as fast as FP32, and 16-bit numbers are twice as fast. The evidence says
+their time, which is less than what the peaks promise (8 times on A100); where these promise no more, the saving is a
+limit. A type of number that the device multiplies no faster is not advised: on GeForce cards TF32 is as fast as FP32,
+and 16-bit numbers are twice as fast. The evidence says
 how much of that time has sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and
 multiples of 64 fill them best. The capability tells it of a device whose peak is not known. Products of 16-bit numbers
 that no matrix unit does, as of matrices with few columns, and convolutions of narrow groups (depthwise ones) are left
@@ -29,13 +30,14 @@ from augment.diagnosis.wording import vendor
 
 NAME = "matrix_units"
 FASTER = 2.0  #: so many times as fast products are assumed to become, at most
+_FAR = 4.0  #: peaks that promise so much make them at least as fast
 _LEAST = 1.5  #: a type of number that is less than so many times as fast as FP32 is not advised
 #: the type of number that a device of unknown peak, of NVIDIA's capability, multiplies at least twice as fast as FP32;
 #: of 7.5, some have no tensor cores. CUDA C++ Programming Guide, table of arithmetic instructions
-_BY_CAPABILITY: dict[tuple[int, ...], str] = {
-    (7, 0): "fp16",
-    **dict.fromkeys(((8, 0), (9, 0), (10, 0), (10, 3)), "tf32"),
-    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), "bf16"),
+_BY_CAPABILITY: dict[tuple[int, ...], tuple[str, float]] = {
+    (7, 0): ("fp16", 8.0),
+    **dict.fromkeys(((8, 0), (9, 0), (10, 0), (10, 3)), ("tf32", 8.0)),
+    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), ("bf16", FASTER)),
 }
 _WORKSTATION = re.compile(r"(?<!GeForce )RTX (?:A|PRO )?\d{3,4}\b")  #: twice as fast in TF32, too
 _TF32 = "plain FP32 kernels on this device mean that TF32 is off"
@@ -55,12 +57,13 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     kernels: list[str]  #: most of the time first
     number: str  #: the type of number to use: tf32, bf16 or fp16
     faster: float  #: so many times as fast as FP32
+    peak_ratio: float  #: so many times as fast by the peaks of the device, 0 where these are unknown
     fit: facts.operators.TileFit
     is_later: bool = False  #: next to nothing would be saved before
 
     @property
     def at_least(self) -> bool:
-        return True
+        return self.peak_ratio >= _FAR
 
     def title(self, words: text.Words) -> str:
         often = f"{text.time(self.product_ns)} {words.per_step}"
@@ -103,11 +106,13 @@ def check(trace: Trace) -> rule.Answer:
     ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")} if peaks else {}
     if not peaks:
         kinds_of = {_BY_CAPABILITY.get(facts.operators.capability_of(trace, device) or ()) for device in limits}
-        if kinds_of == {"bf16"} and all(_WORKSTATION.search(facts.operators.name_of(trace, each)) for each in limits):
-            kinds_of = {"tf32"}
+        if kinds_of == {("bf16", FASTER)} and all(
+            _WORKSTATION.search(facts.operators.name_of(trace, each)) for each in limits
+        ):
+            kinds_of = {("tf32", FASTER)}
         if vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
             return rule.NoData("whether the device has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
-        ratios = {str(kinds_of.pop()): FASTER}
+        ratios = dict(kind for kind in kinds_of if kind)
     number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)
     if number is None:
         return rule.NotApplicable("the device has no units that multiply faster than those of FP32")
@@ -139,13 +144,14 @@ def check(trace: Trace) -> rule.Answer:
         kernels=[text.short(name) for name in _by_time(trace, places, dur)],
         number=number,
         faster=faster,
+        peak_ratio=ratios[number],
         fit=facts.operators.fit_of(trace, places, dur),
     )
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
     confidence: rule.Confidence = "high" if tf32 else "medium"
     if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Found(msgspec.structs.replace(seen, is_later=True), spans, "medium", cut=cut)
-    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=not seen.at_least)
 
 
 def _ratio(peaks: list[facts.operators.Peak], number: str) -> float:
