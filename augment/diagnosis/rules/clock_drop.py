@@ -23,6 +23,7 @@ NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5
 SLOWER = 0.05  #: as a whole
 STEADY = 0.01  #: a measured clock that drops less has not dropped
+RISING = 0.7  #: rank correlation of the steps and their time, at least
 ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
 
 
@@ -83,7 +84,9 @@ def check(trace: Trace) -> rule.Answer:
     first, last = ns[same, :third].mean(axis=1), ns[same, -third:].mean(axis=1)
     growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
     grown = float(last[last > (1 + SLOWER / 2) * first].sum() / max(float(last.sum()), 1.0))
-    if growth < SLOWER or grown < ALIKE or not _steady_rise(ns[same].sum(axis=0)):
+    # Sums that rise with the steps, not by a single one
+    rank = np.argsort(np.argsort(ns[same].sum(axis=0), kind="stable"), kind="stable")
+    if growth < SLOWER or grown < ALIKE or np.corrcoef(rank, np.arange(len(rank)))[0, 1] <= RISING:
         return rule.Fine(ClockDrop(growth))
     late = places[step[places] >= third]
     less = (work.end[late] - work.ts[late]) * growth / (1 + growth)
@@ -111,12 +114,6 @@ def _clocks(trace: Trace) -> tuple[float | None, float | None]:
         values = clock.values[(clock.ts >= start) & (clock.ts < end)]
         means.append(float(values.mean()) if len(values) > 1 else None)
     return (means[0], means[1]) if None not in means else (None, None)
-
-
-def _steady_rise(ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:
-    """Whether the sums rise with the steps, not by a single one: the rank correlation is above 0.7."""
-    rank = np.argsort(np.argsort(ns, kind="stable"), kind="stable")
-    return bool(np.corrcoef(rank, np.arange(len(ns)))[0, 1] > 0.7)
 
 
 def sentences_watched(trace: Trace) -> list[str]:

@@ -128,6 +128,8 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     ns = int(dur.sum()) // judging.measure(trace).count
+    spent = arrays.sums(trace.events.name[work.row[places]], dur, len(trace.strings))
+    order = np.argsort(-spent, kind="stable")
     # The cut by which the threads that launch take no time in the steps
     windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
     tracks = arrays.distinct(trace.events.track[launch[launch != arrays.NO_INDEX]].astype(np.int64)).astype(np.int32)
@@ -141,7 +143,7 @@ def check(trace: Trace) -> rule.Answer:
     seen = MatrixUnitsUse(
         product_ns=ns,
         later_ns=later if judging.measure(trace).ratio(later - saved) >= rule.LEAST_RATIO else 0,
-        kernels=[text.short(name) for name in _by_time(trace, places, dur)],
+        kernels=[text.short(trace.strings[code]) for code in order[spent[order] > 0].tolist()],
         number=number,
         faster=faster,
         peak_ratio=ratios[number],
@@ -158,13 +160,3 @@ def _ratio(peaks: list[facts.operators.Peak], number: str) -> float:
     """How many times as fast as FP32 the devices multiply that type of number; 0 where one cannot."""
     rates = [(peak.tflops.get(number, 0.0), peak.tflops.get("fp32")) for peak in peaks]
     return min(FASTER if plain is None and rate else rate / (plain or 1.0) for rate, plain in rates)
-
-
-def _by_time(
-    trace: Trace, places: np.ndarray[tuple[int], np.dtype[np.intp]], dur: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> list[str]:
-    """The names of kernels, that with most time first."""
-    spent = np.zeros(len(trace.strings), np.int64)
-    np.add.at(spent, trace.events.name[facts.gpu.work(trace).row[places]], dur)
-    order = np.argsort(-spent, kind="stable")
-    return [trace.strings[code] for code in order[spent[order] > 0].tolist()]

@@ -151,7 +151,9 @@ def check(trace: Trace) -> rule.Answer:
         if ratio >= MOST_EARLY:
             return _first(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
         return _first(trace, PartialRecording("cut", part), severity="info")
-    if answer := _lost(trace) or _late(trace) or _excerpt(trace):
+    if (lost := lost_ratio(trace)) > MOST_LOST:
+        return _first(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=lost))
+    if answer := _late(trace) or _excerpt(trace):
         return answer
     if ratio < MOST_EARLY:
         return _backward(trace) or rule.Fine("the recording is whole")
@@ -165,13 +167,6 @@ def check(trace: Trace) -> rule.Answer:
 def _first(trace: Trace, seen: PartialRecording, severity: rule.Severity = "warning") -> rule.Found:
     """What puts all else in doubt."""
     return rule.Found(seen, _whole(trace), "high", severity=severity, first=True)
-
-
-def _lost(trace: Trace) -> rule.Found | None:
-    """What is to be said if kernels that were launched are missing."""
-    if (ratio := lost_ratio(trace)) <= MOST_LOST:
-        return None
-    return _first(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=ratio))
 
 
 def _excerpt(trace: Trace) -> rule.Found | None:

@@ -137,12 +137,7 @@ def _attentions(work: facts.operators.OperatorWork, places: arrays.Places) -> li
         weights = tuple(call.dims[factors[0]]) if call.has(factors[0]) else ()
         if is_softmax and weights == scores and len(between) <= MOST_BETWEEN:
             attentions.append(_Attention(scores, np.array([first, place]), np.array(between)))
-        scores, first, between, is_softmax = _product(call, *factors), place, [], False
+        batched = all(call.has(at) and len(call.dims[at]) == 3 for at in factors)
+        scores = (*call.dims[factors[0]][:2], call.dims[factors[1]][2]) if batched else ()  # what the product makes
+        first, between, is_softmax = place, [], False
     return attentions
-
-
-def _product(call: facts.operators.Call, first: int, second: int) -> facts.operators.Shape:
-    """The shape of what a batched product makes; empty if it is unknown."""
-    if not all(call.has(place) and len(call.dims[place]) == 3 for place in (first, second)):
-        return ()
-    return (*call.dims[first][:2], call.dims[second][2])

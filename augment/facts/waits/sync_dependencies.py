@@ -50,7 +50,9 @@ def sync_calls(trace: Trace) -> SyncCalls:
     calls = events.slices_of(*LAUNCHES)
     calls = calls[waits[events.name[calls]]] if len(calls) else calls
     syncs = events.slices_of(Category.CUDA_SYNC)
-    on_stream = np.array([_is_stream(track.stream) for track in trace.tracks], np.bool_)
+    streams = (track.stream for track in trace.tracks)  # -1 stands for none, also in Kineto's unsigned form
+    named = [isinstance(each, str) or (isinstance(each, int) and 0 <= each < 2**32 - 1) for each in streams]
+    on_stream = np.array(named, np.bool_)
     of_device = np.flatnonzero(~on_stream[events.track[syncs]]) if len(syncs) else np.empty(0, np.intp)
     return SyncCalls(np.concatenate((calls, syncs)), np.concatenate((np.arange(len(calls)), len(calls) + of_device)))
 
@@ -61,11 +63,6 @@ def freeing_calls(trace: Trace) -> EventRows:
     whoever asks must look whether a call mostly waited."""
     calls = trace.events.slices_of(*LAUNCHES)
     return calls[matching(trace, _FREES)[trace.events.name[calls]]] if len(calls) else calls
-
-
-def _is_stream(stream: object) -> bool:
-    """Whether ``stream`` names a stream. -1 stands for none, also in Kineto's unsigned form."""
-    return isinstance(stream, str) or (isinstance(stream, int) and 0 <= stream < 2**32 - 1)
 
 
 _EVENT = "Event Sync"

@@ -203,10 +203,10 @@ class _Table:
         wanted = sends | receives | several
         others = np.full(len(ranks), UNKNOWN, np.int64)
         for group, places in each(self.group[wanted], len(self.groups)):
-            pair = _two_ranks(self.groups[group].ranks)
+            pair = re.fullmatch(r"\[(\d{1,9}), *(\d{1,9})\]", self.groups[group].ranks)  # PyTorch's text
             if pair is not None:
                 rows = np.flatnonzero(wanted)[places]
-                first, second = pair
+                first, second = map(int, pair.groups())
                 others[rows[ranks[rows] == first]], others[rows[ranks[rows] == second]] = second, first
         peer = np.where((peer == UNKNOWN) | several, others, peer)
         paired = (sends | receives | several) & (ranks != UNKNOWN) & (peer != UNKNOWN) & (ranks != peer)
@@ -240,12 +240,6 @@ class _Table:
         )
 
 
-def _two_ranks(text: str) -> tuple[int, int] | None:
-    """The ranks of a group of two, from PyTorch's text such as ``[0, 8]``."""
-    ranks = re.fullmatch(r"\[(\d{1,9}), *(\d{1,9})\]", text)
-    return (int(ranks[1]), int(ranks[2])) if ranks else None
-
-
 def _joined(parts: Sequence[Int64s]) -> Int64s:
     return np.concatenate(parts).astype(np.int64) if len(parts) else np.empty(0, np.int64)
 
@@ -276,7 +270,9 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
     left = np.zeros(len(unnamed), np.bool_)
     rows = np.flatnonzero(unnamed & ~table.unpaired)
     (groups, _), which = combinations(table.group[rows], table.kind[rows])
-    known: list[MemberIndexes] | None = _members_of_groups(table, ~unnamed)
+    (group_of, member), _ = combinations(table.group[~unnamed], table.member[~unnamed])
+    of_groups = (cast("MemberIndexes", each) for each in np.split(member, run_starts(group_of)[1:]))
+    known: list[MemberIndexes] | None = [each for each in of_groups if len(each) > 1]
     stated = np.array([group.size != UNKNOWN for group in table.groups], np.bool_)[groups]
     parts = dict(each(which, len(groups)))
     for number in sorted(parts, key=lambda number: not stated[number]):  # siblings by groups of known size come first
@@ -293,12 +289,6 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
             table.group[members] = len(table.groups)
             table.groups.append(group)
     return left
-
-
-def _members_of_groups(table: _Table, chosen: Bools) -> list[MemberIndexes]:
-    """The members of each group with more than one, by the ``chosen`` rows."""
-    (group, member), _ = combinations(table.group[chosen], table.member[chosen])
-    return [cast("MemberIndexes", each) for each in np.split(member, run_starts(group)[1:]) if len(each) > 1]
 
 
 def _lags(instance: Int64s, table: _Table, chosen: Bools) -> Int64s:

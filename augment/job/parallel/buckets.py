@@ -338,8 +338,10 @@ def caps(buckets: Sequence[Buckets]) -> Findings | Skipped:
 
 
 def _rows(of: Buckets, model: Fit) -> Iterator[CapsRow]:
-    known = of.last_gradient is not None
-    sizes, ready = (of.grads, of.grads_ready + _copying(of)) if known else (of.sizes, of.ready)
+    sizes, ready, known = of.sizes, of.ready, of.last_gradient is not None
+    if known:  # a last gradient is copied into its bucket, which takes as long, in the median
+        bounds = np.searchsorted(np.cumsum(of.grads), np.cumsum(of.sizes))
+        sizes, ready = of.grads, of.grads_ready + int(np.median(of.ready - of.grads_ready[:, bounds]))
     # How long an all-reduce begins after it could, the median: with its bucket ready and the one before done
     before = np.concatenate((np.full((len(of.end), 1), np.iinfo(np.int64).min), of.end[:, :-1]), axis=1)
     pause = float(np.median(np.maximum(of.arrival - np.maximum(of.ready, before), 0)))
@@ -397,9 +399,3 @@ def _tails(sizes: Int64s, ready: Int64s, recorded: Int64s, model: Fit, pause: fl
         free = np.maximum(ready[:, place], free) + pause + model.alpha_ns + size / model.beta_gbps
     tails: Int64s = np.rint(free - recorded.max(axis=1)).astype(np.int64)
     return tails
-
-
-def _copying(of: Buckets) -> int:
-    """The time from a bucket's last gradient to the bucket, the median: gradients are copied into it."""
-    bounds = np.searchsorted(np.cumsum(of.grads), np.cumsum(of.sizes))
-    return int(np.median(of.ready - of.grads_ready[:, bounds]))

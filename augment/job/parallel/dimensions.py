@@ -125,7 +125,11 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
         use = use or _named(matched.groups[number])
         by_kind = dict.fromkeys(of, use) if use else judge(of)
         if not use and not matched.groups[number].identity:
-            by_kind = {kind: _of_all(each) for kind, each in by_kind.items()}
+            doubt = "groups were not recorded: all ranks count as one"
+            by_kind = {
+                kind: each if each.dimension == UNKNOWN else replace(each, confidence="low", doubt=doubt)
+                for kind, each in by_kind.items()
+            }
         uses |= {(number, kind): each for kind, each in by_kind.items() if each}
         if any(kind in POINT_TO_POINT for kind in by_kind):
             uses[number, SEND_RECV] = next(use for kind, use in by_kind.items() if use and kind in POINT_TO_POINT)
@@ -295,13 +299,6 @@ def _inferred(uses: Mapping[tuple[int, str], Use], matched: Matched) -> dict[tup
         for number, kind in of
         if kind in unnamed
     }
-
-
-def _of_all(use: Use) -> Use:
-    """The use where groups were not recorded, and all ranks count as one."""
-    if use.dimension == UNKNOWN:
-        return use
-    return replace(use, confidence="low", doubt="groups were not recorded: all ranks count as one")
 
 
 def _named(group: Group) -> Use | None:

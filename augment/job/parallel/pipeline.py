@@ -209,7 +209,11 @@ def _rows(
     slowest = int(np.argmax(work))
     many, chunks = passes[0][slowest].microbatches, passes[0][slowest].chunks
     rounds = max(many * len(steps), 1)
-    times = [_times(stage, [of[at] for of in places], rounds) for at, stage in enumerate(stages)]
+    times: list[dict[ActionKind, float]] = []  #: the work of each kind for one microbatch
+    for at, stage in enumerate(stages):
+        every = np.concatenate([of[at] for of in places])
+        kind, took = stage.kind[every], stage.work[every]
+        times.append({ActionKind(of): float(took[kind == of].sum()) / rounds for of in np.unique(kind).tolist()})
     each, sooner, shortest = _ideal(name, passes[0], times, slowest, chunks)
     if shortest * len(steps) > (1 + MOST_MISSED) * window:  # the passes must be others than they seem
         name, each, sooner = schedules.UNKNOWN, None, 0.0
@@ -282,13 +286,6 @@ def _window(stages: Sequence[_Stage], of: Sequence[Places], *, by_clocks: bool) 
         first = min(int(stage.begin[ops].min()) for stage, ops in zip(stages, of, strict=True))
         return max(int(stage.finish[ops].max()) for stage, ops in zip(stages, of, strict=True)) - first
     return max(int(stage.end[ops].max() - stage.start[ops].min()) for stage, ops in zip(stages, of, strict=True))
-
-
-def _times(stage: _Stage, of: Sequence[Places], rounds: int) -> dict[ActionKind, float]:
-    """The work of each kind for one microbatch."""
-    ops = np.concatenate(of)
-    kinds = np.unique(stage.kind[ops]).tolist()
-    return {ActionKind(kind): float(stage.work[ops][stage.kind[ops] == kind].sum()) / rounds for kind in kinds}
 
 
 def _lost(summary: RankSummary, stage: _Stage, steps: Sequence[Places], late: Int64s) -> tuple[int, int]:

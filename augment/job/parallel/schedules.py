@@ -101,7 +101,9 @@ def _of_step(stages: Sequence[Passes]) -> str:
     if any((stage.microbatches, stage.chunks) != (many, chunks) for stage in stages):
         return UNKNOWN
     if ActionKind.OVERLAPPED in kinds:
-        return DUALPIPE if both_ways(stages) else DUALPIPEV if _is_v(stages) else UNKNOWN
+        parts, last = [set(np.unique(stage.chunk).tolist()) for stage in stages], 2 * count - 1
+        is_v = parts == [{at, last - at} for at in range(count)]  # the parts of the model lie in the shape of a V
+        return DUALPIPE if both_ways(stages) else DUALPIPEV if is_v else UNKNOWN
     warm = [stage.warm_up for stage in stages]
     if ActionKind.INPUT in kinds or ActionKind.WEIGHT in kinds:
         if stages[0].chunks == 1:
@@ -125,12 +127,6 @@ def both_ways(stages: Sequence[Passes]) -> bool:
     return overlapped and all(
         set(np.unique(stage.chunk).tolist()) == {at, last - at} for at, stage in enumerate(stages)
     )
-
-
-def _is_v(stages: Sequence[Passes]) -> bool:
-    """Whether the parts of the model lie on the stages in the shape of a V."""
-    last = 2 * len(stages) - 1
-    return all(set(np.unique(stage.chunk).tolist()) == {at, last - at} for at, stage in enumerate(stages))
 
 
 def bubble(name: str, stages: int, chunks: int, times: dict[ActionKind, float]) -> float | None:

@@ -241,7 +241,10 @@ class _Judge:
                     sides[operation.group, operation.sequence][rank] = operation
         seen: set[str] = set()
         for (name, _), of_rank in sorted(sides.items(), key=lambda side: side[0][1]):
-            forms = {rank: _form(operation) for rank, operation in of_rank.items()}
+            forms = {  # what must be equal among the members of a collective: kind, elements and types
+                rank: (each.kind, each.sent, each.dtypes) if each.kind in EQUAL_SIZES else (each.kind, 0, ())
+                for rank, each in of_rank.items()
+            }
             if len(set(forms.values())) == 1 or name in seen or all(each.done for each in of_rank.values()):
                 continue
             seen.add(name)
@@ -309,12 +312,6 @@ class _Judge:
 def _answers(other: DumpedOperation, message: DumpedOperation, rank: int) -> bool:
     """Whether ``other``, of the peer of a ``message`` of ``rank``, is the peer's side of it."""
     return other.peer == rank and other.group == message.group and other.kind != message.kind
-
-
-def _form(operation: DumpedOperation) -> tuple[str, int, tuple[str, ...]]:
-    """What must be equal among the members of a collective: kind, elements and types."""
-    equal = operation.kind in EQUAL_SIZES
-    return operation.kind, operation.sent if equal else 0, operation.dtypes if equal else ()
 
 
 def _described(form: tuple[str, int, tuple[str, ...]]) -> str:

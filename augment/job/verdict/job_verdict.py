@@ -775,7 +775,9 @@ def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale |
     members = np.array([[member_of.get(rank, -1) for rank in chain] for chain in rank_chains])
     if not joined.issuperset(members.ravel().tolist()):
         return None
-    compute = np.array([[_computed(summaries[member]) for member in chain] for chain in members.tolist()]).mean(axis=0)
+    sides = [(each.states, each.step_column("start"), each.step_column("end")) for each in summaries]
+    computed = np.array([int(states.parts(start, end).compute.sum()) for states, start, end in sides])
+    compute = computed[members].mean(axis=0)
     if not compute.all():
         return None
     factor = compute.mean() / compute
@@ -793,8 +795,3 @@ def stages(summaries: Sequence[RankSummary], matched: Matched) -> Int64s | None:
             return None
         stage[member] = known[summary.rank]
     return stage
-
-
-def _computed(summary: RankSummary) -> int:
-    """For how long a device computed in the steps, ns."""
-    return int(summary.states.parts(summary.step_column("start"), summary.step_column("end")).compute.sum())
