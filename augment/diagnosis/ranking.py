@@ -32,7 +32,8 @@ from augment.facts.gpu.device_activity import type_coverage
 from augment.facts.source.cut_mark import is_period
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
-NEARLY = 0.9  #: share of what no wait would save, from which on its reason is named first
+_EFFECTS = ("synchronizing_calls", "step_outliers")  #: of what else there is to find
+NEARLY = 0.9  #: share of what they would save, from which on their reason is named first
 LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
 _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
@@ -124,11 +125,11 @@ def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
 
 def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]:
     """What must come first; what is merely possible last (with ``few`` pieces of work, all is); then by severity, then
-    what is about the recording, then by the time that would be saved. A wait costs time where the host has much to do:
-    what that is comes before the wait if it saves nearly as much."""
+    what is about the recording, then by the time that would be saved. A wait costs time where the host has much to do,
+    and a step is long for a reason: what that is comes first if it saves nearly as much."""
     problem, grade = finding.found, SEVERITIES.index(finding.severity)
     unsure = problem.confidence == "low" and not few
-    saved = (problem.saved_ns or 0) * (NEARLY if finding.rule == "synchronizing_calls" else 1.0)
+    saved = (problem.saved_ns or 0) * (NEARLY if finding.rule in _EFFECTS else 1.0)
     return not problem.first, unsure, grade, not problem.of_recording, -saved
 
 

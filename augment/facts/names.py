@@ -120,6 +120,7 @@ PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
     (KernelType.COMMUNICATION, re.compile(r"\b(?:Broadcast|Send|Receive|Barrier)-op\d+")),  # MindSpore's
 ]
 _COPY = re.compile(r"Memcpy \w+")
+_COPY_OF_ROCM = re.compile(r"Copy([HD])(?:ost|evice)To([HD])")  #: as it was called before ROCm 6
 
 
 @lru_cache(maxsize=4096)
@@ -133,7 +134,9 @@ def copy_kind(name: str) -> str:
     """The kind of copy in a name: ``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
     if match := _COPY.match(name):
         return match.group()
-    return "Memset" if name.startswith("Memset") else "Memcpy Unknown"
+    if match := _COPY_OF_ROCM.match(name):
+        return f"Memcpy {match[1]}to{match[2]}"
+    return "Memset" if name.startswith(("Memset", "FillBuffer")) else "Memcpy Unknown"
 
 
 def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:

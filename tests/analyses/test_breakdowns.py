@@ -180,7 +180,7 @@ def test_type_of(name: str, kernel_type: KernelType) -> None:
     [
         ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
         ("Memset (Unknown)", "Memset"),
-        ("CopyHostToDevice", "Memcpy Unknown"),
+        ("CopyHostToDevice", "Memcpy HtoD"),
     ],
 )
 def test_copy_kind(name: str, kind: str) -> None:

@@ -31,6 +31,7 @@ from augment.diagnosis.recording_completeness import MIGRATES
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
+_BETWEEN = re.compile("HtoD|DtoH|CopyHostToDevice|CopyDeviceToHost")
 _PREFETCHES = re.compile("MemPrefetch")
 _PAGEABLE = re.compile("Pageable")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
@@ -119,7 +120,7 @@ class Copies(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose copies are hidden."""
     work, events, copies = facts.gpu.work(trace), trace.events, judging.copies_in_steps(trace)
-    across = facts.names.matching(trace, re.compile("|".join(_ACROSS)))
+    across = facts.names.matching(trace, _BETWEEN)
     copies = copies[across[events.name[work.row[copies]]]]
     if not len(copies):
         return rule.NotApplicable("the steps copy nothing between host and device")

@@ -58,7 +58,7 @@ class LongCalls(rule.Seen, frozen=True):
             compiles, others = ([each for each in self.calls if ("aclop" in each[0]) == of] for of in (True, False))
             beside = f"; so do other calls: {_listed(others)}" if others else ""
             what = f"hold up the host while the {words.gpu} idles: {_listed(compiles)}"
-            return f"Operators that are compiled anew {what}{beside}"
+            return f"Operators that are compiled anew {what}{beside}{self._in_steps}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 
@@ -75,7 +75,11 @@ class LongCalls(rule.Seen, frozen=True):
 
     @property
     def _calls(self) -> str:
-        return _listed(self.calls)
+        return _listed(self.calls) + self._in_steps
+
+    @property
+    def _in_steps(self) -> str:
+        return f" in {self.step_count} steps" if self.step_count > 1 else ""
 
     def cure(self, words: text.Words) -> str:
         return "avoiding that" if self.is_loading or self.call_count <= 1 else "avoiding them"

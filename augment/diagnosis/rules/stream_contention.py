@@ -4,8 +4,8 @@ Streams share the device's multiprocessors, caches and memory. Equal kernels (of
 shape) are compared: those that run alone on the device, and those beside which other streams compute for at least half
 of their time. If nearly all of the time beside others is in kernels that take longer there, the prediction lets these
 take as long as alone. That is at most what is saved, if the other streams' work ran elsewhere or for nothing: one after
-the other, it takes its own time. Kernels that communicate are no company here: collectives that overlap slow others a
-little, and save more.
+the other, it takes its own time. If a good part of the kernels never runs alone, more may be saved. Kernels that
+communicate are no company here: collectives that overlap slow others a little, and save more.
 
 **What to do**: move work that the step does not need off the device, or to where the device has room; give its stream a
 lower priority (``torch.cuda.Stream(priority=0)`` beside one of ``-1``); fewer blocks for it, so that both fit. If both
@@ -24,8 +24,11 @@ from augment.diagnosis import judging, rule
 
 NAME = "stream_contention"
 BESIDE, ALONE = 0.5, 0.05  #: at least so much of a kernel's time is beside other streams, and at most
-LEAST_EQUAL = 4  #: kernels alone and as many beside others tell how long equal ones take
+LEAST_EQUAL = (
+    4  #: kernels alone tell how long equal ones take, and as many of any name beside others that these take longer
+)
 SLOWER = 1.1  #: as long, from which on a kernel is slowed down
+MOSTLY = 0.9  #: share of the time beside others that can be compared, from which on the saving is a bound
 ALIKE = 0.75  #: share of the time beside others, of what can be compared, that is slowed down
 
 
@@ -76,7 +79,10 @@ def check(trace: Trace) -> rule.Answer:
     operators = facts.operators.work(trace)
     calls = np.append(operators.kind, -1)[operators.owner[kernels.places]]  # of operators' shapes
     (names, _), which = arrays.combinations(trace.events.name[work.row[kernels.places]], calls)
-    usual, slowed = (_medians(kernels.ran_ns, which, chosen, len(names)) for chosen in (alone, beside))
+    usual, slowed = (
+        _medians(kernels.ran_ns, which, chosen, len(names), least)
+        for chosen, least in ((alone, LEAST_EQUAL), (beside, 1))
+    )
     factor = np.nan_to_num(slowed / usual)  # of each kind of kernel; 0 where that is not known
     known = np.flatnonzero(beside & (factor[which] > 0))
     grown = known[factor[which[known]] >= SLOWER]
@@ -88,16 +94,15 @@ def check(trace: Trace) -> rule.Answer:
         times=slow / max(slow - int(less.sum()), 1),
         others=_others(trace, kernels.places[beside], kernels.places[grown]),
     )
-    if not len(known):
-        return rule.Fine("no kernel that runs beside another stream's also runs alone, to compare with")
+    if len(known) < LEAST_EQUAL:
+        return rule.Fine("hardly any kernel that runs beside another stream's also runs alone, to compare with")
     if slow < ALIKE * total:
         return rule.Fine(seen)
     places = kernels.places[grown]
     cut = facts.critical.without_work(trace, places, less)
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
-    return judging.judged(
-        trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut, at_most=True
-    )
+    saved, most = judging.saved_a_step(trace, cut), total >= MOSTLY * int(kernels.ran_ns[beside].sum())
+    return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=most)
 
 
 def _kernels(trace: Trace) -> _Beside:
@@ -111,9 +116,11 @@ def _kernels(trace: Trace) -> _Beside:
     return _Beside(places, work.end[places] - work.ts[places], beside)
 
 
-def _medians(ran_ns: arrays.Int64s, kind: arrays.Int64s, chosen: arrays.Bools, count: int) -> npt.NDArray[np.float64]:
-    """The median time of the ``chosen`` kernels of each kind; NaN of too few."""
-    enough = np.bincount(kind[chosen], minlength=count) >= LEAST_EQUAL
+def _medians(
+    ran_ns: arrays.Int64s, kind: arrays.Int64s, chosen: arrays.Bools, count: int, least: int
+) -> npt.NDArray[np.float64]:
+    """The median time of the ``chosen`` kernels of each kind; NaN of fewer than ``least``."""
+    enough = np.bincount(kind[chosen], minlength=count) >= least
     places = np.flatnonzero(chosen & enough[kind])
     kinds, code = arrays.numbered(kind[places])
     medians = np.full(count, np.nan)

@@ -55,6 +55,8 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no product of 16-bit numbers runs in the steps")
     unfit = np.array([facts.operators.is_unfit(call) for call in work.calls], np.bool_) & half
     chosen = np.flatnonzero(inside & unfit[work.kind])
+    if not len(chosen):
+        return rule.Fine(f"all sizes of 16-bit products are multiples of {facts.operators.MULTIPLE}")
     ns = int(on_roof.ns[chosen].sum()) // judging.measure(trace).count
     spent: Counter[str] = Counter()
     for kind, dur in zip(work.kind[chosen].tolist(), on_roof.ns[chosen].tolist(), strict=True):
