@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from augment import facts
-from augment.arrays import Bools, EventRows, distinct
+from augment.arrays import Bools, EventRows, distinct, is_among, is_any, median
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.rule import Spans
 
@@ -19,10 +19,18 @@ _COMPILING = re.compile(
 _RUNS = re.compile(r"call_compiled|runtime|CompiledFxGraph|Torch-Compiled Region")  #: these run what is compiled
 #: frames of compilers at work, and calls that load what they made
 _COMPILER = re.compile(
-    r"torch/_inductor/(?:compile_fx|async_compile|codecache|graph|scheduler|codegen|select_algorithm|fx_passes|lowering)"
+    r"torch/_inductor/(?:(?:compile_fx|codecache)\.py\(\d+\): (?!(?:run|__call__)$)"  # these run what is compiled
+    r"|async_compile|graph|scheduler|codegen|select_algorithm|fx_passes|lowering)"
     r"|torch/_dynamo/(?:convert_frame|symbolic_convert|output_graph)|triton/(?:compiler|backends)/"
 )
 _MADE, _LOOKUP, SOON_NS = re.compile("ModuleLoad"), re.compile("^TorchDynamo Cache Lookup"), 100_000
+#: frames that prepare a capture, or free memory for it
+_RECORDING = re.compile(
+    r"torch/_inductor/cudagraph_trees\.py\(\d+\): record_function|torch/cuda/graphs\.py\(\d+\): (?:__enter__|capture_)"
+)
+FAR_LONGER = (
+    4  #: times as long as others of its name an operator takes that captures a graph: the capture takes the time
+)
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 
 
@@ -39,10 +47,8 @@ def captures(trace: Trace) -> Spans:
         known = following < len(ends)
         last = ends[following[known]]
         parts.append(Spans(events.ts[starts[known]], events.ts[last] + events.dur[last], starts[known]))
-    columns = ([getattr(part, name) for part in parts] for name in ("start", "end", "row"))
-    start, stop, row = (np.concatenate(column) for column in columns)
-    order = np.argsort(start, kind="stable")
-    return Spans(start[order], stop[order], row[order])
+    spans = Spans.joined(parts)
+    return spans.take(np.argsort(spans.start, kind="stable"))
 
 
 @derived
@@ -73,3 +79,27 @@ def compiled_in(trace: Trace, spans: Spans) -> Bools:
     looked = np.searchsorted(lookups, spans.start - SOON_NS) < np.searchsorted(lookups, spans.start, side="right")
     compiled |= outside & looked
     return compiled
+
+
+@derived
+def capturing_operators(trace: Trace) -> EventRows:
+    """The outermost operators around captures that take far longer than those of their name without any, ascending
+    rows: what a capture prepares, and does with its graph, is most of what they do."""
+    events, every = trace.events, trace.events.slices_of(Category.CPU_OP)
+    rows = distinct(facts.host.outermost(trace, captures(trace).row, (Category.CPU_OP,)))
+    rows = rows[rows >= 0]
+    others = every[is_any(events.name[every], events.name[rows].tolist()) & ~is_among(every, rows)]
+    others = others[facts.host.outermost(trace, others, (Category.CPU_OP,)) == others]
+    slow = np.zeros(len(rows), np.bool_)
+    for name in distinct(events.name[others]).tolist():
+        usual = median(events.dur[others[events.name[others] == name]])
+        slow |= (events.name[rows] == name) & (events.dur[rows] > FAR_LONGER * usual)
+    chosen: EventRows = rows[slow]
+    return chosen
+
+
+def captured_in(trace: Trace, rows: EventRows) -> Bools:
+    """Which slices belong to a capture: in :func:`capturing_operators`, or in frames that record a graph."""
+    frames = facts.names.matching(trace, _RECORDING)
+    recording: Bools = facts.host.innermost(trace, rows, (Category.PYTHON_FUNCTION,), frames) >= 0
+    return recording | is_among(facts.host.outermost(trace, rows, (Category.CPU_OP,)), capturing_operators(trace))

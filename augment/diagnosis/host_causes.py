@@ -28,7 +28,7 @@ from augment.arrays import (
 from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
 from augment.core import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.attachments import WORKERS
-from augment.diagnosis.captures import captures, compilations, compiles
+from augment.diagnosis.captures import captured_in, captures, compilations, compiles
 from augment.diagnosis.first_calls import DRIVERS_OWN, cold_start, cold_times, waiting_calls
 from augment.diagnosis.judging import (
     fetches_in_steps,
@@ -121,13 +121,13 @@ def calling(trace: Trace) -> Cause | None:
 @derived
 def stalling(trace: Trace) -> Cause | None:
     """Long stretches of the launching threads that are no launching, and long handovers between them."""
-    spans, (handed, edges) = _stretches(trace), _long_handovers(trace)
+    (spans, _), (handed, edges) = _stretches(trace), _long_handovers(trace)
     track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace)).astype(np.int32)
     which, parts = within_steps(trace, handed.start, handed.end)
     cut = critical.joined(
         [host_cut(trace, track, spans.start, spans.end), critical.Cut(edges[which], parts.end - parts.start)]
     )
-    whole = Spans(*(np.append(getattr(spans, name), getattr(handed, name)) for name in Spans.__struct_fields__))
+    whole = Spans.joined([spans, handed])
     if not len(within_steps(trace, whole.start, whole.end)[0]):
         return None
     inferred = 2 * (handed.end - handed.start).sum() > (whole.end - whole.start).sum()
@@ -167,8 +167,8 @@ def compiling(trace: Trace) -> Cause | None:
 
 @derived
 def capturing(trace: Trace) -> Cause | None:
-    """Captures and instantiations of graphs."""
-    spans = captures(trace)
+    """Captures and instantiations of graphs, and the long stretches that belong to them."""
+    spans = Spans.joined([captures(trace), _stretches(trace)[1]])
     if not len(within_steps(trace, spans.start, spans.end)[0]):
         return None
     return _of_spans(trace, spans, trace.events.track[spans.row])
@@ -211,9 +211,7 @@ def profiler_slices(trace: Trace) -> EventRows:
 @derived(until="diagnosis")
 def owned_times(trace: Trace) -> dict[int, Intervals]:
     """For each thread with any, when it does what another rule names; disjoint."""
-    known = [cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None]
-    columns = ([getattr(spans, name) for spans in known] for name in Spans.__struct_fields__)
-    spans = Spans(*(np.concatenate([np.empty(0, np.int64), *parts]) for parts in columns))
+    spans = Spans.joined([cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None])
     track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace))
     return {lane: union(spans.start[places], spans.end[places]) for lane, places in each(track, len(trace.tracks))}
 
@@ -275,38 +273,32 @@ def inside_of(times: Intervals, start: Int64s, end: Int64s) -> Bools:
     return inside
 
 
-def _stretches(trace: Trace) -> Spans:
+@derived(until="diagnosis")
+def _stretches(trace: Trace) -> tuple[Spans, Spans]:
     """The long stretches of the launching threads, also of many frames of Python, and all within operators that launch
     a kernel for the first time and take long for it, which in a cold start have a rule of their own; of other threads
-    than the main one only those in a slice."""
-    segments, lanes, main = (
-        host.host_segments(trace),
-        distinct(critical.graph(trace).lane),
-        critical.main_track(trace),
-    )
-    spans = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace)))
-    others = union(spans.start, spans.end)
-    parts = [(np.empty(0, np.int64),) * 3]
+    than the main one only those in a slice. Apart, those of :func:`captured_in`."""
+    segments, lanes, main = host.host_segments(trace), distinct(critical.graph(trace).lane), critical.main_track(trace)
+    others, still = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace))), standstills(trace)
+    other_times, parts = union(others.start, others.end), []
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
         cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         long = (np.diff(ts) >= LONG_NS) & ~cold if cold_start(trace) else (np.diff(ts) >= LONG_NS) | cold
-        long &= ~is_among(ts[:-1], standstills(trace).start)
-        frames = _runs_of_frames(trace, lane, ts, row)
-        start, end = np.append(ts[:-1][long], frames.start), np.append(ts[1:][long], frames.end)
-        still = standstills(trace)
-        operators = _quiet_operators(trace, lane, union(np.append(start, still.start), np.append(end, still.end)))
-        start, end = np.append(start, operators.start), np.append(end, operators.end)
-        row = np.concatenate((row[long], frames.row, operators.row))
-        chosen = _other_work(trace, row) & ((row >= 0) | (lane == main))
-        chosen[chosen] = ~_mostly(others, start[chosen], end[chosen])
-        chosen[chosen] = ~elsewhere(trace, lane, start[chosen], end[chosen], row[chosen])
-        chosen[chosen] = ~_ends_with_work(trace, start[chosen], end[chosen])
-        places = np.flatnonzero(chosen)
-        places = places[np.argsort(start[places], kind="stable")]
-        parts.append((start[places], end[places], row[places]))
-    return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        long &= ~is_among(ts[:-1], still.start)
+        spans = Spans.joined([Spans(ts[:-1], ts[1:], row).take(long), _runs_of_frames(trace, lane, ts, row)])
+        known = Spans.joined([spans, still])
+        spans = Spans.joined([spans, _quiet_operators(trace, lane, union(known.start, known.end))])
+        spans = spans.take(_other_work(trace, spans.row) & ((spans.row >= 0) | (lane == main)))
+        which, _, owned = clip(Intervals(spans.start, spans.end), other_times)
+        spans = spans.take(2 * sums(which, owned.end - owned.start, len(spans)) <= spans.end - spans.start)
+        spans = spans.take(~elsewhere(trace, lane, spans.start, spans.end, spans.row))
+        spans = spans.take(~_ends_with_work(trace, spans.start, spans.end))
+        parts.append(spans.take(np.argsort(spans.start, kind="stable")))
+    spans = Spans.joined(parts)
+    captured = captured_in(trace, spans.row)
+    return spans.take(~captured), spans.take(captured)
 
 
 def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: EventRows) -> Spans:
@@ -359,13 +351,6 @@ def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:
     waits = np.zeros(len(start), np.bool_)
     waits[which[ts[candidate] <= start[which]]] = True
     return waits
-
-
-def _mostly(times: Intervals, start: Int64s, end: Int64s) -> Bools:
-    """Whether most of each stretch is in ``times``."""
-    which, _, parts = clip(Intervals(start, end), times)
-    most: Bools = 2 * sums(which, parts.end - parts.start, len(start)) > end - start
-    return most
 
 
 def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:

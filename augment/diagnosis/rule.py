@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays import EventRow, EventRows, Int64s
+from augment.arrays import Bools, EventRow, EventRows, Int64s
 from augment.core import RankInJob, Trace
 from augment.core.text import Words
 from augment.facts.critical.what_if import Cut
@@ -39,6 +39,18 @@ class Spans(Struct, frozen=True):
         """Whole slices."""
         start = trace.events.ts[rows]
         return Spans(start, start + np.maximum(trace.events.dur[rows], 0), rows)
+
+    @staticmethod
+    def joined(parts: Sequence[Spans]) -> Spans:
+        """All of several, in their order."""
+        columns = (
+            [getattr(NOWHERE, name), *(getattr(part, name) for part in parts)] for name in NOWHERE.__struct_fields__
+        )
+        return Spans(*map(np.concatenate, columns))
+
+    def take(self, places: Int64s | Bools) -> Spans:
+        """Some of them."""
+        return Spans(self.start[places], self.end[places], self.row[places])
 
     def __len__(self) -> int:
         return len(self.start)

@@ -46,11 +46,9 @@ def standstills(trace: Trace) -> Spans:
     If there is enough of it, stretches in other operators and outside of operators count, too.
     """
     lanes = arrays.distinct(facts.critical.graph(trace).lane).tolist()
-    parts = [_long_stretches(trace, lane) for lane in lanes if lane >= 0]
-    columns = zip(*((each.start, each.end, each.row) for each in parts), strict=True)
-    spans = Spans(*map(np.concatenate, columns)) if parts else Spans.of(trace, np.empty(0, arrays.EventRow))
+    spans = Spans.joined([_long_stretches(trace, lane) for lane in lanes if lane >= 0])
     chosen = arrays.distinct(within_steps(trace, spans.start, spans.end)[0])
-    chosen = chosen[2 * idle_ns(trace, _at(spans, chosen)) >= (spans.end - spans.start)[chosen]]
+    chosen = chosen[2 * idle_ns(trace, spans.take(chosen)) >= (spans.end - spans.start)[chosen]]
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
     row = spans.row[chosen]
     known = np.maximum(row, 0)
@@ -59,7 +57,7 @@ def standstills(trace: Trace) -> Spans:
     other: arrays.Bools = calls | cold | arrays.is_among(known, waiting_calls(trace))
     other |= at_first_calls(trace, known)
     first_or_other = other & (row >= 0)
-    spans = _at(spans, chosen[~first_or_other])
+    spans = spans.take(chosen[~first_or_other])
     certain = _evident(trace, spans.row)
     operator = facts.host.innermost(trace, spans.row[certain], (Category.CPU_OP,))
     names = trace.events.name[np.where(operator < 0, spans.row[certain], operator)]
@@ -67,13 +65,9 @@ def standstills(trace: Trace) -> Spans:
     windows = measure(trace).windows
     few = len(certain) < max(LEAST_COUNT, LEAST_RATIO * len(spans)) or np.count_nonzero(often) < LEAST_NAMES
     if few or often.max() > MOST_OF_ONE * len(certain):
-        return _at(spans, certain[:0])
+        return spans.take(certain[:0])
     spread = np.ptp(spans.start[certain]) >= SPREAD * (windows.end[-1] - windows.start[0])
-    return spans if spread else _at(spans, certain[:0])
-
-
-def _at(spans: Spans, places: arrays.Int64s) -> Spans:
-    return Spans(spans.start[places], spans.end[places], spans.row[places])
+    return spans if spread else spans.take(certain[:0])
 
 
 def _long_stretches(trace: Trace, lane: int) -> Spans:
@@ -97,9 +91,9 @@ def _long_stretches(trace: Trace, lane: int) -> Spans:
     spans = Spans(ts[:-1][chosen], ts[1:][chosen], row[chosen])
     thread = np.full(len(chosen), lane, np.int32)
     in_calls = occupants(trace, (Category.OS_RUNTIME,), spans.start, spans.end, thread).all_ns
-    spans = _at(spans, np.flatnonzero(2 * in_calls < spans.end - spans.start))  # which waits, or does something
+    spans = spans.take(np.flatnonzero(2 * in_calls < spans.end - spans.start))  # which waits, or does something
     waits = elsewhere(trace, lane, spans.start, spans.end, spans.row) | (lane != facts.critical.main_track(trace))
-    return _at(spans, np.flatnonzero((spans.row >= 0) | ~waits))
+    return spans.take(np.flatnonzero((spans.row >= 0) | ~waits))
 
 
 def usually_short(name: arrays.Int64s, took: arrays.Int64s) -> arrays.Bools:

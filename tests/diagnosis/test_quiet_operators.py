@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -44,8 +45,7 @@ def test_a_simulated_split_saves_what_it_takes(stall_us: float, tmp_path: Path) 
     """Metamorphic: as much if its views were not recorded, or are longer; and no launching."""
     cured = measure(read(str(simulate(JOB, tmp_path / "cured")[0][0]))).length_ns
     for view_us in (0, 40, 400):
-        document = quiet(changed(ranks=1, steps=4, layers=2, collectives="none", work=0.3, run_ahead=None,
-                                 host_stall_us=stall_us), tmp_path / "job", view_us)  # fmt: skip
+        document = quiet(replace(JOB, host_stall_us=stall_us), tmp_path / "job", view_us)
         trace = read(str(save(document, tmp_path / f"{view_us}.json")))
         answer, bound = host_gaps.check(trace), launch_bound.check(trace)
         assert isinstance(answer, Found)

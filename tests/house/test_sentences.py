@@ -55,7 +55,7 @@ SAMPLES: list[Seen] = [
     rules.cold_start.ColdStart(0, 10 * MS, [], ("cudaFree", 1_000 * MS)),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_once=True),
     rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, []),
-    rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True),
+    rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True, step_count=3),
     rules.long_calls.LongCalls(9, [("cuLibraryLoadData", 9 * MS)], False, LINES, is_loading=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(
@@ -126,7 +126,7 @@ SAMPLES: list[Seen] = [
     rules.recompilation.Compilations(30 * MS, ["backend_compile"]),
     rules.graph_capture.Captures(1, 8 * MS, True, False),
     rules.graph_capture.Captures(1, 8 * MS, False, False),
-    rules.graph_capture.Captures(1, 8 * MS, False, True),
+    rules.graph_capture.Captures(1, 8 * MS, False, True, 5 * MS),
     COMMUNICATION,
     replace(COMMUNICATION, beyond_fastest_ratio=0.95),
     *(replace(COMMUNICATION, kind=kind) for kind in ("AllReduce", "AllToAll")),

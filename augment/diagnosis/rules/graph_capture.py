@@ -2,7 +2,9 @@
 
 While a stream captures a CUDA graph, launches are written down and nothing runs, so the device seems to wait for the
 host. Then the graph is instantiated. Both belong to the start; in steady steps, something changes that graphs depend
-on, such as a shape. The prediction takes captures and instantiations out of the steps.
+on, such as a shape. The prediction takes captures and instantiations out of the steps, and the host's long stretches in
+frames that prepare them, or in an operator that takes more than four times as long as those of its name that capture
+nothing.
 
 **What to do**: record after the captures (``warmup`` in the profiler's schedule). In steady steps: capture a few sizes
 once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompiles`` says why graphs are made again.
@@ -13,6 +15,7 @@ from __future__ import annotations
 from augment import arrays, facts
 from augment.core import Trace, text
 from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis.captures import captures, capturing_operators
 
 NAME = "graph_capture"
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
@@ -30,9 +33,13 @@ class Captures(rule.Seen, frozen=True):
     capture_ns: int  #: per step
     in_every_step: bool
     mostly: bool  #: they are more than half of a recording without steps
+    around_ns: int = 0  #: of it, in stalls beside the captures themselves
+    again: bool = False  #: an operator captures more than once
 
     def title(self, words: text.Words) -> str:
-        capture = f"Graphs are captured for {text.time(self.capture_ns)} {words.per_step}"
+        capture = f"Graphs are captured for {text.time(self.capture_ns - self.around_ns)} {words.per_step}"
+        if self.around_ns:
+            return f"{capture}, and what goes with that stalls the host for {text.time(self.around_ns)} more"
         return f"{capture}, while the {words.gpu} runs none of them"
 
     def cure(self, words: text.Words) -> str:
@@ -43,7 +50,7 @@ class Captures(rule.Seen, frozen=True):
         return f"{often} ({text.time(self.capture_ns)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return words.fill(_STEADY if self.in_every_step else _MOSTLY if self.mostly else _ONCE)
+        return words.fill(_STEADY if self.in_every_step or self.again else _MOSTLY if self.mostly else _ONCE)
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -56,15 +63,18 @@ def check(trace: Trace) -> rule.Answer:
     which, parts = judging.within_steps(trace, cause.spans.start, cause.spans.end)
     measured = judging.measure(trace)
     steps = measured.count
-    steady = len(which) >= steps > 1
-    spent = arrays.total(arrays.union(parts.start, parts.end)) // steps
+    made, around = judging.within_steps(trace, captures(trace).start, captures(trace).end), capturing_operators(trace)
+    steady = len(made[0]) >= steps > 1
+    spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
     return judging.judged(
         trace,
         Captures(
-            capture_count=len(which) / steps,
+            capture_count=len(made[0]) / steps,
             capture_ns=spent,
             in_every_step=steady,
             mostly=measured.unit == "recording" and 2 * spent > measured.length_ns,
+            around_ns=spent - alone,
+            again=len(around) > len(arrays.distinct(trace.events.name[around])),
         ),
         cause.saved_ns,
         spans=rule.Spans(parts.start, parts.end, cause.spans.row[which]),

@@ -114,9 +114,14 @@ def check(trace: Trace) -> rule.Answer:
     idle = idle if idle.any() else parts.end - parts.start
     held = np.flatnonzero(2 * idle >= parts.end - parts.start)
     if len(held) and 2 * idle[held].sum() >= idle.sum():  # those that cost most of their time are named and shown
-        parts, idle = arrays.Intervals(parts.start[held], parts.end[held]), idle[held]
-        pieces = rule.Spans(parts.start, parts.end, pieces.row[held])
-    names, spent = names_of(trace, pieces.row, idle), system_calls(trace, pieces)
+        pieces, idle = pieces.take(held), idle[held]
+        parts = arrays.Intervals(pieces.start, pieces.end)
+    # What a thread does in no operator while another is in one is waiting for it
+    outside = (pieces.row < 0) | (trace.events.category[pieces.row] != Category.CPU_OP)
+    operators, every = pieces.take(~outside), arrays.Intervals(pieces.start, pieces.end)
+    which, _, both = arrays.clip(every, arrays.union(operators.start, operators.end))
+    alone = idle - outside * arrays.sums(which, both.end - both.start, len(idle))
+    names, spent = names_of(trace, pieces.row, np.maximum(alone, 0)), system_calls(trace, pieces)
     lengths = int((parts.end - parts.start).sum())
     calls = [f"{name} ({text.percent(ns / lengths)})" for name, ns in spent.most_common(3) if 10 * ns >= lengths]
     waits = _WAITING.search(names[0]) is not None

@@ -196,7 +196,7 @@ def _charged(trace: Trace, short: _Short) -> rule.Spans:
     for wait, _, ns in _launching(trace, waits, short):
         inside += arrays.sums(wait, ns, len(waits))
     chosen = 2 * inside >= waits.end - waits.start
-    return rule.Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
+    return waits.take(chosen)
 
 
 def _launching(
@@ -251,15 +251,13 @@ def _waits(trace: Trace, *categories: facts.waits.GapCategory) -> rule.Spans:
     """The gaps of some categories of devices before work with a known launch, in steady steps. If the work begins far
     later than that call has returned, only until then: what is queued does not wait for the host. The usual time from a
     launch to its work counts, as a host that is ahead hides it."""
-    starts, ends, rows = [], [], []
+    parts = []
     for gaps, causes in zip(facts.waits.gaps(trace), facts.waits.causes(trace), strict=True):
         late = np.flatnonzero(
             arrays.is_any(causes, categories) & (facts.gpu.work(trace).launch[gaps.next] != arrays.NO_INDEX)
         )
         launched = np.clip(facts.waits.launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
         held = gaps.end[late] - launched >= judging.HELD_NS
-        which, parts = judging.within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))
-        starts.append(parts.start)
-        ends.append(parts.end)
-        rows.append(facts.gpu.work(trace).launch[gaps.next[late]][which])
-    return rule.Spans(np.concatenate(starts), np.concatenate(ends), np.concatenate(rows))
+        which, times = judging.within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))
+        parts.append(rule.Spans(times.start, times.end, facts.gpu.work(trace).launch[gaps.next[late]][which]))
+    return rule.Spans.joined(parts)
