@@ -494,7 +494,21 @@ def outcome(kind: str, seed: int) -> Outcome:
     ]
     cost = max((truth(rule) for rule in of.rules), default=1 - cured / recorded)
     is_named, is_first = bool(said & naming), bool(grave) and grave[0] in naming
-    stray = sorted({*grave} - {*naming, *of.also, *ALONE, "straggling_rank"})
+    # What a simulation confirms is another loss of the run, and no false word about the fault
+    confirmed = {
+        each.rule
+        for each in run.findings
+        if each.rule in ALONE_IN_HEALTHY
+        and each.saved is not None
+        and each.saved
+        <= APART
+        + 1
+        - length(
+            work.world(fault, ranks, each.rank if each.rule in OF_RANK else None, **ALONE_IN_HEALTHY[each.rule]), run
+        )
+        / recorded
+    }
+    stray = sorted({*grave} - {*naming, *of.also, *ALONE, *confirmed, "straggling_rank"})
     stray += [f"{each.rule} promises" for each in run.findings if of.is_once and each.rule in naming and each.saved]
     if of.causes:
         right = [row for row in run.rows if row[0] in (ranks or [None])]
