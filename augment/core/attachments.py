@@ -244,6 +244,14 @@ class RankInJob(Struct, frozen=True):
         it is late itself, no single rank is, or all wait for their hosts alike."""
         return self.wait_ns if self.waits_for and not self.itself and self.shared is None else 0
 
+    def of_host(self, saved_ns: int) -> int:
+        """What a faster host of the rank saves in the job, ``saved_ns`` by its own waits: of a late rank what being
+        like its peers brings, and what it is faster than they are beyond that."""
+        late, saved_ns = self.itself, max(saved_ns, 0)
+        if late is None or late.gain_ns is None:
+            return saved_ns
+        return min(saved_ns, max(late.gain_ns, 0) + max(saved_ns - late.charged_ns, 0))
+
     @property
     def is_paced_by_workers(self) -> bool:
         """Whether the workers of data loaders decide how long a step of the job is."""

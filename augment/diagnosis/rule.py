@@ -90,7 +90,7 @@ class Seen(Struct, frozen=True):
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[Seen, int]:
         """The same where the job of the rank is known, and what its cure, which saves ``saved_ns`` by the rank's own
         trace, saves there. What a faster host saves, the rank waits longer for late ones."""
-        return self, max(saved_ns - job.wait_ns, 0) if self.is_of_host else saved_ns
+        return self, job.of_host(saved_ns - job.wait_ns) if self.is_of_host else saved_ns
 
     @property
     def is_of_host(self) -> bool:

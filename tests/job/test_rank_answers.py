@@ -696,3 +696,11 @@ def test_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
     assert first["verdict"][0].startswith(f"Rank {LATE} delays")
     assert "window 1698955629" in second["input"]
     assert second["verdict"][0].startswith("No rank stands out")
+
+
+def test_a_late_rank_gains_what_its_job_gains() -> None:
+    """18 longer than its peers, of which the job gains 3, as others are late, too: only what it is faster than they
+    are comes on top."""
+    late = LateRank("rank 2", True, Reason("host"), 18, 3, "high")
+    assert [RankInJob(0, 0, late_ranks=(late,)).of_host(ns) for ns in (-1, 2, 10, 18, 23)] == [0, 2, 3, 3, 8]
+    assert RankInJob(0, 0).of_host(23) == 23

@@ -79,7 +79,7 @@ class AllocatorCalls(rule.Seen, frozen=True):
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         if job.shared is not None and job.shared.reason.where == "memory":
             return self, job.shared.gain_ns
-        return self, max(saved_ns - job.held_ns, 0)
+        return self, job.of_host(saved_ns - job.held_ns)
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"

@@ -87,7 +87,7 @@ class HostGaps(rule.Seen, frozen=True):
         shared = job.shared
         if shared is not None and shared.reason.where != "memory" and shared.reason.name in self.slices:
             return self, shared.gain_ns
-        return self, max(saved_ns - job.held_ns, 0)
+        return self, job.of_host(saved_ns - job.held_ns)
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         longest = text.time(self.longest_ns)

@@ -156,7 +156,8 @@ def rows(dims: Dimensions) -> list[Row]:
         overlap = dimension not in (UNKNOWN, WORLD) and dimension not in dims.coordinates
         shared = any(dims.ranks[group] for group in groups) and overlap and len(groups) > 1
         uses = [use for (group, _), use in dims.uses.items() if group in groups and use.dimension == dimension]
-        strides = {_stride(dims.ranks[group]) for group in groups}
+        steps = ({after - before for before, after in pairwise(dims.ranks[group])} for group in groups)
+        strides = {each.pop() if len(each) == 1 else None for each in steps}
         out.append(
             Row(
                 dimension=dimension,
@@ -373,11 +374,6 @@ def _pipelines(
     if any(use.confidence == "medium" for use in groups.values()):
         return list(chained)
     return [group for group in groups if group]
-
-
-def _stride(ranks: Sequence[int]) -> int | None:
-    steps = {after - before for before, after in pairwise(ranks)}
-    return steps.pop() if len(steps) == 1 else None
 
 
 # The collectives of a job by dimension.
