@@ -224,9 +224,9 @@ def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:
     start = trace.events.offset[gone[order]]
     end = start + trace.events.length[gone[order]]
     rest, at = b"", 0  # the part of the text that is not written yet, and where it begins
-    for chunk in _until(source.text.chunks(), insert_at):
-        data = rest + chunk
-        last = at + len(data) >= insert_at
+    for chunk in source.text.chunks():
+        data = rest + bytes(chunk[: max(0, insert_at - at - len(rest))])
+        last = at + len(rest) + len(chunk) >= insert_at
         text = np.frombuffer(data, np.uint8)
         first, stop = np.searchsorted(start, (at, at + len(data))).tolist()
         place = _behind_space(text, end[first:stop] - at)
@@ -234,8 +234,13 @@ def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:
         begins, ends = start[first:stop] - at, _behind_space(text, place + (is_comma & (place < len(text))))
         open_ones = np.flatnonzero(ends >= len(data))
         limit = len(data) if last or not len(open_ones) else int(begins[open_ones[0]])
-        yield _without(text[:limit], begins[begins < limit], np.minimum(ends[begins < limit], limit)), False
+        depth = np.zeros(limit + 1, np.int32)  # how many of the removed events each byte is in
+        np.add.at(depth, begins[begins < limit], 1)
+        np.add.at(depth, np.minimum(ends[begins < limit], limit), -1)
+        yield bytes(text[:limit][np.cumsum(depth[:-1]) == 0].tobytes()), False
         rest, at = data[limit:], at + limit
+        if last:
+            break
     if source.closing is not None:
         yield source.closing, True
         return
@@ -246,16 +251,6 @@ def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:
             yield bytes(part[max(0, insert_at - seen + len(part)) :]), True
 
 
-def _until(chunks: Iterable[memoryview], stop: int) -> Iterator[bytes]:
-    """The text up to byte ``stop``."""
-    at = 0
-    for chunk in chunks:
-        yield bytes(chunk[: max(0, stop - at)])
-        at += len(chunk)
-        if at >= stop:
-            return
-
-
 def _behind_space(text: npt.NDArray[np.uint8], place: Int64s) -> Int64s:
     place = place.copy()
     moving = np.arange(len(place))
@@ -264,13 +259,6 @@ def _behind_space(text: npt.NDArray[np.uint8], place: Int64s) -> Int64s:
         moving = moving[_SPACE[text[place[moving]]]]
         place[moving] += 1
     return place
-
-
-def _without(text: npt.NDArray[np.uint8], begin: Int64s, end: Int64s) -> bytes:
-    depth = np.zeros(len(text) + 1, np.int32)
-    np.add.at(depth, begin, 1)
-    np.add.at(depth, end, -1)
-    return bytes(text[np.cumsum(depth[:-1]) == 0].tobytes())
 
 
 def _without_dangling_comma(pieces: Iterable[tuple[bytes, bool]]) -> Iterator[bytes]:

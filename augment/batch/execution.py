@@ -45,8 +45,13 @@ class Run:
 
     def __init__(self, inputs: Sequence[Input], plan: RunPlan, progress: Progress | None = None) -> None:
         self._earlier: dict[str, Earlier] = {}  #: what is recorded of whole jobs
-        self._kept = _folder_for_tracks(plan)
-        plan = replace(plan, kept=self._kept.name) if self._kept else plan
+        #: where the tracks of ranks are kept for the timeline of their job (``TMPDIR``); None if that makes them anew
+        self._kept: TemporaryDirectory[str] | None = None
+        if plan.merge and not (plan.client or plan.scheduler or plan.shard or plan.request.steps):
+            import tempfile
+
+            self._kept = tempfile.TemporaryDirectory(prefix="augment-")
+            plan = replace(plan, kept=self._kept.name)
         self._inputs, self._plan, self._progress = inputs, plan, progress or Progress()
         self._remote: RemoteJob | None = None
         self._answers: list[tuple[Job, Answer]] = []  #: of jobs that are merged, or roles of a pipeline
@@ -56,7 +61,11 @@ class Run:
     def convert(self) -> Iterator[Result]:
         """Convert the inputs and yield the results in their order. Manifests record each result at once."""
         with contextlib.closing(_Manifests(self._plan)) as manifests:
-            before = [self._done(item, manifests) for item in self._inputs]
+            before: list[Result | None] = []  # the earlier results of which nothing is missing
+            for item in self._inputs:
+                known = manifests.done(item)
+                lacks = known and known.files and not known.traces and self._is_wanted(item, known)
+                before.append(None if lacks else known)
             to_do = [item for item, result in zip(self._inputs, before, strict=True) if result is None]
             self._unwritten.update(
                 item.path for item in to_do if not (self._is_wanted(item) or manifests.has_trace(item))
@@ -76,13 +85,6 @@ class Run:
                     result = next(results) if done is None else done
                     self.results[result.path] = result
                     yield result
-
-    def _done(self, item: Input, manifests: _Manifests) -> Result | None:
-        """The earlier result of ``item`` if nothing is missing."""
-        result = manifests.done(item)
-        if result is None or result.traces or not (result.files and self._is_wanted(item, result)):
-            return result
-        return None
 
     def _is_wanted(self, item: Input, result: Result | None = None) -> bool:
         """Whether the trace of ``item`` is to be written, whatever is told of its job."""
@@ -226,15 +228,6 @@ class Run:
 
     def _plan_of(self, item: Input) -> RunPlan:
         return replace(self._plan, metrics_only=True) if item.path in self._unwritten else self._plan
-
-
-def _folder_for_tracks(plan: RunPlan) -> TemporaryDirectory[str] | None:
-    """Where the tracks of ranks are kept for the timeline of their job (``TMPDIR``); None if that makes them anew."""
-    if not plan.merge or plan.client or plan.scheduler or plan.shard or plan.request.steps:
-        return None
-    import tempfile
-
-    return tempfile.TemporaryDirectory(prefix="augment-")
 
 
 class _Manifests:

@@ -263,7 +263,11 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
             elif not any_input and len(others) < OTHERS and not file.startswith("."):
                 others.append(_local(os.path.join(folder, file), target, named=False, root=root))
     for other in () if any_input else others:
-        if _is_judged_alone(other.path):
+        try:
+            kind = begins_as(other.path)
+        except (AugmentError, OSError):
+            continue
+        if kind is not None and kind.alone:
             any_input = True
             yield other
     if not any_input and not refused:
@@ -280,14 +284,6 @@ def _suffixes() -> tuple[str, ...]:
 
 def _likely(file: str) -> bool:
     return not file.startswith(".") and file.lower().endswith(_suffixes())
-
-
-def _is_judged_alone(path: str) -> bool:
-    try:
-        kind = begins_as(path)
-    except (AugmentError, OSError):
-        return False
-    return kind is not None and kind.alone
 
 
 def no_trace(top: str) -> InputError:
@@ -310,21 +306,16 @@ def _remote(url: str, out: str | None) -> Iterator[Input]:
             folder = out or locations.parent(url)
             yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=locations.modified(info))
             return
-    yield from _of_listing(url, fixed, out or fixed, files, fs._strip_protocol(fixed), named=named)
-
-
-def _of_listing(url: str, fixed: str, out: str, files: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
-    """The inputs of a remote listing, sorted by name, by the rules of :func:`_folder`."""
-    any_file = False
-    for path, info in sorted(files.items()):
-        below = path[len(top) :].strip("/").split("/")
+    # the files of the listing, sorted by name, by the rules of _folder
+    any_file, top, out = False, fs._strip_protocol(fixed), out or fixed
+    for file, about in sorted(files.items()):
+        below = file[len(top) :].strip("/").split("/")
         hidden = any(part.startswith(".") for part in below)
-        if info.get("type") == "directory" or hidden or not (named or _likely(below[-1])):
+        if about.get("type") == "directory" or hidden or not (named or _likely(below[-1])):
             continue
         any_file = True
-        folder = locations.join(out, *below[:-1])
-        size = int(info.get("size") or 0)
-        yield Input(locations.join(fixed, *below), folder, named, out, size, locations.modified(info))
+        folder, size = locations.join(out, *below[:-1]), int(about.get("size") or 0)
+        yield Input(locations.join(fixed, *below), folder, named, out, size, locations.modified(about))
     if not any_file:
         raise InputError(url, "matches no file") if named else no_trace(url)
 

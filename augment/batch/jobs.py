@@ -210,21 +210,20 @@ def _job(entries: list[_Entry]) -> Job:
     kinds = {entry.kind for entry in entries}
     kind = kinds.pop().replace("*", "").strip("-_. ") if len(kinds) == 1 else ""
     worlds = {entry.world_size for entry in entries}
+    # the name of the folder; of one that only says what its files are, that of the folder around it, if there is one
+    above, name = os.path.split(
+        (first.top if locations.protocol(first.top) else os.path.abspath(first.top)).rstrip("/")
+    )
+    name = (_FILES_FOLDER.fullmatch(name) and os.path.basename(above)) or name
     return Job(
         locations.common([member.input.folder for member in members]),
-        kind or _named(first.top if locations.protocol(first.top) else os.path.abspath(first.top)) or "job",
+        kind or name or "job",
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
         role=first.role,
         home=first.home,
     )
-
-
-def _named(folder: str) -> str:
-    """The name of a folder; of one that only says what its files are, that of the folder around it, if there is one."""
-    above, name = os.path.split(folder.rstrip("/"))
-    return (_FILES_FOLDER.fullmatch(name) and os.path.basename(above)) or name
 
 
 def folder_title(folder: str) -> str:

@@ -237,30 +237,26 @@ def at_hand(source: str, folder: str, size: int = 0, *, fetch: bool = True) -> I
         yield source, Path(folder)
         return
     import tempfile
+    from shutil import disk_usage
 
     with tempfile.TemporaryDirectory(prefix="augment-") as spool:
         path = source
         if fetch:
             path = os.path.join(spool, "input", basename(source) or "trace")
             os.mkdir(os.path.dirname(path))
-            _fetch(source, path, size)
+            if size > disk_usage(spool).free:
+                raise InputError(
+                    source, f"its {size >> 20} MiB do not fit into {spool}; set TMPDIR to a folder on a larger disk"
+                )
+            fs, remote = filesystem(source)
+            with errors_as(lambda why: InputError(source, f"cannot be fetched: {why}")):
+                fs.get_file(remote, path)
         target = Path(spool, "outputs") if protocol(folder) else Path(folder)
         try:
             yield path, target
         except AugmentError as error:
             error.args = (str(error).replace(path, source).replace(str(target), folder),)
             raise
-
-
-def _fetch(url: str, path: str, size: int) -> None:
-    from shutil import disk_usage
-
-    folder = os.path.dirname(path)
-    if size > disk_usage(folder).free:
-        raise InputError(url, f"its {size >> 20} MiB do not fit into {folder}; set TMPDIR to a folder on a larger disk")
-    fs, remote = filesystem(url)
-    with errors_as(lambda why: InputError(url, f"cannot be fetched: {why}")):
-        fs.get_file(remote, path)
 
 
 def deliver(written: Sequence[Path], folder: str) -> tuple[str, ...]:

@@ -187,8 +187,13 @@ def _records(root: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
     for name in sorted(name for name in names if "/" not in name and is_manifest(name)):
         for line in locations.read(locations.join(root, name)).splitlines():
-            record = _decoded(line)
-            if record and record["finished_ns"] >= known.get(record["input"], record)["finished_ns"]:
+            try:
+                record = json.loads(line)
+            except ValueError:  # cut off
+                continue
+            if not isinstance(record, dict) or "finished_ns" not in record:
+                continue
+            if record["finished_ns"] >= known.get(record["input"], record)["finished_ns"]:
                 known[record["input"]] = record
     return known
 
@@ -210,14 +215,6 @@ def _result(root: str, record: dict[str, Any]) -> Result:
 
 def _files(root: str, records: list[dict[str, Any]]) -> tuple[File, ...]:
     return tuple(File(**{**file, "path": locations.join(root, file["path"])}) for file in records)
-
-
-def _decoded(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:  # cut off
-        return None
-    return record if isinstance(record, dict) and "finished_ns" in record else None
 
 
 class _LocalJournal:

@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ from augment.writers.seams import add_tracks, seams_of_files
 
 if TYPE_CHECKING:
     from augment.client import Augmented, Client
-    from augment.pipeline.request import Request
     from augment.writers.seams import Addable
 
 _FAREWELL_S = 2.0
@@ -214,7 +213,16 @@ def convert_folder(folder: Folder, plan: RunPlan, progress: Progress) -> RemoteJ
         progress=progress_of(progress.stage),
     )
     results = [_result_in_job(item, augmented.traces.get(item.key), given, progress) for item in folder.inputs]
-    by_path = _with_drawn(folder.inputs, {result.path: result for result in results}, plan.request)
+    by_path = {result.path: result for result in results}
+    for job in jobs_of(folder.inputs, by_path):  # what identifies the job whose tracks their outputs show
+        members = [by_path[member.input.path] for member in job.members]
+        if len(members) < 2:
+            continue
+        paths = [path for result in members if (path := summary_of(result, COMPARISON))]
+        drawn = job_digest((hashlib.sha256(locations.read(path)).digest() for path in paths), plan.request)
+        for result in members:
+            if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
+                by_path[result.path] = replace(result, drawn=drawn)
     # What the files about jobs tell, as if they had been made here; and the timelines
     import msgspec
 
@@ -257,18 +265,3 @@ def _undrawn(file: File, first: Sequence[Addable]) -> File:
         bare = Path(scratch, "bare")
         add_tracks(Path(file.path), bare, file.seam, first)
         return replace(file, undrawn_sha256=hashlib.sha256(bare.read_bytes()).hexdigest())
-
-
-def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result], request: Request) -> dict[str, Result]:
-    """The results, with what identifies the job whose tracks their outputs show."""
-    results_by_path = dict(results)
-    for job in jobs_of(inputs, results):
-        members = [results[member.input.path] for member in job.members]
-        if len(members) < 2:
-            continue
-        paths = [path for result in members if (path := summary_of(result, COMPARISON))]
-        drawn = job_digest((hashlib.sha256(locations.read(path)).digest() for path in paths), request)
-        for result in members:
-            if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
-                results_by_path[result.path] = replace(result, drawn=drawn)
-    return results_by_path

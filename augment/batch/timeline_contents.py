@@ -136,18 +136,13 @@ def _left_out(
         if left:
             what.append(f"steps {ranges_text(left)}")
     if left_ranks := [extents[at].label for at in ranks if at not in kept.ranks]:
-        what.append(_ranks_text(left_ranks))
+        ranks_left = [label.removeprefix("rank ") for label in left_ranks]
+        numbered = all(number.isdecimal() for number in ranks_left)
+        what.append(f"ranks {ranges_text(sorted(map(int, ranks_left)))}" if numbered else ", ".join(left_ranks))
     room = f"{size[0] / 1e9:.1f} GB of text are more than the {size[1] / 1e9:.1f} GB that a browser holds"
     if not what:
         return f"{room}: augment query opens the file"
     return f"{room}, left out: {' and '.join(what)} (--all includes them)"
-
-
-def _ranks_text(labels: Sequence[str]) -> str:
-    numbers = [label.removeprefix("rank ") for label in labels]
-    if all(number.isdecimal() for number in numbers):
-        return f"ranks {ranges_text(sorted(map(int, numbers)))}"
-    return ", ".join(labels)
 
 
 def window_of(answer: Answer, members: Sequence[int], steps: Window | None) -> Window:

@@ -11,11 +11,7 @@ from augment.cli.options import TRACE, client_of, debug, labels_option, server_o
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from augment.cli.terminal import Bar
-    from augment.client import Client
-    from augment.compare.gate import GateLimits, Line
+    from augment.compare.gate import Line
 
 UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fail
 
@@ -95,7 +91,8 @@ def command(
     change of a figure do not count. With --server, TEST and CONTROL may also be jobs of it that have succeeded, such as
     jobs/3f0c; with --label in place of --baseline, its jobs with this label are the runs.
     """
-    from augment.cli.runs import label_of, recording_of
+    from augment.batch.remote import progress_of
+    from augment.cli.runs import label_of, recorded_at, recording_of
     from augment.cli.terminal import bar, complain, emit
     from augment.compare import gate
     from augment.core.text import counted
@@ -113,7 +110,11 @@ def command(
     limits = gate.limits_of(of_file, max_regress, dict(_pair(text) for text in metrics), parts=parts)
     with client_of(server) as client, bar(1, quiet=quiet) as shown:
         if client:
-            lines, names, notes = _there(client, baseline, test, labels, region, limits, shown)
+            sides = [recorded_at(test), [] if baseline is None else recorded_at(baseline)]
+            tell = progress_of(shown.stage)
+            done = client.check(*sides, labels=labels, limits=limits, region=region or "", progress=tell)
+            lines, notes = done.lines, done.notes
+            names = (done.baseline if baseline is None else label_of(baseline)), label_of(test)
         elif store is not None:
             run = run_of(recording_of(test, region, shown), label_of(test), labels)
             shown.stage(f"reading {store}")
@@ -135,24 +136,6 @@ def command(
         emit(text)
     codes = {"fail": 1, "uncertain": {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain]}
     return codes.get(gate.status_of(lines), 0)
-
-
-def _there(
-    client: Client,
-    baseline: str | None,
-    test: str,
-    labels: dict[str, str],
-    region: str | None,
-    limits: GateLimits,
-    shown: Bar,
-) -> tuple[Sequence[Line], tuple[str, str], list[str]]:
-    """The lines, the names of both sides and the notes, from a server."""
-    from augment.batch.remote import progress_of
-    from augment.cli.runs import label_of, recorded_at
-
-    sides = [recorded_at(test), [] if baseline is None else recorded_at(baseline)]
-    done = client.check(*sides, labels=labels, limits=limits, region=region or "", progress=progress_of(shown.stage))
-    return done.lines, (done.baseline if baseline is None else label_of(baseline), label_of(test)), done.notes
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from augment.core.old_names import FIGURES as OLD
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
-    from augment.history import Change, Run
+    from augment.history import Run
 
 _PLACE = "The folder of the runs, or a URL that fsspec knows."
 _STORE = click.option("--store", metavar="DIR|URL", help=_PLACE)
@@ -44,7 +44,13 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
     from augment.history import Store
     from augment.results.recordings import run_of
 
-    time_ns = None if when is None else _time_ns(when)
+    time_ns = None
+    if when is not None:
+        try:
+            time = datetime.fromisoformat(when.replace("Z", "+00:00"))
+        except ValueError as error:
+            raise UsageError(f"--time {when}: must be a time such as 2026-01-31T12:00:00Z") from error
+        time_ns = int((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()) * 10**9
     opened = Store(store)
     with bar(len(sources), quiet=False) as shown:
         for source in sources:
@@ -104,15 +110,25 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
 
     The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are kept apart.
     """
+    from statistics import median
+
     from augment.cli.terminal import emit
+    from augment.compare.gate import level_text
     from augment.history import series
 
     figure = OLD.get(figure, figure)
+    stem, _, unit = figure.rpartition("_")
     runs = _runs(store, labels, server)
     expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
     for (device, ranks), (members, changed) in series(runs, figure).items():
         of = ", ".join(filter(None, (device, f"{ranks} ranks" if ranks > 1 else "")))
-        rows, remarks = _trend(members, changed, figure)
+        values, change_at = [run.figures[figure] for run in members], {change.first: change for change in changed}
+        level = float(median([value.median for value in values[: min(change_at, default=len(values))]]))
+        rows: list[dict[str, Any]] = []
+        for place, (run, value) in enumerate(zip(members, values, strict=True)):
+            level = change_at[place].after if place in change_at else level
+            row = {"run": run.name, "recorded": run.recorded, figure: value.median, f"level_{unit}": level}
+            rows.append({**row, "steps": value.step_count, "changed": "←" if place in change_at else None})
         if as_json:
             from augment.core.jsontext import json_line
 
@@ -122,8 +138,10 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
         from augment.cli.table_output import print_rows
 
         print_rows(f"{figure}{f' · {of}' if of else ''}", rows[-limit:])
-        for line in remarks:
-            emit(line)
+        for place, change in sorted(change_at.items()):
+            emit(f"{figure} {level_text(change.before, change.after, figure)} at {members[place].name}")
+        if not changed:
+            emit(f"no change of {stem} was found")
 
 
 def _runs(store: str | None, labels: dict[str, str], server: str | None) -> list[Run]:
@@ -142,35 +160,3 @@ def _runs(store: str | None, labels: dict[str, str], server: str | None) -> list
         import msgspec
 
         return [msgspec.convert(row, Run) for row in client.history(labels)[0]]
-
-
-def _trend(runs: list[Run], changes: list[Change], figure: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row for each run, and a line for each change."""
-    from statistics import median
-
-    from augment.compare.gate import level_text
-
-    values = [run.figures[figure].median for run in runs]
-    changed = {change.first: change for change in changes}
-    stem, _, unit = figure.rpartition("_")
-    level = float(median(values[: min(changed, default=len(values))]))
-    rows = []
-    for place, run in enumerate(runs):
-        change = changed.get(place)
-        level = change.after if change else level
-        row = {"run": run.name, "recorded": run.recorded, figure: run.figures[figure].median, f"level_{unit}": level}
-        rows.append({**row, "steps": run.figures[figure].step_count, "changed": "←" if change else None})
-    lines = [
-        f"{figure} {level_text(change.before, change.after, figure)} at {runs[place].name}"
-        for place, change in sorted(changed.items())
-    ]
-    return rows, lines or [f"no change of {stem} was found"]
-
-
-def _time_ns(text: str) -> int:
-    try:
-        when = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError as error:
-        raise UsageError(f"--time {text}: must be a time such as 2026-01-31T12:00:00Z") from error
-    when = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
-    return int(when.timestamp()) * 10**9

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -29,16 +27,11 @@ def command(schema: bool, as_json: bool) -> None:
     elif as_json:
         emit(json.dumps(everything(), indent=2, ensure_ascii=False))
     else:
-        for line in _lines(everything()):
-            emit(line)
-
-
-def _lines(contents: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    for kind, members in contents.items():
-        yield f"{kind}:"
-        for member in members:
-            suffix = f" (STEM{member['suffix']})" if "suffix" in member else ""
-            yield f"  {member['name']}{suffix}"
-            yield f"      {member['about']}"
-            for name, default in member.get("options", {}).items():
-                yield f"      --option {member['name']}.{name}={default}"
+        for kind, members in everything().items():
+            emit(f"{kind}:")
+            for member in members:
+                suffix = f" (STEM{member['suffix']})" if "suffix" in member else ""
+                emit(f"  {member['name']}{suffix}")
+                emit(f"      {member['about']}")
+                for name, default in member.get("options", {}).items():
+                    emit(f"      --option {member['name']}.{name}={default}")

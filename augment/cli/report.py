@@ -59,7 +59,7 @@ def command(
     from augment.cli.terminal import emit, say
     from augment.core.text import size
     from augment.errors import UsageError
-    from augment.results.sidecars import readable
+    from augment.results.sidecars import Sidecar, readable
 
     if region and (test or trend or server["server"] or os.path.isdir(source)):
         raise UsageError("--region: supported for one trace that is analysed here")
@@ -83,7 +83,9 @@ def command(
         else:
             from augment.results.report.page import page
 
-            path = Path(out or f"{_stem(test or source)}.report.html")
+            name = os.path.basename(os.path.abspath(test or source))
+            name = name if os.path.isdir(test or source) else Sidecar.of(name, {}).trace
+            path = Path(out or f"{name}.report.html")
             _write(page(made), path)
             say(f"{size(path.stat().st_size)}; opens in any browser, without a network")
     return 0
@@ -149,10 +151,3 @@ def _document(
     if os.path.isdir(source) and not is_store(source):
         return document_of_metrics(in_folder(source, analyse))
     return document_of(source, analyse)
-
-
-def _stem(source: str) -> str:
-    from augment.results.sidecars import Sidecar
-
-    name = os.path.basename(os.path.abspath(source))
-    return Sidecar.of(name, {}).trace if not os.path.isdir(source) else name

@@ -84,7 +84,15 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
             yield f"… and {left_out} more files"
     if len(results) > 1:
         partial = [result for result in augmented if result.partial]
-        yield from _first_lines("passed over", _grouped(passed_over))
+        # one message per reason, with the number of its files and the first of them
+        by_reason: dict[str, list[str]] = {}
+        for result in passed_over:
+            by_reason.setdefault(result.message.removeprefix(f"{result.path}: "), []).append(result.path)
+        reasons = [
+            f"{paths[0]}: {reason}" if len(paths) == 1 else f"{len(paths):,} × {reason}: {paths[0]}, …"
+            for reason, paths in by_reason.items()
+        ]
+        yield from _first_lines("passed over", reasons)
         yield from _first_lines("read in part", [f"{result.path}: {result.partial}" for result in partial])
         failed = len(results) - len(augmented) - len(passed_over)
         before = sum(result.status == "done_before" for result in augmented)
@@ -92,17 +100,6 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         in_part = f"; {len(partial)} read in part" if partial else ""
         passed = f"{len(passed_over)} passed over"
         yield f"{len(augmented) - before} augmented, {done_before}{passed}, {failed} failed{in_part}"
-
-
-def _grouped(results: Sequence[Result]) -> list[str]:
-    """One message per reason, with the number of its files and the first of them."""
-    by_reason: dict[str, list[str]] = {}
-    for result in results:
-        by_reason.setdefault(result.message.removeprefix(f"{result.path}: "), []).append(result.path)
-    return [
-        f"{paths[0]}: {reason}" if len(paths) == 1 else f"{len(paths):,} × {reason}: {paths[0]}, …"
-        for reason, paths in by_reason.items()
-    ]
 
 
 def _first_lines(title: str, lines: Sequence[str]) -> Iterator[str]:

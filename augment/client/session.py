@@ -252,12 +252,6 @@ class Session:
             messages.append(resources_pb2.Attachment(kind=kind, input=given, trace_index=trace_index))
         return messages
 
-    def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
-        """Wait until the job has succeeded."""
-        latest = self._ended(job, deadline, tell, path)
-        self._expect_success(latest, path, control)
-        return latest
-
     def _expect_success(self, job: _Job, path: str, control: str = "") -> None:
         if job.state == _Job.STATE_FAILED:
             failure = job_failure(job.error)
@@ -303,7 +297,9 @@ class Session:
         job = self._created(wanted, deadline, path)
         with self._cancelling(job.name):
             self._forget_uploads(job.spec, deadline, path)
-            yield self._follow(job, deadline, tell, path, control)
+            latest = self._ended(job, deadline, tell, path)
+            self._expect_success(latest, path, control)
+            yield latest
         self._forget(job.name)
 
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
