@@ -159,30 +159,30 @@ class ByPath:
                 names = kernels[which].setdefault(key >> 28, [])
                 if sums[which, 0] and len(names) < KERNELS_SHOWN:
                     names.append(texts[key & (1 << 28) - 1])
-        rows = [self._row(path, sums, kernels) for path, sums in self._ledger]
+        rows = []
+        for path, sums in self._ledger:
+            control, test = sums.tolist()
+            row = PathRow(
+                path=self._paths.text(path),
+                change=change_of(control[_COUNT], test[_COUNT]),
+                control_count=control[_COUNT],
+                test_count=test[_COUNT],
+                matched_count=test[_MATCHED],
+                control_cpu_ns=control[_CPU_NS],
+                test_cpu_ns=test[_CPU_NS],
+                delta_cpu_ns=test[_CPU_NS] - control[_CPU_NS],
+                control_cpu_self_ns=control[_CPU_SELF],
+                test_cpu_self_ns=test[_CPU_SELF],
+                control_gpu_ns=control[_GPU_NS],
+                test_gpu_ns=test[_GPU_NS],
+                delta_gpu_ns=test[_GPU_NS] - control[_GPU_NS],
+                control_gpu_self_ns=control[_GPU_SELF],
+                test_gpu_self_ns=test[_GPU_SELF],
+                control_kernels=kernels[CONTROL].get(path, []),
+                test_kernels=kernels[TEST].get(path, []),
+            )
+            rows.append(row)
         return sorted(rows, key=lambda row: (-abs(row.delta_gpu_ns), -abs(row.delta_cpu_ns), row.path))
-
-    def _row(self, path: int, sums: Int64s, kernels: tuple[dict[int, list[str]], dict[int, list[str]]]) -> PathRow:
-        control, test = sums.tolist()
-        return PathRow(
-            path=self._paths.text(path),
-            change=change_of(control[_COUNT], test[_COUNT]),
-            control_count=control[_COUNT],
-            test_count=test[_COUNT],
-            matched_count=test[_MATCHED],
-            control_cpu_ns=control[_CPU_NS],
-            test_cpu_ns=test[_CPU_NS],
-            delta_cpu_ns=test[_CPU_NS] - control[_CPU_NS],
-            control_cpu_self_ns=control[_CPU_SELF],
-            test_cpu_self_ns=test[_CPU_SELF],
-            control_gpu_ns=control[_GPU_NS],
-            test_gpu_ns=test[_GPU_NS],
-            delta_gpu_ns=test[_GPU_NS] - control[_GPU_NS],
-            control_gpu_self_ns=control[_GPU_SELF],
-            test_gpu_self_ns=test[_GPU_SELF],
-            control_kernels=kernels[CONTROL].get(path, []),
-            test_kernels=kernels[TEST].get(path, []),
-        )
 
 
 def change_of(control: int, test: int) -> Change:

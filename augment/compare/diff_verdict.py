@@ -63,7 +63,9 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     phases = _rows(outcomes, "diff_phases")
     if len(phases) > 1:
         text += [_of_step(row, _PHASES.get(row.figure, unit)) for row in phases if row.figure in _PHASES and row.delta]
-    if late and not _is_none(step):
+    # a difference within the noise may have either sign
+    either = step.low is not None and step.high is not None and step.low * step.high <= 0
+    if late and step.delta and not (step.verdict == "within_noise" and either):
         text.append(late)
     rows = sorted(rows, key=lambda row: -abs(row.delta_per_step_ns))
     largest = [(each.kind, name) for each in large for name in each.names]
@@ -117,13 +119,6 @@ def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
     outcome = outcomes.get(table)
     return outcome.rows if isinstance(outcome, Findings) else ()
-
-
-def _is_none(step: FigureRow) -> bool:
-    """Whether no difference can be told: there is none, or it may have either sign."""
-    if not step.delta or step.verdict != "within_noise" or step.low is None or step.high is None:
-        return not step.delta
-    return step.low * step.high <= 0
 
 
 def _of_step(row: FigureRow, unit: str) -> str:

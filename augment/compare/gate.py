@@ -341,17 +341,12 @@ def markdown(lines: Sequence[Line], control: str, test: str, notes: Sequence[str
         limit = limit_text(line.limit, line.figure) if line.limit else ""
         cells = (_MARKS[line.status], f"`{line.figure.name}`", *figures_of(line), limit, line.reason)
         rows.append(f"| {' | '.join(cells)} |")
-    below = [text for note in notes for text in ("", f"⚠️ {note}")]
-    return "\n".join([f"### {test} against {control}: {_verdict(lines)}", "", *rows, *below, ""])
-
-
-def _verdict(lines: Sequence[Line]) -> str:
     gated = [line.status for line in lines if line.limit]
-    if failed := gated.count("fail"):
-        return f"{failed} of {len(gated)} figures regressed"
-    if unknown := gated.count("uncertain"):
-        return f"cannot tell for {unknown} of {len(gated)} figures"
-    return "no regression"
+    failed, unknown = gated.count("fail"), gated.count("uncertain")
+    verdict = f"cannot tell for {unknown} of {len(gated)} figures" if unknown else "no regression"
+    verdict = f"{failed} of {len(gated)} figures regressed" if failed else verdict
+    below = [text for note in notes for text in ("", f"⚠️ {note}")]
+    return "\n".join([f"### {test} against {control}: {verdict}", "", *rows, *below, ""])
 
 
 def junit(lines: Sequence[Line], control: str, test: str) -> str:

@@ -92,9 +92,15 @@ def write_all(
     diagnostics: list[Diagnostic] = []
     stage("writing")
     for pair in diff.pairs:
-        for path, problems in _write_pair(pair, folder, drawing, diff.verdict.text):
-            written.append(path)
-            diagnostics += problems
+        source, label = pair.test.trace.source, drawing.label or stem(pair.control.trace.source.label)
+        augmented = drawn(pair, label, drawing.min_delta_ns, diff.verdict.text)
+        for form in drawing.formats or (DEFAULT,):
+            written.append(output_path(source.name, folder, suffix_of(form)))
+            diagnostics += writer_named(form).write_seamed(augmented, written[-1]).diagnostics
+        if drawing.overlay:
+            labels = label, stem(source.label)
+            written.append(output_path(source.name, folder, OVERLAY_SUFFIX))
+            diagnostics += write_overlay(pair, augmented, labels, written[-1], drawing.arrow_count)
     path = folder / (name + SUFFIX)
     diagnostics = list(dict.fromkeys(diagnostics))  # several files, one trace
     control, test = _compared(diff)
@@ -107,23 +113,6 @@ def write_all(
 def suffix_of(format_name: str) -> str:
     """The suffix of an annotated trace of the test in this format."""
     return writer_named(format_name).SUFFIX.replace(".augmented", ".diff")
-
-
-def _write_pair(
-    pair: Pair, folder: Path, drawing: Drawing, verdict: Sequence[str]
-) -> list[tuple[Path, list[Diagnostic]]]:
-    source = pair.test.trace.source
-    label = drawing.label or stem(pair.control.trace.source.label)
-    augmented = drawn(pair, label, drawing.min_delta_ns, verdict)
-    written = []
-    for name in drawing.formats or (DEFAULT,):
-        path = output_path(source.name, folder, suffix_of(name))
-        written.append((path, writer_named(name).write_seamed(augmented, path).diagnostics))
-    if drawing.overlay:
-        path = output_path(source.name, folder, OVERLAY_SUFFIX)
-        labels = label, stem(source.label)
-        written.append((path, write_overlay(pair, augmented, labels, path, drawing.arrow_count)))
-    return written
 
 
 # Writes both traces of a comparison into one file, each as a group of tracks; a step in the middle begins together.

@@ -29,7 +29,6 @@ from augment.core import Trace, column
 from augment.core.text import counted, listed, percent, three_digits
 from augment.errors import UsageError
 from augment.facts.collectives import kernels
-from augment.facts.steps.step_windows import StepWindows
 
 LEAST_SHARE = 0.01  #: of a step; smaller changes are not told
 FEWEST_STEPS = 4  #: with so many, the first of a run is left out: it warms up
@@ -98,9 +97,19 @@ def figures_of(label: str, traces: Iterable[Trace], region: str | None = None) -
         rank = place if trace.rank is None else trace.rank
         lengths.append(samples["wall_ns"])
         series.update({SeriesKey(word, rank): samples[name] for name, word in OWN_WORK.items() if name in samples})
-        for name, identity, size, durations in _collectives(trace, windows):
-            calls[name, identity].append(durations)
-            sizes[name, identity] = size
+        # the durations of each kind and group in each step, in order
+        made = kernels(trace)
+        step = np.searchsorted(windows.start, made.ts, side="right") - 1
+        inside = (step >= 0) & (made.ts < windows.end[np.maximum(step, 0)]) & ~made.is_message
+        codes = made.kind.codes.astype(np.int64) * (len(made.groups) + 1) + made.group
+        for code in np.unique(codes[inside]).tolist():
+            chosen = np.flatnonzero(inside & (codes == code))
+            group = made.groups[int(made.group[chosen[0]])]
+            kind = made.kind.values[int(made.kind.codes[chosen[0]])]
+            name = " of ".join(filter(None, (kind, group.description or group.name)))
+            key = name, f"{kind}|{group.identity}"
+            calls[key].append({at: made.dur[chosen[step[chosen] == at]] for at in np.unique(step[chosen]).tolist()})
+            sizes[key] = group.size
     steps = min(map(len, lengths))
     series[SeriesKey(STEP)] = np.mean([each[:steps] for each in lengths], axis=0)
     of_name: dict[SeriesKey, list[Floats]] = defaultdict(list)
@@ -110,35 +119,17 @@ def figures_of(label: str, traces: Iterable[Trace], region: str | None = None) -
             np.min([each[step] for each in ranks], axis=0).sum()
             if whole
             else np.mean([each[step].sum() for each in ranks if step in each])
-            for step in sorted({step for each in ranks for step in each})
+            for step in sorted({at for each in ranks for at in each})
         ]
         of_name[SeriesKey(TRANSFER if whole else TIME, None, name)].append(np.array(each_step, np.float64))
-    for key, groups in of_name.items():
+    for series_key, groups in of_name.items():
         shared = min(map(len, groups))
-        series[key] = np.mean([group[:shared] for group in groups], axis=0)
+        series[series_key] = np.mean([group[:shared] for group in groups], axis=0)
     return RunFigures(label, len(lengths), series)
 
 
 def _counts(of_rank: Mapping[int, Any]) -> dict[int, int]:
     return {step: len(durations) for step, durations in of_rank.items()}
-
-
-def _collectives(
-    trace: Trace, windows: StepWindows
-) -> Iterator[tuple[str, str, int, dict[int, npt.NDArray[np.int64]]]]:
-    """For each kind and group: their names, what tells the group from others on all ranks, its size (-1: unknown), and
-    the durations in each step, in order."""
-    made = kernels(trace)
-    step = np.searchsorted(windows.start, made.ts, side="right") - 1
-    inside = (step >= 0) & (made.ts < windows.end[np.maximum(step, 0)]) & ~made.is_message
-    codes = made.kind.codes.astype(np.int64) * (len(made.groups) + 1) + made.group
-    for code in np.unique(codes[inside]).tolist():
-        chosen = np.flatnonzero(inside & (codes == code))
-        group = made.groups[int(made.group[chosen[0]])]
-        kind = made.kind.values[int(made.kind.codes[chosen[0]])]
-        durations = {at: made.dur[chosen[step[chosen] == at]] for at in np.unique(step[chosen]).tolist()}
-        name = " of ".join(filter(None, (kind, group.description or group.name)))
-        yield name, f"{kind}|{group.identity}", group.size, durations
 
 
 def compare(runs: Sequence[RunFigures]) -> SeveralRuns:

@@ -196,9 +196,28 @@ class Waterfall:
         """
         parts = [part for part in self._parts(operators) if self._sums(part).any()]
         sums = [self._sums(part) for part in parts]
-        adjusted = corrected([chance_of(*part[:, judged_from:].astype(np.float64)) for part in sums])
-        whole = sum(int(part[TEST].sum() - part[CONTROL].sum()) for part in sums)
-        rows = [self._row(*part, whole) for part in zip(parts, sums, adjusted, strict=True)]
+        adjusted = corrected([chance_of(*of_part[:, judged_from:].astype(np.float64)) for of_part in sums])
+        whole = sum(int(of_part[TEST].sum() - of_part[CONTROL].sum()) for of_part in sums)
+        rows = []
+        for part, of_part, p in zip(parts, sums, adjusted, strict=True):
+            control, test = int(of_part[CONTROL].sum()), int(of_part[TEST].sum())
+            delta = test - control
+            row = PartRow(
+                kind=part.kind.name.lower(),
+                change=_change(part, control, test),
+                operator=self._names.texts[part.operator] if part.operator != NO_INDEX else "",
+                path=self._paths.text(self._path(max(part.keys, key=self._difference))),
+                control_names=self._texts(part, CONTROL),
+                test_names=self._texts(part, TEST),
+                control_ns=control,
+                test_ns=test,
+                delta_ns=delta,
+                delta_per_step_ns=delta / (self._ledger.width * max(self._lanes, 1)),
+                share_ratio=delta / whole if whole else None,
+                p=p,
+                verdict=verdict_of(p, delta),
+            )
+            rows.append(row)
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))
 
     def _parts(self, operators: tuple[set[int], set[int]]) -> Iterable[_WaterfallPart]:
@@ -263,25 +282,6 @@ class Waterfall:
     def _sums(self, part: _WaterfallPart) -> Int64s:
         total: Int64s = sum((self._ledger[key] for key in part.keys), np.zeros((2, self._ledger.width), np.int64))
         return total
-
-    def _row(self, part: _WaterfallPart, sums: Int64s, p: float | None, whole: int) -> PartRow:
-        control, test = int(sums[CONTROL].sum()), int(sums[TEST].sum())
-        delta = test - control
-        return PartRow(
-            kind=part.kind.name.lower(),
-            change=_change(part, control, test),
-            operator=self._names.texts[part.operator] if part.operator != NO_INDEX else "",
-            path=self._paths.text(self._path(max(part.keys, key=self._difference))),
-            control_names=self._texts(part, CONTROL),
-            test_names=self._texts(part, TEST),
-            control_ns=control,
-            test_ns=test,
-            delta_ns=delta,
-            delta_per_step_ns=delta / (self._ledger.width * max(self._lanes, 1)),
-            share_ratio=delta / whole if whole else None,
-            p=p,
-            verdict=verdict_of(p, delta),
-        )
 
     def _difference(self, key: int) -> int:
         return abs(int(self._ledger[key][TEST].sum() - self._ledger[key][CONTROL].sum()))

@@ -117,21 +117,14 @@ def changes(runs: Floats, alpha: float = ALPHA) -> list[Change]:
     padded = np.pad(values, _WINDOW // 2, mode="reflect")
     middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)
     tamed = np.clip(values, middle - CLIP * spread, middle + CLIP * spread)
-    bounds = _merged(runs, [0, *sorted(_searched(tamed, 0, spread, alpha)), len(runs)])
-    levels = [float(np.median(runs[a:b])) for a, b in itertools.pairwise(bounds)]
-    return [Change(first, *levels[i : i + 2]) for i, first in enumerate(bounds[1:-1])]
-
-
-def _merged(runs: Floats, bounds: list[int]) -> list[int]:
-    """The bounds between which the level changes by :data:`LEAST_CHANGE` at least."""
-    while len(bounds) > 2:
+    # the bounds between which the level changes by LEAST_CHANGE at least
+    bounds = [0, *sorted(_searched(tamed, 0, spread, alpha)), len(runs)]
+    while True:
         levels = [float(np.median(runs[a:b])) for a, b in itertools.pairwise(bounds)]
         sizes = [abs(b - a) / (abs(a) or 1.0) for a, b in itertools.pairwise(levels)]
-        least = int(np.argmin(sizes))
-        if sizes[least] >= LEAST_CHANGE:
-            break
-        del bounds[least + 1]
-    return bounds
+        if min(sizes, default=math.inf) >= LEAST_CHANGE:
+            return [Change(first, *levels[i : i + 2]) for i, first in enumerate(bounds[1:-1])]
+        del bounds[1 + int(np.argmin(sizes))]
 
 
 def _searched(values: Floats, offset: int, spread: float, alpha: float) -> list[int]:

@@ -243,7 +243,15 @@ def frames_of(sidecars: Iterable[Sidecar]) -> Frames:
     tables: dict[str, list[Table]] = {}
     leads: dict[str, list[dict[str, Any]]] = {}
     for sidecar in sidecars:
-        for name, analysis in {**sidecar.content["analyses"], **_beside(sidecar.content)}.items():
+        # what a sidecar has besides analyses
+        content, source = sidecar.content, sidecar.content["source"]
+        others = {
+            "verdict": [{"text": text} for text in content.get("verdict", {}).get("text", ())],
+            "diagnostics": content["diagnostics"],
+            "sources": [{name: source[name] for name in _OF_SOURCE if name in source}],
+        }
+        beside = {name: {"status": "ok", "rows": rows} for name, rows in others.items() if rows and rows[0]}
+        for name, analysis in {**content["analyses"], **beside}.items():
             outcome = {"status": analysis["status"], "reason": analysis.get("reason")}
             table = Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
             lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
@@ -258,14 +266,3 @@ def frames_of(sidecars: Iterable[Sidecar]) -> Frames:
         columns = {each: table.columns[each] for each in order}
         frames[name] = Table(table.name, columns, table.kinds, table.status, table.reason)
     return frames
-
-
-def _beside(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a sidecar has besides analyses, as tables."""
-    source = content["source"]
-    tables = {
-        "verdict": [{"text": text} for text in content.get("verdict", {}).get("text", ())],
-        "diagnostics": content["diagnostics"],
-        "sources": [{name: source[name] for name in _OF_SOURCE if name in source}],
-    }
-    return {name: {"status": "ok", "rows": rows} for name, rows in tables.items() if rows and rows[0]}

@@ -304,25 +304,25 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         if problems:
             yield ""
         for row in problems:
-            yield from map(plain, _markdown(row)) if markdown else _text(row, brief, report["input"])
+            if markdown:
+                certain = f"(`{row['rule']}`, confidence {row['confidence']})"
+                yield plain(f"- **{severity_of(row)}**: {heading(row)}. {row['advice']}. {certain}")
+                continue
+            sure = " (medium confidence)" if row["confidence"] == "medium" else ""
+            yield f"  {_SIGNS['found']} {severity_of(row)}{sure}: {heading(row)}"
+            if not brief:
+                yield from (f"      {line}" for line in row.get("evidence", []))
+                yield f"      → {row['advice']}"
+                if row.get("overlaps"):
+                    yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
+                known = row.get("start_ns") is not None
+                where = f"; {place_of(row)} ({_opened(row, report['input'])})" if known else ""
+                yield f"      {row['rule']}, confidence {row['confidence']}{where}"
         for status, rows in of_status.items():
             if rows:
                 yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
             for said in unfound(rows, "`" if markdown else ""):
                 yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
-
-
-def _text(row: Report, brief: bool, path: str) -> Iterator[str]:
-    sure = " (medium confidence)" if row["confidence"] == "medium" else ""
-    yield f"  {_SIGNS['found']} {severity_of(row)}{sure}: {heading(row)}"
-    if not brief:
-        for line in row.get("evidence", []):
-            yield f"      {line}"
-        yield f"      → {row['advice']}"
-        if row.get("overlaps"):
-            yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
-        where = "" if row.get("start_ns") is None else f"; {place_of(row)} ({_opened(row, path)})"
-        yield f"      {row['rule']}, confidence {row['confidence']}{where}"
 
 
 def _opened(row: Report, path: str) -> str:
@@ -340,8 +340,3 @@ def trace_of(path: str) -> str | None:
         return path
     written = [path.removesuffix(METRICS_SUFFIX) + writer.SUFFIX for writer in WRITERS]
     return next(filter(os.path.exists, written), None)
-
-
-def _markdown(row: Report) -> Iterator[str]:
-    certain = f"(`{row['rule']}`, confidence {row['confidence']})"
-    yield f"- **{severity_of(row)}**: {heading(row)}. {row['advice']}. {certain}"

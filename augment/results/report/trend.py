@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,14 @@ def section(figure: TrendFigure, series: Sequence[Series], order: Sequence[str])
             exact = f"{value:,.0f} {figure.unit}" if figure.unit in ("ns", "bytes") else f"{value:,.6g}"
             note = {"note": entry.note} if entry.note else {}
             curves.points.append({"x": entry.run, "y": value / scale, **kind, "exact": exact, **note})
-        curves.levels.extend(_levels(figure, each, scale))
+        # two ends of each stretch of runs between two changes: the median
+        known = each.with_figure(figure.name)
+        runs = {entry.run: place for place, entry in enumerate(known)}
+        starts = [runs[each.entries[place].run] for place, _ in each.changes_of(figure.name)]
+        for number, (start, end) in enumerate(itertools.pairwise([0, *starts, len(known)])):
+            level = float(np.median([entry.figures[figure.name] for entry in known[start:end]])) / scale
+            at = {"y": level, **kind, "stretch": f"{each.name} {number}"}
+            curves.levels.extend({"x": known[place].run, **at} for place in (start, end - 1))
         for place, change in each.changes_of(figure.name):
             by = "" if change.ratio is None else f" {100 * change.ratio:+.1f} %"
             run = each.entries[place].run
@@ -113,9 +120,25 @@ def change_rows(figures: Sequence[TrendFigure], series: Sequence[Series]) -> lis
 
 def verdict(figure: TrendFigure, others: Sequence[TrendFigure], series: Sequence[Series], subject: str) -> list[str]:
     """A sentence for each series: how ``figure`` went, and the ``others`` of its unit that changed at the same run."""
-    return [_verdict(figure, others, each, subject) for each in series if len(each.with_figure(figure.name)) > 1] or [
-        "Fewer than two of the runs have a common figure."
-    ]
+    said = []
+    for each in series:
+        known = each.with_figure(figure.name)
+        if len(known) < 2:
+            continue
+        first, last = known[0], known[-1]
+        text = f"{each.name}: {subject.lower()}" if each.name else subject
+        text += f" took {time(first.figures[figure.name])} in {first.run}"
+        if changed := each.changes_of(figure.name):
+            moved = [f"since {_named(each.entries[place])} it is {_moved(change)}" for place, change in changed]
+            said.append(f"{text}; {', '.join(moved)}.{_along(*changed[-1], figure, others, each)}")
+            continue
+        text += f" and {time(last.figures[figure.name])} in {last.run}"
+        if len(known) < 2 * FEWEST:
+            most = max(known, key=lambda entry: entry.figures[figure.name])
+            said.append(f"{text}; most in {most.run}: {time(most.figures[figure.name])}.")
+        else:
+            said.append(f"{text}; no change of its level was found in {counted(len(known), 'run')}.")
+    return said or ["Fewer than two of the runs have a common figure."]
 
 
 def changed(figure: TrendFigure, series: Sequence[Series]) -> list[str]:
@@ -155,22 +178,6 @@ def _brief(figure: TrendFigure, series: Series) -> str:
     return ", ".join([text, *moved])
 
 
-def _verdict(figure: TrendFigure, others: Sequence[TrendFigure], series: Series, subject: str) -> str:
-    known = series.with_figure(figure.name)
-    first, last = known[0], known[-1]
-    text = f"{series.name}: {subject.lower()}" if series.name else subject
-    text += f" took {time(first.figures[figure.name])} in {first.run}"
-    changed = series.changes_of(figure.name)
-    if changed:
-        moved = [f"since {_named(series.entries[place])} it is {_moved(change)}" for place, change in changed]
-        return f"{text}; {', '.join(moved)}.{_along(*changed[-1], figure, others, series)}"
-    text += f" and {time(last.figures[figure.name])} in {last.run}"
-    if len(known) < 2 * FEWEST:
-        most = max(known, key=lambda entry: entry.figures[figure.name])
-        return f"{text}; most in {most.run}: {time(most.figures[figure.name])}."
-    return f"{text}; no change of its level was found in {counted(len(known), 'run')}."
-
-
 def _along(place: int, change: Change, figure: TrendFigure, others: Sequence[TrendFigure], series: Series) -> str:
     """What else changed at the run, in the same direction."""
     moved = [
@@ -195,18 +202,6 @@ def _moved(change: Change) -> str:
     return f"{percent(abs(change.ratio))} {direction}" if change.ratio is not None else direction
 
 
-def _levels(figure: TrendFigure, series: Series, scale: float) -> Iterator[dict[str, Any]]:
-    """Two ends of each stretch of runs between two changes: the median."""
-    known = series.with_figure(figure.name)
-    runs = {entry.run: place for place, entry in enumerate(known)}
-    starts = [runs[series.entries[place].run] for place, _ in series.changes_of(figure.name)]
-    for number, (start, end) in enumerate(itertools.pairwise([0, *starts, len(known)])):
-        level = float(np.median([entry.figures[figure.name] for entry in known[start:end]])) / scale
-        for place in (start, end - 1):
-            run, stretch = known[place].run, f"{series.name} {number}"
-            yield {"x": run, "y": level, "kind": series.name or "runs", "stretch": stretch}
-
-
 Sidecar = Mapping[str, Any]
 #: the figures of a run, and the analysis that has the column
 _RUN_FIGURES = (
@@ -224,7 +219,15 @@ _SPAN = next(figure for figure, _ in _RUN_FIGURES if figure.name == "span_ns")
 
 def document_of_runs(runs: Sequence[tuple[str, Sequence[Sidecar]]], title: str) -> Document:
     """The report of named runs in their order; a run is the sidecars of its ranks."""
-    series = Series("", [Entry(name, _figures_of(sidecars)) for name, sidecars in runs])
+    entries = []
+    for name, sidecars in runs:  # the mean over the ranks of each figure that any of them has
+        of_run = {}
+        for figure, analysis in _RUN_FIGURES:
+            means = [mean(rows_of(sidecar, analysis), figure.name) for sidecar in sidecars]
+            if values := [value for value in means if value is not None]:
+                of_run[figure.name] = sum(values) / len(values)
+        entries.append(Entry(name, of_run))
+    series = Series("", entries)
     figures = [figure for figure, _ in _RUN_FIGURES]
     order = [entry.run for entry in series.entries]
     sections = [made for each in figures if (made := section(each, [series], order))]
@@ -241,17 +244,6 @@ def document_of_runs(runs: Sequence[tuple[str, Sequence[Sidecar]]], title: str) 
     )
     facts = [("runs", f"{len(runs)}: {runs[0][0]} to {runs[-1][0]}")]
     return Document(title, "trend", said, facts, [each for each in sections if each])
-
-
-def _figures_of(sidecars: Sequence[Sidecar]) -> dict[str, float]:
-    """The mean over the ranks of each figure that any of them has."""
-    figures = {}
-    for figure, analysis in _RUN_FIGURES:
-        means = [mean(rows_of(sidecar, analysis), figure.name) for sidecar in sidecars]
-        values = [value for value in means if value is not None]
-        if values:
-            figures[figure.name] = sum(values) / len(values)
-    return figures
 
 
 MOST_RUNS = 300  #: the latest runs, which are drawn
