@@ -98,7 +98,15 @@ def launching_operators(trace: Trace) -> LaunchingOperators:
     first = np.full(len(trace.strings), -1, np.int64)
     first[kernel[::-1]] = np.arange(len(kernel))[::-1]
     new, row = arrays.distinct(operator[first[first >= 0]]), arrays.distinct(operator)
-    is_new, worked = arrays.is_among(row, new), _time_without_waits(trace, row)
+    is_new = arrays.is_among(row, new)
+    # the duration of each without the waiting calls within
+    calls, worked = waiting_calls(trace), events.dur[row].copy()
+    for track in arrays.distinct(events.track[calls]).tolist():
+        waits = calls[events.track[calls] == track]
+        of_track = np.flatnonzero(events.track[row] == track)
+        spans = arrays.Intervals(events.ts[row[of_track]], events.ts[row[of_track]] + worked[of_track])
+        part_of, _, parts = arrays.clip(spans, arrays.union(events.ts[waits], events.ts[waits] + events.dur[waits]))
+        worked[of_track] -= arrays.sums(part_of, parts.end - parts.start, len(of_track))
     names, which = arrays.numbered(events.name[row[~is_new]])
     bounds = arrays.group_bounds(which, len(names))
     enough = np.diff(bounds) >= LEAST_USUAL
@@ -206,19 +214,6 @@ def _context_creation(trace: Trace) -> int:
     memory = matching(trace, _MEMORY)[events.name[calls]]
     calls = calls[~memory | (events.dur[calls] >= CONTEXT_BY_MEMORY_NS)]
     return int(calls[events.dur[calls].argmax()]) if len(calls) else arrays.NO_INDEX
-
-
-def _time_without_waits(trace: Trace, rows: arrays.EventRows) -> arrays.Int64s:
-    """The duration of each of ``rows`` without the waiting calls within, ns."""
-    events, calls = trace.events, waiting_calls(trace)
-    took: arrays.Int64s = events.dur[rows].copy()
-    for track in arrays.distinct(events.track[calls]).tolist():
-        waits = calls[events.track[calls] == track]
-        of_track = np.flatnonzero(events.track[rows] == track)
-        spans = arrays.Intervals(events.ts[rows[of_track]], events.ts[rows[of_track]] + took[of_track])
-        which, _, parts = arrays.clip(spans, arrays.union(events.ts[waits], events.ts[waits] + events.dur[waits]))
-        took[of_track] -= arrays.sums(which, parts.end - parts.start, len(of_track))
-    return took
 
 
 def cold_times(trace: Trace, track: int) -> arrays.Intervals:

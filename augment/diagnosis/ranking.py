@@ -65,7 +65,17 @@ def diagnose(trace: Trace) -> RankedFindings:
         # What step_gaps tells is not told twice, the second time without the engine's option
         if NEARLY * _saved_by_both(trace, stalls.cut, gaps.cut) <= (gaps.saved_ns or 0):
             answers["host_gaps"] = Fine("the host's long stalls are those between steps, which step_gaps tells")
-    findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
+    findings: list[Finding] = []
+    for name, problem in answers.items():
+        if not isinstance(problem, Found):
+            continue
+        certain = problem.first or problem.of_recording  # about the recording itself
+        if is_doubtful(trace) and not certain and problem.confidence != "low":
+            problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
+        if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
+            problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
+        ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
+        findings.append(Finding(name, problem.severity or severity_of(ratio), problem, ratio))
     few = is_excerpt(trace)
     findings.sort(key=lambda finding: _rank(finding, few=few))
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
@@ -110,17 +120,6 @@ def _of_no_step(trace: Trace, rule: Rule) -> Answer:
 def stage_of_rule(rule: Rule) -> Stage:
     """The stage of a run in which a rule is asked."""
     return "rules" if rule.NAME in _FIRST else "diagnosis"
-
-
-def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
-    certain = problem.first or problem.of_recording  # about the recording itself
-    if is_doubtful(trace) and not certain and problem.confidence != "low":
-        problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
-    if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
-        problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
-    ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
-    severity = problem.severity or severity_of(ratio)
-    return Finding(rule, severity, problem, ratio)
 
 
 def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]:

@@ -39,9 +39,15 @@ def served_sentence(trace: Trace) -> str:
     if not _unknown_bandwidth(trace, steps, main):  # how much of the memory's rate the phase uses
         used, covered = percent(median(steps.mbu_ratio[main])), percent(median(steps.covered_ratio[main]))
         known = f"bytes are known of {covered} of the busy time"
-        bandwidth = (
-            f". It uses at least {used} of the memory's rate (MBU) in that time: {known}{_unknown(trace, steps)}"
-        )
+        # the kernels without a formula that take most of the device's time, if that is a good part of it
+        work, operators, on_roof = facts.gpu.work(trace), facts.operators.work(trace), facts.operators.bounds(trace)
+        device = work.devices[steps.device]
+        owner = operators.owner[device.start : device.stop]
+        computes = work.type[device.start : device.stop] == KernelType.COMPUTATION
+        lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
+        names = " and ".join(largest_names(trace, steps.device, lacking, NAMED))
+        known += f", not of {names}" if names else ""
+        bandwidth = f". It uses at least {used} of the memory's rate (MBU) in that time: {known}"
     return f"{engine} {'; '.join(parts)}{bandwidth}."
 
 
@@ -104,17 +110,6 @@ def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places:
     return (
         f"bytes are known of {percent(covered)} of the busy time; --graph-capture FILE has shapes of kernels in graphs"
     )
-
-
-def _unknown(trace: Trace, steps: facts.operators.ServedSteps) -> str:
-    """The kernels without a formula that take most of the device's time, if that is a good part of it."""
-    work, operators, on_roof = facts.gpu.work(trace), facts.operators.work(trace), facts.operators.bounds(trace)
-    device = work.devices[steps.device]
-    owner = operators.owner[device.start : device.stop]
-    computes = work.type[device.start : device.stop] == KernelType.COMPUTATION
-    lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
-    names = largest_names(trace, steps.device, lacking, NAMED)
-    return f", not of {' and '.join(names)}" if names else ""
 
 
 # What engines call the options that rules advise.

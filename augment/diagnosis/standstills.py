@@ -58,7 +58,12 @@ def standstills(trace: Trace) -> Spans:
     other |= at_first_calls(trace, known)
     first_or_other = other & (row >= 0)
     spans = spans.take(chosen[~first_or_other])
-    certain = _evident(trace, spans.row)
+    # the stretches in launches, in operators that launch, and in views
+    launching = arrays.distinct(facts.gpu.work(trace).launch)
+    operators = arrays.distinct(facts.host.innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
+    views = matching(trace, _VIEWS)[trace.events.name[np.maximum(spans.row, 0)]]
+    launches = arrays.is_among(spans.row, launching) | arrays.is_among(spans.row, operators)
+    certain = np.flatnonzero((spans.row >= 0) & (launches | views))
     operator = facts.host.innermost(trace, spans.row[certain], (Category.CPU_OP,))
     names = trace.events.name[np.where(operator < 0, spans.row[certain], operator)]
     often = np.bincount(names, minlength=1)
@@ -120,18 +125,6 @@ def elsewhere(trace: Trace, lane: int, start: arrays.Int64s, end: arrays.Int64s,
     idle = (row < 0) | (events.category[row] != Category.CPU_OP)
     elsewhere: arrays.Bools = idle & (2 * spread > end - start)
     return elsewhere
-
-
-def _evident(trace: Trace, row: arrays.EventRows) -> arrays.Int64s:
-    """The places of stretches in launches, in operators that launch, and in views."""
-    launching = arrays.distinct(facts.gpu.work(trace).launch)
-    operators = arrays.distinct(facts.host.innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
-    known = np.maximum(row, 0)
-    views = matching(trace, _VIEWS)[trace.events.name[known]]
-    evident: arrays.Int64s = np.flatnonzero(
-        (row >= 0) & (arrays.is_among(row, launching) | arrays.is_among(row, operators) | views)
-    )
-    return evident
 
 
 def system_calls(trace: Trace, spans: Spans) -> Counter[str]:

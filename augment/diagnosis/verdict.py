@@ -216,18 +216,14 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         seen = each.found.seen
         if isinstance(seen, small_grids.SmallGrids) and 2 * say.ratio(seen.small_ns) >= 1:
             return [Sentence(f"{title(say, each)}; what larger grids would save is not known.", (each.rule,))]
-    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}.{_longest_kernel(trace)}"
-    return [Sentence(text, is_nothing=True)]
-
-
-def _longest_kernel(trace: Trace) -> str:
-    """What to look at if the devices are the limit: the kernel that takes most of their time."""
+    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}."
+    # what to look at if the devices are the limit: the kernel that takes most of their time
     work, inside = facts.gpu.work(trace), work_in_steps(trace)
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
-    if 2 * spent.sum() < measure(trace).length_ns * measure(trace).count:
-        return ""
-    share = percent(float(spent.max() / spent.sum()))
-    return f" {share} of the {words(trace).gpu}'s work is {short(trace.strings[int(spent.argmax())])}."
+    if 2 * spent.sum() >= measure(trace).length_ns * measure(trace).count:
+        share = percent(float(spent.max() / spent.sum()))
+        text += f" {share} of the {say.gpu}'s work is {short(trace.strings[int(spent.argmax())])}."
+    return [Sentence(text, is_nothing=True)]
 
 
 def _possible(result: RankedFindings) -> list[Finding]:
@@ -295,23 +291,19 @@ def unknown_reason(trace: Trace) -> str:
         inside = row[which] >= 0
         spent = np.bincount(trace.events.name[row[which[inside]]], (pieces.end - pieces.start)[inside], 1)
         name, share = short(trace.strings[int(spent.argmax())]), float(spent.max() / max(total(gaps), 1))
-    text += _annotated(trace, gaps)
-    return f"{text}, while the host spends {percent(share)} of the time in {name}" if share >= 1 - MOST else text
-
-
-def _annotated(trace: Trace, gaps: Intervals) -> str:
-    """The shortest annotation that holds most of the ``gaps``, but for steps; empty if none does."""
-    events, best, shortest = trace.events, "", np.inf
+    # the shortest annotation that holds most of the gaps, but for steps
+    events, around, shortest = trace.events, "", np.inf
     rows = events.slices_of(Category.USER_ANNOTATION)
-    rows = rows[(events.track[rows] == facts.critical.main_track(trace)) & ~starting(trace, STEP)[events.name[rows]]]
+    rows = rows[(events.track[rows] == lane) & ~starting(trace, STEP)[events.name[rows]]]
     longest = np.bincount(events.name[rows], events.dur[rows], len(trace.strings))
-    for name in np.argsort(-longest, kind="stable")[: min(MOST_ANNOTATIONS, np.count_nonzero(longest))].tolist():
-        chosen = rows[events.name[rows] == name]
+    for code in np.argsort(-longest, kind="stable")[: min(MOST_ANNOTATIONS, np.count_nonzero(longest))].tolist():
+        chosen = rows[events.name[rows] == code]
         spans = union(events.ts[chosen], events.end[chosen])
-        share = total(clip(gaps, spans)[2]) / max(total(gaps), 1)
-        if share >= LEAST_SHARE and total(spans) < shortest:
-            best, shortest = f", {percent(share)} of it in {short(trace.strings[name])}", total(spans)
-    return best
+        held = total(clip(gaps, spans)[2]) / max(total(gaps), 1)
+        if held >= LEAST_SHARE and total(spans) < shortest:
+            around, shortest = f", {percent(held)} of it in {short(trace.strings[code])}", total(spans)
+    text += around
+    return f"{text}, while the host spends {percent(share)} of the time in {name}" if share >= 1 - MOST else text
 
 
 _UNEXPLAINED = {

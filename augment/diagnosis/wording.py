@@ -155,12 +155,9 @@ def _used(trace: Trace, codes: Int32s) -> list[str]:
 def words(trace: Trace) -> Words:
     """The words for the trace's device, and for figures of its steady steps."""
     whole, recorder = measure(trace), trace.source.metadata.get("recorder")
-    is_torch = recorder is None or bool(matching(trace, _TORCH).any()) or any(map(_TORCH.search, _programs(trace)))
+    programs = {name for track in trace.tracks for name in (track.process_name, track.thread_name) if name}
+    is_torch = recorder is None or bool(matching(trace, _TORCH).any()) or any(map(_TORCH.search, programs))
     return words_of(vendor(trace), whole.unit, whole.length_ns, recorder, is_torch=is_torch)
-
-
-def _programs(trace: Trace) -> set[str]:
-    return {name for track in trace.tracks for name in (track.process_name, track.thread_name) if name}
 
 
 def known_slices(trace: Trace) -> EventRows:

@@ -125,7 +125,14 @@ def check(trace: Trace) -> rule.Answer:
     if not len(copies):
         return rule.NotApplicable("the steps copy nothing between host and device")
     dur = np.maximum(work.end[copies] - work.ts[copies], 0)
-    cut = facts.critical.joined([facts.critical.without_work(trace, copies, dur), _host_meanwhile(trace, copies)])
+    # the host's time in the calls of copies while they run: a call that copies from pageable memory takes part
+    launched = copies[work.launch[copies] != arrays.NO_INDEX]
+    calls = work.launch[launched]
+    start = np.maximum(events.ts[calls], work.ts[launched])
+    end = np.minimum(events.ts[calls] + events.dur[calls], work.end[launched])
+    during = start < end
+    on_host = judging.host_cut(trace, events.track[calls[during]], start[during], end[during])
+    cut = facts.critical.joined([facts.critical.without_work(trace, copies, dur), on_host])
     saved = judging.saved_a_step(trace, cut)
     steps = judging.measure(trace).count
     copying_ns = arrays.total(arrays.union(work.ts[copies], np.maximum(work.ts[copies], work.end[copies])))
@@ -161,17 +168,6 @@ def _ratio(trace: Trace, copies: arrays.Int64s, named: re.Pattern[str]) -> float
     dur = np.maximum(work.end[copies] - work.ts[copies], 0)
     chosen = facts.names.matching(trace, named)[trace.events.name[work.row[copies]]]
     return float(dur[chosen].sum() / max(int(dur.sum()), 1))
-
-
-def _host_meanwhile(trace: Trace, copies: arrays.Int64s) -> facts.critical.Cut:
-    """The host's time in the calls of copies while they run: a call that copies from pageable memory takes part."""
-    work, events = facts.gpu.work(trace), trace.events
-    copies = copies[work.launch[copies] != arrays.NO_INDEX]
-    calls = work.launch[copies]
-    start = np.maximum(events.ts[calls], work.ts[copies])
-    end = np.minimum(events.ts[calls] + events.dur[calls], work.end[copies])
-    during = start < end
-    return judging.host_cut(trace, events.track[calls[during]], start[during], end[during])
 
 
 def _slow_link(trace: Trace, copies: arrays.Int64s) -> tuple[Mapping[str, float], float] | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment import arrays, facts
+from augment import facts
 from augment.core import RankInJob, Trace, text
 from augment.diagnosis import judging, rule
 
@@ -61,7 +61,12 @@ def check(trace: Trace) -> rule.Answer:
     starts = np.array([stream.start for stream in work.streams])
     first = np.isin(place, starts)
     before = np.where(first, work.ts[place], work.end[np.maximum(place - 1, 0)])
-    free = np.maximum(work.ts[place] - np.maximum(before, _updated(trace, work.ts[place])), 0)
+    # when the optimizer's work that began before each gather was done
+    of_optimizer = np.flatnonzero(facts.gpu.in_optimizer(trace))
+    of_optimizer = of_optimizer[np.argsort(work.ts[of_optimizer], kind="stable")]
+    done = np.concatenate((np.full(1, np.iinfo(np.int64).min // 2), np.maximum.accumulate(work.end[of_optimizer])))
+    updated = done[np.searchsorted(work.ts[of_optimizer], work.ts[place])]
+    free = np.maximum(work.ts[place] - np.maximum(before, updated), 0)
     less = np.minimum(every.exposed_ns[chosen], free)
     cut = facts.critical.without_work(trace, place, less)
     saved = judging.saved_a_step(trace, cut)
@@ -70,13 +75,3 @@ def check(trace: Trace) -> rule.Answer:
     seen = LateGathers(gather_count=int(late.sum()) / judging.measure(trace).count, exposed_ns=exposed)
     spans = rule.Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]])
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)
-
-
-def _updated(trace: Trace, moments: arrays.Int64s) -> arrays.Int64s:
-    """When the optimizer's work that began before each moment was done, int64 ns."""
-    work = facts.gpu.work(trace)
-    places = np.flatnonzero(facts.gpu.in_optimizer(trace))
-    places = places[np.argsort(work.ts[places], kind="stable")]
-    done = np.concatenate((np.full(1, np.iinfo(np.int64).min // 2), np.maximum.accumulate(work.end[places])))
-    updated: arrays.Int64s = done[np.searchsorted(work.ts[places], moments)]
-    return updated

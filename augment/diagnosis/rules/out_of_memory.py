@@ -90,21 +90,17 @@ def check(trace: Trace) -> Answer:
     if isinstance(held, str):
         return NoData(held)
     if failed := out_of_memory(held):
-        return Found(failed, _at(held, trace), "high", severity="high")
+        # where: the last of them, if it is within the trace
+        last = max((each.at_ns for each in held.moments if each.what == "oom" and each.at_ns is not None), default=-1)
+        at = np.array([last], np.int64)
+        is_within = int(trace.events.ts[0]) <= last <= int(trace.events.end.max())
+        spans = Spans(at, at + 1, np.full(1, -1, np.int64)) if is_within else NOWHERE
+        return Found(failed, spans, "high", severity="high")
     if leaks := never_freed(held):
         sure = all(leak.confidence == "high" for each in held.never_freed.values() for leak in each)
         return Found(leaks, NOWHERE, "high" if sure else "medium", severity="warning")
     steps = "and nothing is left behind by every step" if len(held.steps) > 2 else "but no steps are known to compare"
     return Fine(f"the memory snapshot has no out of memory, {steps}")
-
-
-def _at(held: Held, trace: Trace) -> Spans:
-    """The last out of memory, if it is within the trace."""
-    times = [each.at_ns for each in held.moments if each.what == "oom" and each.at_ns is not None]
-    if not times or not int(trace.events.ts[0]) <= max(times) <= int(trace.events.end.max()):
-        return NOWHERE
-    at = np.array([max(times)], np.int64)
-    return Spans(at, at + 1, np.full(1, -1, np.int64))
 
 
 def out_of_memory(held: Held) -> OutOfMemory | None:

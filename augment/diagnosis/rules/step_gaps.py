@@ -102,8 +102,16 @@ def check(trace: Trace) -> rule.Answer:
     track = events.track[launch[late]]
     cut = judging.host_cut(trace, track, gaps.start, gaps.end)
     stacks = bool((events.category == Category.PYTHON_FUNCTION).any())
-    parts = _parts(trace, gaps, track)
     length = gaps.end - gaps.start
+    # what the launching threads do in the gaps, by engines' functions: the share of each kind, the largest first
+    rows = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
+    rows = rows[np.isin(events.track[rows], track)]
+    parts = []
+    for what, pattern in _KINDS:
+        chosen = rows[facts.names.matching(trace, pattern)[events.name[rows]]]
+        _, _, inside = arrays.clip(gaps, arrays.union(events.ts[chosen], events.ts[chosen] + events.dur[chosen]))
+        parts.append((what, float((inside.end - inside.start).sum()) / max(int(length.sum()), 1)))
+    parts = sorted((each for each in parts if each[1] >= NAMED_RATIO), key=lambda each: -each[1])[:3]
     seen = StepGaps(
         engine=steps.batches[0].engine,
         gap_ns=int(length.sum()) // max(len(length), 1),
@@ -115,18 +123,3 @@ def check(trace: Trace) -> rule.Answer:
     saved = min(judging.saved_a_step(trace, cut), int(length.sum()) // judging.measure(trace).count)
     spans = rule.Spans(gaps.start, gaps.end, np.full(len(length), -1, np.int64))
     return judging.judged(trace, seen, saved, spans=spans, confidence="low" if waits else "medium", cut=cut)
-
-
-def _parts(trace: Trace, gaps: arrays.Intervals, track: arrays.Int32s) -> list[tuple[str, float]]:
-    """What the launching threads do in the gaps, by engines' functions: the share of each kind, the largest first."""
-    events = trace.events
-    rows = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
-    rows = rows[np.isin(events.track[rows], track)]
-    whole = max(int((gaps.end - gaps.start).sum()), 1)
-    shares = []
-    for what, pattern in _KINDS:
-        chosen = rows[facts.names.matching(trace, pattern)[events.name[rows]]]
-        spans = arrays.union(events.ts[chosen], events.ts[chosen] + events.dur[chosen])
-        _, _, parts = arrays.clip(gaps, spans)
-        shares.append((what, float((parts.end - parts.start).sum()) / whole))
-    return sorted((each for each in shares if each[1] >= NAMED_RATIO), key=lambda each: -each[1])[:3]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
@@ -61,59 +60,50 @@ class Contention(rule.Seen, frozen=True):
         )
 
 
-class _Beside(Struct, frozen=True):
-    """Computing kernels of the steps: ``places`` of ``gpu_work``, how long they ran, and of it beside other streams."""
-
-    places: arrays.WorkIndexes
-    ran_ns: arrays.Int64s
-    beside_ns: arrays.Int64s
-
-
 def check(trace: Trace) -> rule.Answer:
     """Compare equal kernels alone and beside others."""
-    work, kernels = facts.gpu.work(trace), _kernels(trace)
-    beside = kernels.beside_ns >= BESIDE * kernels.ran_ns
+    work = facts.gpu.work(trace)
+    # the computing kernels of the steps: how long they ran, and of it beside other streams
+    computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
+    computes &= work.end > work.ts
+    kernels = work.where(computes & judging.work_in_steps(trace))
+    ran_ns, beside_ns = work.end[kernels] - work.ts[kernels], judging.beside_ns(trace, computes)[kernels]
+    beside = beside_ns >= BESIDE * ran_ns
     if not beside.any():
         return rule.NotApplicable("no two streams compute at once in the steps")
-    alone = kernels.beside_ns <= ALONE * kernels.ran_ns
+    alone = beside_ns <= ALONE * ran_ns
     operators = facts.operators.work(trace)
-    calls = np.append(operators.kind, -1)[operators.owner[kernels.places]]  # of operators' shapes
-    (names, _), which = arrays.combinations(trace.events.name[work.row[kernels.places]], calls)
+    calls = np.append(operators.kind, -1)[operators.owner[kernels]]  # of operators' shapes
+    (names, _), which = arrays.combinations(trace.events.name[work.row[kernels]], calls)
     usual, slowed = (
-        _medians(kernels.ran_ns, which, chosen, len(names), least)
-        for chosen, least in ((alone, LEAST_EQUAL), (beside, 1))
+        _medians(ran_ns, which, chosen, len(names), least) for chosen, least in ((alone, LEAST_EQUAL), (beside, 1))
     )
     factor = np.nan_to_num(slowed / usual)  # of each kind of kernel; 0 where that is not known
     known = np.flatnonzero(beside & (factor[which] > 0))
     grown = known[factor[which[known]] >= SLOWER]
-    total, slow = int(kernels.ran_ns[known].sum()), int(kernels.ran_ns[grown].sum())
-    less = (kernels.ran_ns[grown] * (1 - 1 / factor[which[grown]])).astype(np.int64)
+    total, slow = int(ran_ns[known].sum()), int(ran_ns[grown].sum())
+    less = (ran_ns[grown] * (1 - 1 / factor[which[grown]])).astype(np.int64)
+    # the kernels on other streams than the slowed ones, those with most time first
+    places = kernels[beside]
+    places = places[~np.isin(work.stream_of(places), work.stream_of(kernels[grown]))]
+    kinds = trace.events.name[work.row[places]]
+    ns = np.bincount(kinds, work.end[places] - work.ts[places], len(trace.strings))
+    others = [kind for kind in np.argsort(-ns, kind="stable")[:2].tolist() if ns[kind] > 0]
     seen = Contention(
         kernel_count=len(grown) / judging.measure(trace).count,
         beside_ns=total // judging.measure(trace).count,
         times=slow / max(slow - int(less.sum()), 1),
-        others=_others(trace, kernels.places[beside], kernels.places[grown]),
+        others=[text.short(trace.strings[kind]) for kind in others],
     )
     if len(known) < LEAST_EQUAL:
         return rule.Fine("hardly any kernel that runs beside another stream's also runs alone, to compare with")
     if slow < ALIKE * total:
         return rule.Fine(seen)
-    places = kernels.places[grown]
+    places = kernels[grown]
     cut = facts.critical.without_work(trace, places, less)
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
-    saved, most = judging.saved_a_step(trace, cut), total >= MOSTLY * int(kernels.ran_ns[beside].sum())
+    saved, most = judging.saved_a_step(trace, cut), total >= MOSTLY * int(ran_ns[beside].sum())
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=most)
-
-
-def _kernels(trace: Trace) -> _Beside:
-    """The computing kernels of the steps."""
-    work = facts.gpu.work(trace)
-    computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
-    places = work.where(computes & (work.end > work.ts))
-    beside = judging.beside_ns(trace, computes & (work.end > work.ts))[places]
-    inside = judging.work_in_steps(trace)[places]
-    places, beside = places[inside], beside[inside]
-    return _Beside(places, work.end[places] - work.ts[places], beside)
 
 
 def _medians(
@@ -126,12 +116,3 @@ def _medians(
     medians = np.full(count, np.nan)
     medians[kinds] = arrays.grouped_medians(ran_ns[places], code, arrays.group_bounds(code, len(kinds)))
     return medians
-
-
-def _others(trace: Trace, places: arrays.WorkIndexes, slowed: arrays.WorkIndexes) -> list[str]:
-    """The names of kernels on other streams than the ``slowed``, those with most time first."""
-    work = facts.gpu.work(trace)
-    places = places[~np.isin(work.stream_of(places), work.stream_of(slowed))]
-    names = trace.events.name[work.row[places]]
-    ns = np.bincount(names, work.end[places] - work.ts[places], len(trace.strings))
-    return [text.short(trace.strings[name]) for name in np.argsort(-ns, kind="stable")[:2].tolist() if ns[name] > 0]

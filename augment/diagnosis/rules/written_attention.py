@@ -75,7 +75,13 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no {gpu} work was recorded")
     if not work.recorded:
         return rule.NoData("no shapes of operators were recorded", "record with {shapes}")
-    attentions = [each for places in _in_order(trace) for each in _attentions(work, places)]
+    # the work in the steps by the thread that launched it and the stream, in order of launches
+    launched = np.flatnonzero((gpu.launch != arrays.NO_INDEX) & judging.work_in_steps(trace))
+    launched = launched[np.argsort(trace.events.ts[gpu.launch[launched]], kind="stable")]
+    stream = np.searchsorted([each.start for each in gpu.streams], launched, side="right")
+    (tracks, _), lane = arrays.combinations(trace.events.track[gpu.launch[launched]], stream)
+    lanes = [launched[member] for _, member in arrays.each(lane, len(tracks))]
+    attentions = [each for places in lanes for each in _attentions(work, places)]
     if not attentions:
         return rule.NotApplicable("no attention in the steps is written out")
     products, between = (
@@ -107,16 +113,6 @@ def check(trace: Trace) -> rule.Answer:
     severity = rule.severity_of(judging.measure(trace).ratio(surely))
     saved = judging.saved_a_step(trace, cut)
     return rule.Found(seen, spans, "medium", saved, cut, severity, at_most=bool(less.any()))
-
-
-def _in_order(trace: Trace) -> list[arrays.Places]:
-    """The places of ``gpu_work`` in the steps by the thread that launched them and the stream, in order of launches."""
-    gpu = facts.gpu.work(trace)
-    places = np.flatnonzero((gpu.launch != arrays.NO_INDEX) & judging.work_in_steps(trace))
-    places = places[np.argsort(trace.events.ts[gpu.launch[places]], kind="stable")]
-    stream = np.searchsorted([each.start for each in gpu.streams], places, side="right")
-    (tracks, _), lane = arrays.combinations(trace.events.track[gpu.launch[places]], stream)
-    return [places[member] for _, member in arrays.each(lane, len(tracks))]
 
 
 def _attentions(work: facts.operators.OperatorWork, places: arrays.Places) -> list[_Attention]:
