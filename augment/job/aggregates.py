@@ -8,7 +8,7 @@ are equal on all ranks, which each rank's own file has.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -78,7 +78,37 @@ class Aggregation:
 
     def outcome(self, summaries: Sequence[RankSummary]) -> Findings | Skipped:
         """The rows in the order of analyses, then of first appearance; at most :data:`MOST_ROWS`."""
-        return _outcome(self._tallies, self._cells, summaries)
+        if not self._tallies:
+            return Skipped("no rank was analysed")
+        least = max(2, int(np.ceil(LEAST_SHARE * len(summaries)))) if len(summaries) >= FEWEST_TO_COMPARE else 1
+        enough = {name: self._cells.count[tally.cells] >= max(least, 1) for name, tally in self._tallies.items()}
+        few = sum(tally.pruned + int((~enough[name].any(axis=1)).sum()) for name, tally in self._tallies.items())
+        if len(summaries) >= FEWEST_TO_COMPARE:
+            for name, tally in self._tallies.items():
+                is_equal = self._cells.least[tally.cells] == self._cells.most[tally.cells]
+                enough[name] &= ~(is_equal & (self._cells.count[tally.cells] == len(summaries)))
+        # how many rows each analysis gets: all that it has, or an equal share of what is left
+        row_counts = {name: int(known.sum()) for name, known in enough.items()}
+        quotas, left = {}, MOST_ROWS
+        for number, (name, count) in enumerate(sorted(row_counts.items(), key=lambda item: item[1])):
+            quotas[name] = min(count, left // (len(row_counts) - number))
+            left -= quotas[name]
+        rows = [
+            row
+            for name, tally in self._tallies.items()
+            for row in tally.rows(name, self._cells, np.argwhere(enough[name])[: quotas[name]], summaries)
+        ]
+        beyond = sum(row_counts.values()) - len(rows)
+        counts = (
+            (
+                "rows_not_aggregated",
+                sum(summary.rows_left_out for summary in summaries),
+                "per-rank rows dropped because the summary is full",
+            ),
+            ("keys_of_few_ranks", few, f"rows of the ranks' analyses that fewer than {least} ranks have; left out"),
+            ("aggregates_beyond_limit", beyond, "statistics over ranks beyond the limit; left out"),
+        )
+        return Findings(rows, diagnostics=[Diagnostic(code, count, text) for code, count, text in counts if count])
 
 
 def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
@@ -87,44 +117,6 @@ def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
     for member, summary in enumerate(summaries):
         aggregation.add(member, summary)
     return aggregation.outcome(summaries)
-
-
-def _outcome(tallies: Mapping[str, _Tally], cells: _Cells, summaries: Sequence[RankSummary]) -> Findings | Skipped:
-    if not tallies:
-        return Skipped("no rank was analysed")
-    least = max(2, int(np.ceil(LEAST_SHARE * len(summaries)))) if len(summaries) >= FEWEST_TO_COMPARE else 1
-    enough = {name: cells.count[tally.cells] >= max(least, 1) for name, tally in tallies.items()}
-    few = sum(tally.pruned + int((~enough[name].any(axis=1)).sum()) for name, tally in tallies.items())
-    if len(summaries) >= FEWEST_TO_COMPARE:
-        for name, tally in tallies.items():
-            is_equal = cells.least[tally.cells] == cells.most[tally.cells]
-            enough[name] &= ~(is_equal & (cells.count[tally.cells] == len(summaries)))
-    quotas = _quotas({name: int(known.sum()) for name, known in enough.items()})
-    rows = [
-        row
-        for name, tally in tallies.items()
-        for row in tally.rows(name, cells, np.argwhere(enough[name])[: quotas[name]], summaries)
-    ]
-    beyond = sum(int(known.sum()) for known in enough.values()) - len(rows)
-    counts = (
-        (
-            "rows_not_aggregated",
-            sum(summary.rows_left_out for summary in summaries),
-            "per-rank rows dropped because the summary is full",
-        ),
-        ("keys_of_few_ranks", few, f"rows of the ranks' analyses that fewer than {least} ranks have; left out"),
-        ("aggregates_beyond_limit", beyond, "statistics over ranks beyond the limit; left out"),
-    )
-    return Findings(rows, diagnostics=[Diagnostic(code, count, text) for code, count, text in counts if count])
-
-
-def _quotas(counts: dict[str, int]) -> dict[str, int]:
-    """How many rows each analysis gets of :data:`MOST_ROWS`: all that it has, or an equal share of what is left."""
-    quotas, left = {}, MOST_ROWS
-    for number, (name, count) in enumerate(sorted(counts.items(), key=lambda item: item[1])):
-        quotas[name] = min(count, left // (len(counts) - number))
-        left -= quotas[name]
-    return quotas
 
 
 class _Cells:

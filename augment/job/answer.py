@@ -272,14 +272,21 @@ def answer_of(
 def _joined(summaries: Sequence[RankSummary], *, trusted: bool) -> tuple[Matched, list[Clock], list[Diagnostic]]:
     """The matched collectives, the clocks by them, and doubts about both."""
     matched = match(summaries)
-    refuted = _refuted(matched, summaries, trusted=trusted)
-    if refuted.any():
+    # the collectives of unnamed groups that the clocks by all named groups show to be none: in more than a few of the
+    # group's, a rank ends before another begins
+    unnamed = matched.is_unnamed()
+    refuted = np.zeros(len(matched), np.bool_)
+    if unnamed.any() and not unnamed.all():
+        clocks, _ = align(matched.take(~unnamed), summaries, trusted=trusted)
+        broken = np.bincount(matched.group, apart(matched, clocks), len(matched.groups))
+        count = np.bincount(matched.group, unnamed, len(matched.groups))
+        refuted = unnamed & (broken > _BROKEN * np.maximum(count, 1))[matched.group]
         matched = matched.take(~refuted)
     clocks, doubts = align(matched, summaries, trusted=trusted)
     wrong = apart(matched, clocks)
-    if count := int(wrong.sum()) + int(refuted.sum()):
+    if lost := int(wrong.sum()) + int(refuted.sum()):
         why = "collectives without known group in which a rank ends before another begins: not matched; left out"
-        doubts.append(Diagnostic("collectives_apart", count, why))
+        doubts.append(Diagnostic("collectives_apart", lost, why))
         matched = matched.take(~wrong)
     return matched, clocks, doubts
 
@@ -298,19 +305,6 @@ def recorded_apart(summaries: Sequence[RankSummary]) -> list[int]:
         until = max(until, last)
     most = max(chains, key=len, default=[])
     return [member for member in range(len(summaries)) if member not in most] if 2 * len(most) > len(summaries) else []
-
-
-def _refuted(matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool) -> Bools:
-    """The collectives of unnamed groups that the clocks by all named groups show to be none: in more than a few of the
-    group's, a rank ends before another begins."""
-    unnamed = matched.is_unnamed()
-    if not unnamed.any() or unnamed.all():
-        return np.zeros(len(matched), np.bool_)
-    clocks, _ = align(matched.take(~unnamed), summaries, trusted=trusted)
-    broken = np.bincount(matched.group, apart(matched, clocks), len(matched.groups))
-    count = np.bincount(matched.group, unnamed, len(matched.groups))
-    refuted: Bools = unnamed & (broken > _BROKEN * np.maximum(count, 1))[matched.group]
-    return refuted
 
 
 def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diagnostic]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -13,7 +13,7 @@ from augment.arrays import Bools, Int64s, Places, combinations, each
 from augment.core import column
 from augment.facts.names import ALL_REDUCE, bus_factor
 from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Floats, Matched
+from augment.job.matching.matching import Matched
 
 MOST_SIZES = 100  #: per group and kind: the sizes that took most time
 
@@ -74,13 +74,32 @@ def figures(matched: Matched, parted: Waits, link_gbps: float) -> tuple[list[Row
     """The rows by group and kind, and the rows by size."""
     rows: list[Row] = []
     sizes: list[SizeRow] = []
-    (groups, _), which = combinations(matched.group, matched.kind)
-    parts_of = dict(each(which[matched.instance], len(groups)))
-    for number, chosen in each(which, len(groups)):
+    (groups, _), group_of = combinations(matched.group, matched.kind)
+    parts_of = dict(each(group_of[matched.instance], len(groups)))
+    for number, chosen in each(group_of, len(groups)):
         parts = parts_of.get(number, chosen[:0])
         bandwidth = fit(matched.bytes[chosen], parted.moving_ns[chosen])
-        rows.append(_row(matched, parted, chosen, parts, bandwidth, link_gbps))
-        sizes += _sizes(matched, parted, chosen, rows[-1], bandwidth)
+        row = _row(matched, parted, chosen, parts, bandwidth, link_gbps)
+        rows.append(row)
+        size, moving = matched.bytes[chosen], parted.moving_ns[chosen]
+        distinct, which = np.unique(size[size > 0], return_inverse=True)
+        times = moving[size > 0]
+        total = np.bincount(which, times, len(distinct))
+        for place in np.sort(np.argsort(-total, kind="stable")[:MOST_SIZES]).tolist():
+            size_bytes, durations = int(distinct[place]), times[which == place]
+            median = float(np.median(durations))
+            sizes.append(
+                SizeRow(
+                    group=row.group,
+                    kind=row.kind,
+                    size_bytes=size_bytes,
+                    count=len(durations),
+                    median_ns=median,
+                    bus_gbps=_scaled(size_bytes / median if median else None, row.kind, row.group_size),
+                    fitted_ns=bandwidth.predicted_ns(size_bytes) if bandwidth else None,
+                    tree_ns=bandwidth.tree_ns(row.kind, row.group_size, size_bytes) if bandwidth else None,
+                )
+            )
     return rows, sizes
 
 
@@ -118,26 +137,6 @@ def _row(
         fit_least_bytes=bandwidth.least if bandwidth else None,
         fit_most_bytes=bandwidth.most if bandwidth else None,
     )
-
-
-def _sizes(matched: Matched, parted: Waits, chosen: Places, row: Row, bandwidth: Fit | None) -> Iterator[SizeRow]:
-    size, moving = matched.bytes[chosen], parted.moving_ns[chosen]
-    distinct, which = np.unique(size[size > 0], return_inverse=True)
-    times = moving[size > 0]
-    total = np.bincount(which, times, len(distinct))
-    for number in np.sort(np.argsort(-total, kind="stable")[:MOST_SIZES]).tolist():
-        size_bytes, durations = int(distinct[number]), times[which == number]
-        median = float(np.median(durations))
-        yield SizeRow(
-            group=row.group,
-            kind=row.kind,
-            size_bytes=size_bytes,
-            count=len(durations),
-            median_ns=median,
-            bus_gbps=_scaled(size_bytes / median if median else None, row.kind, row.group_size),
-            fitted_ns=bandwidth.predicted_ns(size_bytes) if bandwidth else None,
-            tree_ns=bandwidth.tree_ns(row.kind, row.group_size, size_bytes) if bandwidth else None,
-        )
 
 
 def _scaled(algorithm: float | None, kind: str, ranks: int) -> float | None:
@@ -195,24 +194,19 @@ def fit(size: Int64s, time_ns: Int64s) -> Fit | None:
         return None
     times = np.array([np.median(time_ns[rows]) for _, rows in each(which, len(distinct))])
     x, weight = distinct.astype(np.float64), counts / times**2
-    alpha, slope = _line(x, times, weight)
+    # the weighted least-squares fit of ``times = alpha + slope·x`` with ``alpha`` not negative
+    total = weight.sum()
+    x0, y0 = (weight * x).sum() / total, (weight * times).sum() / total
+    slope = float((weight * (x - x0) * (times - y0)).sum() / (weight * (x - x0) ** 2).sum())
+    alpha = float(y0 - slope * x0)
+    if alpha < 0:
+        alpha, slope = 0.0, float((weight * x * times).sum() / (weight * x * x).sum())
     if slope <= 0:
         return None
     left = float((weight * (times - alpha - slope * x) ** 2).sum())
     level = float((weight * times).sum() / weight.sum())
     whole = float((weight * (times - level) ** 2).sum())
     return Fit(alpha, 1 / slope, 1 - left / whole if whole else 0.0, len(size), int(distinct[0]), int(distinct[-1]))
-
-
-def _line(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
-    """The weighted least-squares fit of ``y = a + b·x`` with ``a`` not negative."""
-    total = weight.sum()
-    x0, y0 = (weight * x).sum() / total, (weight * y).sum() / total
-    slope = float((weight * (x - x0) * (y - y0)).sum() / (weight * (x - x0) ** 2).sum())
-    alpha = float(y0 - slope * x0)
-    if alpha >= 0:
-        return alpha, slope
-    return 0.0, float((weight * x * y).sum() / (weight * x * x).sum())
 
 
 class Waits(Struct, frozen=True):

@@ -226,29 +226,30 @@ class Together(Struct, frozen=True, dict=True):
         if self.lacking:
             return {name: Skipped(self.lacking) for name in ROWS}
         windows = [(None, self.window), *enumerate(self.iterations)]
-        rows = [row for number, window in windows for row in self._rows(number, window)]
+        rows: list[Row] = []
+        for number, window in windows:
+            for place, role in enumerate(self.roles):
+                active, moving = (_within(each[place], window) for each in (self.at_work, self.communicating))
+                rest = _union([some for other, some in enumerate(self.at_work) if other != place])
+                length = window[1] - window[0]
+                tails = self._tails(number) if role.name == ROLLOUT else []
+                last = [name for _, name in tails]
+                rows.append(
+                    Row(
+                        iteration=number,
+                        role=role.name,
+                        trace_count=len(self.of_traces[place]),
+                        window_ns=length,
+                        active_ns=total(active),
+                        communication_ns=total(moving),
+                        idle_ns=length - total(active) - total(moving),
+                        alone_ns=total(subtract(active, rest)),
+                        longest_ns=sum(total(some) for some, _ in tails) if tails else None,
+                        longest=max(last, key=last.count) if last else None,
+                    )
+                )
         waits = [row for number, window in windows for row in self._waits(number, window)]
         return {NAME: Findings(rows), "role_waits": Findings(waits) if waits else Skipped("no role is ever idle")}
-
-    def _rows(self, number: int | None, window: tuple[int, int]) -> Iterator[Row]:
-        for place, role in enumerate(self.roles):
-            active, moving = (_within(each[place], window) for each in (self.at_work, self.communicating))
-            rest = _union([some for other, some in enumerate(self.at_work) if other != place])
-            length = window[1] - window[0]
-            tails = self._tails(number) if role.name == ROLLOUT else []
-            last = [name for _, name in tails]
-            yield Row(
-                iteration=number,
-                role=role.name,
-                trace_count=len(self.of_traces[place]),
-                window_ns=length,
-                active_ns=total(active),
-                communication_ns=total(moving),
-                idle_ns=length - total(active) - total(moving),
-                alone_ns=total(subtract(active, rest)),
-                longest_ns=sum(total(some) for some, _ in tails) if tails else None,
-                longest=max(last, key=last.count) if last else None,
-            )
 
     def _waits(self, number: int | None, window: tuple[int, int]) -> Iterator[WaitRow]:
         edges = np.unique(np.concatenate([np.array(window), *(side for some in self.at_work for side in some)]))
@@ -389,7 +390,8 @@ class Together(Struct, frozen=True, dict=True):
                 np.concatenate([np.array([start, end]), *(side for some in self.at_work for side in some)])
             )
             for low, high in pairwise(edges[(edges >= start) & (edges <= end)].tolist()):
-                others = [role.name for role, some in zip(self.roles, self.at_work, strict=True) if _at(some, low)]
+                at = np.array([low], np.int64)
+                others = [role.name for role, some in zip(self.roles, self.at_work, strict=True) if _holds(some, at)[0]]
                 slices.append((f"idle while {' + '.join(others) or 'no role'} works", (low, high)))
         return _track(f"Role {self.roles[place].name}", sorted(slices, key=lambda each: each[1]))
 
@@ -430,7 +432,3 @@ def _holds(some: Intervals, moments: Int64s) -> Bools:
     place = np.searchsorted(some.start, moments, side="right") - 1
     holds: Bools = (place >= 0) & (moments < np.append(some.end, 0)[place])
     return holds
-
-
-def _at(some: Intervals, moment: int) -> bool:
-    return bool(_holds(some, np.array([moment], np.int64))[0])

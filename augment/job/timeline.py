@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, Bools, Int64s, Intervals, Places, combinations, each, intervals, run_starts
+from augment.arrays import NO_INDEX, Int64s, Intervals, Places, combinations, each, intervals, run_starts
 from augment.core import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts, Where
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
@@ -161,7 +161,10 @@ class Late:
         self._unclear = unclear
         start, _, margin = common_times(matched, clocks)
         self._arrival = start[parted.late]
-        known = _is_known(matched, clocks)[matched.instance] & (parted.wait_ns > margin)
+        # the clocks of all ranks of each collective are comparable
+        comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
+        all_comparable = np.logical_and.reduceat(comparable, matched.first) if len(matched) else comparable
+        known = all_comparable[matched.instance] & (parted.wait_ns > margin)
         none = np.empty(0, np.int64)
         parts, starts, ends = [none], [none], [none]
         for member, summary in enumerate(summaries):
@@ -285,13 +288,6 @@ def hosts_track(
         unit="devices",
         description="with nothing launched: what all ranks wait for alike",
     )
-
-
-def _is_known(matched: Matched, clocks: Sequence[Clock]) -> Bools:
-    """Whether the clocks of all ranks of each collective are comparable."""
-    comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
-    known: Bools = np.logical_and.reduceat(comparable, matched.first) if len(matched) else comparable
-    return known
 
 
 def _uppermost(start: Int64s, end: Int64s, order: Int64s) -> tuple[Int64s, Int64s, Places]:
@@ -441,7 +437,22 @@ def path_tracks(
         "memory_ns": path.memory_ns,
         "idle_ns": path.idle_ns,
     }
-    local = {name: np.where(path.is_transfer(), NO_INDEX, ns)[pieces] for name, ns in times.items()}
+    args: dict[str, ArgColumn] = {"step": path.step[pieces]}
+    args |= {name: np.where(path.is_transfer(), NO_INDEX, ns)[pieces] for name, ns in times.items()}
+    moves, instance = path.is_transfer()[pieces], matched.instance[part]
+    groups = tuple(group.description or group.name for group in matched.groups)
+    args["process_group"] = Texts(np.where(moves, matched.group[instance], NO_INDEX).astype(np.int32), groups)
+    args["bytes"] = np.where(moves, matched.bytes[instance], NO_INDEX)
+    args["wait_ns"] = np.where(moves, parted.wait_ns[part], NO_INDEX)
+    # the handovers by which the path comes and goes on
+    came = is_handover(path)
+    waited_for = np.where(came, matched.member[path.late], NO_INDEX)
+    came[:1] = False  # the path begins here
+    number = np.where(came, np.cumsum(came) - 1, NO_INDEX)
+    following = np.append(number[1:], NO_INDEX)
+    goes_on = np.where(following == NO_INDEX, NO_INDEX, np.append(path.member[1:], NO_INDEX))
+    args["waited_for"], args[_CAME] = rank_texts(waited_for[pieces], summaries), number[pieces]
+    args["goes_on_to"], args[_LEFT] = rank_texts(goes_on[pieces], summaries), following[pieces]
     return [
         SliceTrack(
             analysis=ANALYSIS,
@@ -450,42 +461,10 @@ def path_tracks(
             ts=path.own_start[pieces],
             dur=path.own_end[pieces] - path.own_start[pieces],
             names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
-            args={"step": path.step[pieces], **local}
-            | _of_transfers(path, matched, parted, pieces)
-            | _of_handovers(path, matched, pieces, summaries),
+            args=args,
             description="while the path of what decided when the job was done is on this rank",
         )
     ]
-
-
-def _of_transfers(path: Path, matched: Matched, parted: Waits, pieces: Places) -> dict[str, ArgColumn]:
-    part, moves = path.part[pieces], path.is_transfer()[pieces]
-    instance = matched.instance[part]
-    return {
-        "process_group": Texts(
-            np.where(moves, matched.group[instance], NO_INDEX).astype(np.int32),
-            tuple(group.description or group.name for group in matched.groups),
-        ),
-        "bytes": np.where(moves, matched.bytes[instance], NO_INDEX),
-        "wait_ns": np.where(moves, parted.wait_ns[part], NO_INDEX),
-    }
-
-
-def _of_handovers(
-    path: Path, matched: Matched, pieces: Places, summaries: Sequence[RankSummary]
-) -> dict[str, ArgColumn]:
-    came = is_handover(path)
-    came[:1] = False  # the path begins here
-    number = np.where(came, np.cumsum(came) - 1, NO_INDEX)
-    following = np.append(number[1:], NO_INDEX)
-    waited_for = np.where(is_handover(path), matched.member[path.late], NO_INDEX)
-    goes_on = np.where(following == NO_INDEX, NO_INDEX, np.append(path.member[1:], NO_INDEX))
-    return {
-        "waited_for": rank_texts(waited_for[pieces], summaries),
-        _CAME: number[pieces],
-        "goes_on_to": rank_texts(goes_on[pieces], summaries),
-        _LEFT: following[pieces],
-    }
 
 
 def handovers(annotations: Iterable[Annotation]) -> Iterator[tuple[SliceTrack, Int64s, Int64s]]:

@@ -139,7 +139,16 @@ def align(
         member: _why_apart(member, matched, placement, summaries) for member in range(len(clocks)) if member not in fits
     }
     clocks = [replace(clock, refused=why[member]) if member in why else clock for member, clock in enumerate(clocks)]
-    return _certain(_checked(ends, clocks), summaries), diagnostics
+    clocks = _checked(ends, clocks)
+    # refused where the uncertainty is too large a part of a step (of the recording, without steps)
+    walls = [summary.step_column("end") - summary.step_column("start") for summary in summaries]
+    step = float(np.median(np.concatenate(walls))) if sum(map(len, walls)) else math.inf
+    for member, clock in enumerate(clocks):
+        if clock.comparable and clock.uncertainty_ns > MOST_UNCERTAIN * step:
+            limit = f"more than a tenth of a step ({step / 1e6:.3f} ms)"
+            refused = f"uncertain by {clock.uncertainty_ns / 1e6:.3f} ms, {limit}"
+            clocks[member] = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=refused, uncertain=True)
+    return clocks, diagnostics
 
 
 def row_of(clock: Clock, name: str) -> Row:
@@ -252,7 +261,13 @@ def _clock(
     # The resolution of the recorded times, ns, for a start and an end
     grain = next((2 * ns for ns in (1_000_000, 1000) if not (ts % ns).any() and not (end % ns).any()), 2)
     uncertainty = math.ceil(doubt) + grain
-    fit = _simple(fit, end, uncertainty) if len(end) else fit
+    if len(end):
+        first, last = int(end.min()), int(end.max())
+        if (
+            abs(fit.drift) * (last - first) / 2 <= LEAST_DRIFT * uncertainty
+        ):  # does not matter: the offset in the middle
+            middle = np.array([(first + last) // 2])
+            fit = ClockFit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
     moved = int(np.abs(end - fit.corrected(end)).max(initial=0))
     clock = replace(
         clock,
@@ -286,28 +301,6 @@ def _why_apart(member: int, matched: Matched, placement: Placement, summaries: S
     if not (matched.is_synchronous()[instances] | matched.is_pair()[instances]).any():
         return "it shares only collectives that may end before all ranks have begun"
     return f"it shares collectives with {ranks_text(ranks)} only, which nothing joins with the other ranks{more}"
-
-
-def _certain(clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> list[Clock]:
-    """The clocks; refused where the uncertainty is too large a part of a step (of the recording, without steps)."""
-    walls = [summary.step_column("end") - summary.step_column("start") for summary in summaries]
-    step = float(np.median(np.concatenate(walls))) if sum(map(len, walls)) else math.inf
-    judged = []
-    for clock in clocks:
-        if clock.comparable and clock.uncertainty_ns > MOST_UNCERTAIN * step:
-            why = f"uncertain by {clock.uncertainty_ns / 1e6:.3f} ms, more than a tenth of a step ({step / 1e6:.3f} ms)"
-            clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why, uncertain=True)
-        judged.append(clock)
-    return judged
-
-
-def _simple(fit: ClockFit, end: Int64s, uncertainty: int) -> ClockFit:
-    """The fit without its drift if that does not matter; the offset is then that in the middle."""
-    first, last = int(end.min()), int(end.max())
-    if abs(fit.drift) * (last - first) / 2 > LEAST_DRIFT * uncertainty:
-        return fit
-    middle = np.array([(first + last) // 2])
-    return ClockFit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
 
 
 def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:

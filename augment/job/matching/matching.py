@@ -14,7 +14,7 @@ group of two ranks the peer is the other rank, also where it is not named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import cast
 
@@ -145,7 +145,12 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     first = run_starts(instance[kept])
     lengths = np.diff(np.append(first, len(kept)))
     alone = lengths < 2
-    differing = _differing(table, kept, first) & ~alone
+    differing = np.zeros(len(first), np.bool_)  # whose ranks state different sizes although these must be equal
+    if len(first):
+        fixed = np.array([kind in _EQUAL_BYTES for kind in table.kinds], np.bool_)[table.kind[kept[first]]]
+        size = table.bytes[kept]
+        least = np.minimum.reduceat(np.where(size == UNKNOWN, np.iinfo(np.int64).max, size), first)
+        differing = fixed & (least < np.maximum.reduceat(size, first)) & ~alone
     good = np.repeat(~alone & ~differing, lengths)
     diagnostics = _diagnostics(
         point_to_point=int(unpaired.sum()),
@@ -335,18 +340,6 @@ def _uneven(key: Int64s, member: MemberIndexes) -> Bools:
     return uneven
 
 
-def _differing(table: _Table, rows: Places, first: Places) -> Bools:
-    """Collectives whose ranks state different sizes although the sizes must be equal."""
-    if not len(first):
-        return np.empty(0, np.bool_)
-    fixed = np.array([kind in _EQUAL_BYTES for kind in table.kinds], np.bool_)[table.kind[rows[first]]]
-    size = table.bytes[rows]
-    most = np.maximum.reduceat(size, first)
-    least = np.minimum.reduceat(np.where(size == UNKNOWN, np.iinfo(np.int64).max, size), first)
-    differs: Bools = fixed & (least < most)
-    return differs
-
-
 def _diagnostics(**counts: int) -> tuple[Diagnostic, ...]:
     texts = {
         "point_to_point": (
@@ -424,18 +417,15 @@ def _partners(size: Int64s, end: Int64s, of_size: Int64s, of_end: Int64s, offset
 
     Without a known ``offset`` of the clocks, the one with the best alignment is taken.
     """
-    offsets = list(_offsets(end, of_end)) if offset is None else [offset]
+    offsets = [offset] if offset is not None else []
+    if offset is None:  # the median differences of the ends, for each number of skipped ones
+        skips = range(len(of_end) - len(end) + 1)
+        offsets = [int(np.median(end - of_end[skipped : skipped + len(end)])) for skipped in skips]
     alignments = [_alignment(size, end - candidate, of_size, of_end) for candidate in offsets]
     total, best = min(alignments, key=lambda each: each[0])
     others = [cost for cost, partners in alignments if not np.array_equal(partners, best)]
     clear = total < _UNEQUAL and all(cost > 2 * total + _NEAR_NS * len(end) for cost in others)
     return best if clear else None
-
-
-def _offsets(end: Int64s, of_end: Int64s) -> Iterator[int]:
-    """Candidates for the offset of the clock: the median differences of the ends, for each number of skipped ones."""
-    for skipped in range(len(of_end) - len(end) + 1):
-        yield int(np.median(end - of_end[skipped : skipped + len(end)]))
 
 
 def _alignment(size: Int64s, end: Int64s, of_size: Int64s, of_end: Int64s) -> tuple[float, Places]:

@@ -119,7 +119,31 @@ def compared(
     beyond = len(groups) - MOST_ROWS
     why = "groups of dimensions beyond the limit, those with the shortest times; left out"
     lost = [Diagnostic("groups_beyond_limit", beyond, why)] if beyond > 0 else []
-    links = sorted(_of_links(figures), key=lambda row: -row.moving_ns)
+    links: list[LinkRow] = []
+    moving = parted.moving_ns
+    classes = list(dict.fromkeys(figures.link))
+    link = np.array([classes.index(of) for of in figures.link], np.int64)
+    values, which = combinations(figures.code, matched.kind, link)
+    size = matched.size()
+    for place, rows in each(which, len(values[0])):
+        kind = matched.kinds[int(values[1][place])]
+        sized = rows[(matched.bytes[rows] > 0) & (moving[rows] > 0)]
+        factor = np.array([bus_factor(kind, ranks) or np.nan for ranks in size[sized].tolist()])
+        bus = matched.bytes[sized] / moving[sized] * factor
+        bus = bus[np.isfinite(bus)]
+        links.append(
+            LinkRow(
+                dimension=figures.names[int(values[0][place])],
+                kind=kind,
+                link=classes[int(values[2][place])],
+                count=len(rows),
+                moving_ns=int(moving[rows].sum()),
+                median_bus_gbps=float(np.median(bus)) if len(bus) else None,
+                least_bus_gbps=float(np.percentile(bus, 5)) if len(bus) else None,
+                outlier_count=int(np.count_nonzero(figures.outlier[rows])),
+            )
+        )
+    links.sort(key=lambda row: -row.moving_ns)
     return Findings(groups[:MOST_ROWS], diagnostics=lost), links
 
 
@@ -150,30 +174,6 @@ def _groups(figures: _Compared, summaries: Sequence[RankSummary]) -> Iterator[Gr
             exposed_ns=int(exposed[place]),
             slow_ratio=float(np.median(ratio[rows])) if teams[values[0][place]] > 1 else None,
             outlier_count=int(outliers[place]),
-        )
-
-
-def _of_links(figures: _Compared) -> Iterator[LinkRow]:
-    matched, moving = figures.matched, figures.parted.moving_ns
-    classes = list(dict.fromkeys(figures.link))
-    link = np.array([classes.index(of) for of in figures.link], np.int64)
-    values, which = combinations(figures.code, matched.kind, link)
-    size = matched.size()
-    for place, rows in each(which, len(values[0])):
-        kind = matched.kinds[int(values[1][place])]
-        sized = rows[(matched.bytes[rows] > 0) & (moving[rows] > 0)]
-        factor = np.array([bus_factor(kind, ranks) or np.nan for ranks in size[sized].tolist()])
-        bus = matched.bytes[sized] / moving[sized] * factor
-        bus = bus[np.isfinite(bus)]
-        yield LinkRow(
-            dimension=figures.names[int(values[0][place])],
-            kind=kind,
-            link=classes[int(values[2][place])],
-            count=len(rows),
-            moving_ns=int(moving[rows].sum()),
-            median_bus_gbps=float(np.median(bus)) if len(bus) else None,
-            least_bus_gbps=float(np.percentile(bus, 5)) if len(bus) else None,
-            outlier_count=int(np.count_nonzero(figures.outlier[rows])),
         )
 
 
@@ -275,15 +275,12 @@ def rank_steps(summaries: Sequence[RankSummary]) -> RankSteps:
     """The steps of ``summaries``."""
     member = np.repeat(np.arange(len(summaries)), [len(summary.step_column("number")) for summary in summaries])
     names = ["number", "start", "end", *SPENT["start"], *SPENT["end"]]
-    columns = {name: _joined([summary.step_column(name) for summary in summaries]) for name in names}
+    none = np.empty(0, np.int64)
+    columns = {name: np.concatenate([none, *(each.step_column(name) for each in summaries)]) for name in names}
     parts = [columns[after] - columns[before] for before, after in zip(SPENT["start"], SPENT["end"], strict=True)]
     start, end = columns["start"], columns["end"]
     idle = end - start - sum(parts, np.zeros(len(start), np.int64))
     return RankSteps(member.astype(np.int64), columns["number"], start, end, parts[0], parts[1], parts[2], idle)
-
-
-def _joined(parts: Sequence[Int64s]) -> Int64s:
-    return np.concatenate(parts) if len(parts) else np.empty(0, np.int64)
 
 
 # What each rank did in each step: the cells of a heat map.

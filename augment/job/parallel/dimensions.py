@@ -137,7 +137,11 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
     known = {summary.rank for summary in summaries if summary.rank is not None}
     chained = chains(summaries)
     coordinates = _coordinates(uses, ranks, chained) | (layout.coordinates(known) if layout else {})
-    pipelines = _pipelines(uses, ranks, chained) or (layout.pipelines(known) if layout else [])
+    # the ranks of each pipeline: of the groups that are named or stated, else by who sends to whom
+    stages = {ranks[group]: use for (group, _), use in uses.items() if use.dimension == PP}
+    by_sends = any(use.confidence == "medium" for use in stages.values())
+    pipelines: list[Sequence[int]] = list(chained) if by_sends else [group for group in stages if group]
+    pipelines = pipelines or (layout.pipelines(known) if layout else [])
     return Dimensions(uses, tallies_, ranks, sizes, coordinates, *nodes(summaries), pipelines, diagnostics)
 
 
@@ -364,16 +368,6 @@ def _coordinates(
             overlapping.add(use.dimension)
         of.update({rank: place for place, rank in enumerate(ranks[group])})
     return {name: of for name, of in out.items() if name not in overlapping and of}
-
-
-def _pipelines(
-    uses: Mapping[tuple[int, str], Use], ranks: Sequence[tuple[int, ...]], chained: Sequence[Sequence[int]]
-) -> list[Sequence[int]]:
-    """The ranks of each pipeline: of the groups that are named or stated, else by who sends to whom."""
-    groups = {ranks[group]: use for (group, _), use in uses.items() if use.dimension == PP}
-    if any(use.confidence == "medium" for use in groups.values()):
-        return list(chained)
-    return [group for group in groups if group]
 
 
 # The collectives of a job by dimension.

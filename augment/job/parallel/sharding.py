@@ -66,7 +66,10 @@ def sharding(dims: Dimensions, matched: Matched, parted: Waits, summaries: Seque
         return Skipped("no gather or reduce-scatter of data parallelism was found on two ranks")
     columns = _Columns(matched, summaries)
     rows = list(_rows(dims, matched, parted, chosen, columns))
-    rows += _limiter(summaries)
+    waits = [dur for summary in summaries if (dur := summary.table_column("limiter", "dur")) is not None]
+    if count := sum(map(len, waits)):
+        time = int(sum(dur.sum() for dur in waits))
+        rows.append(Row("", "", "", "", "limiter", count, None, time, time, 0, 0, 0, None))
     rows.sort(key=lambda row: (-row.late_ns, -row.time_ns))
     beyond = len(rows) - MOST_ROWS
     why = "units of sharding beyond the limit, those that devices stood still for least; left out"
@@ -155,11 +158,3 @@ def _ordinals(matched: Matched, chosen: Int64s, phase: Int64s) -> Int64s:
     np.maximum.at(most, family[of_step], sizes[run[of_step]])
     np.minimum.at(least, family[of_step], sizes[run[of_step]])
     return np.where(of_step & (most == least)[family], ordinal, UNKNOWN)
-
-
-def _limiter(summaries: Sequence[RankSummary]) -> Iterator[Row]:
-    waits = [dur for summary in summaries if (dur := summary.table_column("limiter", "dur")) is not None]
-    count = sum(len(dur) for dur in waits)
-    if count:
-        time = int(sum(dur.sum() for dur in waits))
-        yield Row("", "", "", "", "limiter", count, None, time, time, 0, 0, 0, None)

@@ -8,7 +8,7 @@ takes no more than without: a reduce-scatter and a gather (ZeRO, arXiv 1910.0205
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -176,14 +176,7 @@ class ReceivedRow(Struct, frozen=True):
 
 def experts(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:
     """The rows, those that receive most in relation to their group first."""
-    rows = list(_rows(dims, matched, parted, summaries))
-    if not rows:
-        return Skipped("no all-to-all was found on two ranks")
-    rows.sort(key=lambda row: (-(row.received_ratio or 0.0), -row.time_ns))
-    return Findings(rows[:MOST_ROWS])
-
-
-def _rows(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[ReceivedRow]:
+    out: list[ReceivedRow] = []
     wanted = np.isin(matched.kind, [code for code, kind in enumerate(matched.kinds) if kind == ALL_TO_ALL])
     parts = np.flatnonzero(wanted[matched.instance])
     received = _of_parts(matched, summaries, "received")
@@ -205,22 +198,28 @@ def _rows(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequence
         hottest = np.bincount(which, hot[rows], count)
         often = np.bincount(which, minlength=count)
         for place, member in enumerate(members.tolist()):
-            yield ReceivedRow(
-                dimension=dims.of(group, ALL_TO_ALL),
-                group=matched.groups[group].name,
-                rank=summaries[member].rank,
-                trace=summaries[member].name,
-                count=int(often[place]),
-                sent_bytes=None if unknown[1][place] else int(totals[1][place]),
-                received_bytes=None if unknown[0][place] else int(totals[0][place]),
-                received_ratio=float(totals[0][place]) / mean if mean else None,
-                hot_count=int(hottest[place]),
-                imbalance_ratio=float(known.mean()) if len(known) else None,
-                time_ns=int(times[0][place] + times[1][place]),
-                wait_ns=int(times[0][place]),
-                transfer_ns=int(times[1][place]),
-                exposed_ns=int(times[2][place]),
+            out.append(
+                ReceivedRow(
+                    dimension=dims.of(group, ALL_TO_ALL),
+                    group=matched.groups[group].name,
+                    rank=summaries[member].rank,
+                    trace=summaries[member].name,
+                    count=int(often[place]),
+                    sent_bytes=None if unknown[1][place] else int(totals[1][place]),
+                    received_bytes=None if unknown[0][place] else int(totals[0][place]),
+                    received_ratio=float(totals[0][place]) / mean if mean else None,
+                    hot_count=int(hottest[place]),
+                    imbalance_ratio=float(known.mean()) if len(known) else None,
+                    time_ns=int(times[0][place] + times[1][place]),
+                    wait_ns=int(times[0][place]),
+                    transfer_ns=int(times[1][place]),
+                    exposed_ns=int(times[2][place]),
+                )
             )
+    if not out:
+        return Skipped("no all-to-all was found on two ranks")
+    out.sort(key=lambda row: (-(row.received_ratio or 0.0), -row.time_ns))
+    return Findings(out[:MOST_ROWS])
 
 
 def _of_parts(matched: Matched, summaries: Sequence[RankSummary], name: str | None) -> Int64s:

@@ -83,7 +83,10 @@ def path_of(matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries:
     if len(usable) < 2:
         return "no two ranks have comparable clocks"
     links = _Links(matched, parted, clocks, usable)
-    by_steps = _shared_steps([summaries[member] for member in usable])
+    # whether all ranks recorded the same steps, each once
+    numbers = [summaries[member].step_column("number") for member in usable]
+    ascending = bool((np.diff(numbers[0]) > 0).all() and numbers[0][0] >= 0)
+    by_steps = ascending and all(np.array_equal(of_rank, numbers[0]) for of_rank in numbers)
     ranks = {member: _Rank(member, summaries[member], clocks[member], links, by_steps) for member in usable}
     pieces = list(_backwards(ranks, links))[::-1]
     return _columns(pieces, ranks) if pieces else "no rank recorded any time"
@@ -191,14 +194,6 @@ class _Rank:
         """The number of the first step that ends at or after ``moment``, on the rank's own clock."""
         place = np.searchsorted(self.step_end, moment, side="left")
         return self.number[np.minimum(place, len(self.number) - 1)]
-
-
-def _shared_steps(summaries: Sequence[RankSummary]) -> bool:
-    """Whether all ranks recorded the same steps, each once."""
-    numbers = [summary.step_column("number") for summary in summaries]
-    first = numbers[0]
-    ascending = bool((np.diff(first) > 0).all() and first[0] >= 0)
-    return ascending and all(np.array_equal(summary, first) for summary in numbers)
 
 
 def _backwards(ranks: dict[int, _Rank], links: _Links) -> Iterator[_Piece]:

@@ -95,7 +95,13 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         [clock.comparable and len(summary.steps["end"]) > 0 for clock, summary in zip(clocks, summaries, strict=True)]
     )
     steps = common_steps([summary for summary, is_usable in zip(summaries, usable.tolist(), strict=True) if is_usable])
-    begin, finish = _edges(summaries, usable, steps)
+    # by member, when the first of the steps begins and the last ends; without steps, those of the whole recording
+    begin, finish = np.zeros((2, len(summaries)), np.int64)
+    for member in np.flatnonzero(usable).tolist():
+        numbers = summaries[member].step_column("number")
+        places = np.flatnonzero(np.isin(numbers, steps.numbers)) if len(steps.numbers) else np.arange(len(numbers))
+        begin[member] = summaries[member].step_column("start")[places[0]]
+        finish[member] = summaries[member].step_column("end")[places[-1]]
     inside = (matched.end > begin[matched.member]) & (matched.ts < finish[matched.member])
     tells = (matched.is_synchronous() | matched.is_pair()) & np.logical_and.reduceat(
         usable[matched.member], matched.first
@@ -113,7 +119,11 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         common_begin[member] = clock.to_common(begin[member : member + 1])[0]
         start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
         anchors, holders, last = _anchors(matched, summary, chosen, int(finish[member]))
-        before[chosen] = _before(matched, summary, chosen)
+        # the collective before each of them on its stream
+        stream = summary.column("stream")[matched.place[chosen]]
+        order = np.lexsort((matched.ts[chosen], stream))
+        same = stream[order[1:]] == stream[order[:-1]]
+        before[chosen[order[1:]]] = np.where(same, chosen[order[:-1]], NO_INDEX)
         # The last collective to end before each of a member's ``rows`` that the rank had to wait for, of those launched
         # before it: a row that is late as its stream was busy did not wait for what came later. ``holder`` is the last
         # of all
@@ -139,7 +149,15 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         anchor[chosen], holder[chosen] = anchors, holders
         local[chosen] = came[chosen] - np.where(anchors == NO_INDEX, begin[member], matched.end[anchors])
         since = np.where(holders == NO_INDEX, begin[member], matched.end[holders])
-        overlap[chosen] = _own_work(matched, summary, chosen, since, stopped[chosen])
+        # the time until then without that in which the device only was in the matched collectives
+        _, _, alone = intervals.clip(
+            intervals.union(matched.ts[chosen], matched.end[chosen]), summary.states.communicating()
+        )
+        ts = np.column_stack((alone.start, alone.end)).ravel()
+        is_alone = np.arange(len(ts)) % 2 == 0
+        until = stopped[chosen]  # what was launched earlier may have stopped before ``since``
+        waited = intervals.held_before(ts, is_alone, until) - intervals.held_before(ts, is_alone, since)
+        overlap[chosen] = until - since - np.maximum(waited, 0)
         tail_anchor[member] = last
         tail[member] = finish[member] - (begin[member] if last == NO_INDEX else matched.end[last])
     anchors_found = anchor, holder, local, overlap, stopped
@@ -159,17 +177,6 @@ def common_steps(summaries: Sequence[RankSummary]) -> CommonSteps:
     return CommonSteps(shared[left_out:], left_out)
 
 
-def _edges(summaries: Sequence[RankSummary], usable: Bools, steps: CommonSteps) -> tuple[Int64s, Int64s]:
-    """By member, when the first of the steps begins and the last ends; without steps, those of the whole recording."""
-    begin, finish = np.zeros((2, len(summaries)), np.int64)
-    for member in np.flatnonzero(usable).tolist():
-        of = summaries[member].step_column("number")
-        places = np.flatnonzero(np.isin(of, steps.numbers)) if len(steps.numbers) else np.arange(len(of))
-        begin[member] = summaries[member].step_column("start")[places[0]]
-        finish[member] = summaries[member].step_column("end")[places[-1]]
-    return begin, finish
-
-
 def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, holder: Int64s) -> Int64s:
     """When the rank had come to each of its ``rows``. One that begins just after the one before it on its stream may
     have waited for that alone: DDP and FSDP let a collective wait for what had been launched on the main stream before
@@ -184,27 +191,6 @@ def _came(matched: Matched, summary: RankSummary, rows: Int64s, before: Int64s, 
     free = matched.end[before]
     waited = known & (free > reached) & (free <= ts + ROUNDING_NS) & (ts - free <= SOON_NS) & (ts - reached > SOON_NS)
     return np.where(waited, reached, ts)
-
-
-def _own_work(matched: Matched, summary: RankSummary, rows: Int64s, since: Int64s, until: Int64s) -> Int64s:
-    """The time from ``since`` to ``until`` without that in which the device only was in the matched collectives."""
-    inside = intervals.union(matched.ts[rows], matched.end[rows])
-    _, _, alone = intervals.clip(inside, summary.states.communicating())
-    ts = np.column_stack((alone.start, alone.end)).ravel()
-    is_alone = np.arange(len(ts)) % 2 == 0
-    waited = intervals.held_before(ts, is_alone, until) - intervals.held_before(ts, is_alone, since)
-    ns: Int64s = until - since - np.maximum(waited, 0)  # what was launched earlier may have stopped before the begin
-    return ns
-
-
-def _before(matched: Matched, summary: RankSummary, rows: Int64s) -> Int64s:
-    """The collective before each of ``rows`` on its stream; -1 for none."""
-    stream = summary.column("stream")[matched.place[rows]]
-    order = np.lexsort((matched.ts[rows], stream))
-    same = stream[order[1:]] == stream[order[:-1]]
-    before = np.full(len(rows), NO_INDEX, np.int64)
-    before[order[1:]] = np.where(same, rows[order[:-1]], NO_INDEX)
-    return before
 
 
 def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) -> tuple[Int64s, Int64s, int]:

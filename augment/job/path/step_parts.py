@@ -46,7 +46,11 @@ class Row(Struct, frozen=True):
 
 def step_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:
     """The rows by step, then by rank; at most :data:`MOST_ROWS`."""
-    steps = {member: whole for member, summary in enumerate(summaries) if (whole := _whole(summary)) is not None}
+    steps = {}
+    for member, summary in enumerate(summaries):
+        parts = summary.states.parts(summary.step_column("start"), summary.step_column("end"))
+        if parts.compute.any() or parts.communication.any():
+            steps[member] = parts
     numbers = [summaries[member].step_column("number") for member in steps]
     count = sum(map(len, numbers))
     if not count:
@@ -59,12 +63,6 @@ def step_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
     why = "steps of ranks beyond the limit; left out"
     remarks = [Diagnostic("step_parts_beyond_limit", count - MOST_ROWS, why)] if count > MOST_ROWS else []
     return Findings(rows[:MOST_ROWS], diagnostics=remarks)
-
-
-def _whole(summary: RankSummary) -> Parts | None:
-    """What the rank did in each step; None if its device did nothing."""
-    parts = summary.states.parts(summary.step_column("start"), summary.step_column("end"))
-    return parts if parts.compute.any() or parts.communication.any() else None
 
 
 def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int, whole: Parts, last: int) -> Iterator[Row]:

@@ -74,9 +74,9 @@ def excess_of(progress: WorkProgress, stretches: Stretches, members: int, stage:
     step = matched.step[matched.instance[stretches.row]]
     step = step + (stretches.before == LAST)  # as what lies between two steps is in the later one
     usual = _usual_at_place(stretches.member, step, by_stretch)
-    lasting = (usual > 0) & (
-        np.bincount(combinations(stretches.member, step)[0][0], minlength=members) >= FEWEST_STEPS
-    )[stretches.member]
+    (of_step, _), which = combinations(stretches.member, step)
+    steps = np.bincount(of_step, minlength=members)
+    lasting = (usual > 0) & (steps >= FEWEST_STEPS)[stretches.member]
     by_cause, causes, lasting_causes = {}, {}, {}
     for cause, names in CAUSES.items():
         ns = stretches.parts.of(names)
@@ -85,47 +85,26 @@ def excess_of(progress: WorkProgress, stretches: Stretches, members: int, stage:
         causes[cause] = sums(stretches.member, excess, members)
         lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
     seen, usually = by_stretch[lasting], np.rint(usual[lasting]).astype(np.int64)
-    lasting_ns = np.minimum(*(sums(stretches.member[lasting], each, members) for each in (seen, usually)))
-    worst, steps = _worst_step(stretches.member, step, by_stretch, members)
-    noise = np.minimum(
-        _noise(stretches.member, step, by_stretch, members),
-        _usual(stretches.member[has_peers], by_stretch[has_peers], members),
-    )
-    kept = matched, stretches, at, by_stretch, by_cause
-    return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
-
-
-def _worst_step(member: MemberIndexes, step: Int64s, excess: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Of each of ``count`` members, the part of its sum in the step with the most, and the number of its steps."""
-    (members, _), which = combinations(member, step)
-    most = np.zeros(count, np.int64)
-    np.maximum.at(most, members, sums(which, excess, len(members)))
-    return most, np.bincount(members, minlength=count)
-
-
-def _usual(member: MemberIndexes, excess: Int64s, members: int) -> Floats:
-    """The noise by a member's usual stretches, so that a single long one does not hide itself; infinite for few."""
-    noise = np.full(members, np.inf)
-    for place, rows in each(member, members):
-        if len(rows) >= FEWEST_STRETCHES:
-            values = excess[rows].astype(np.float64)
-            noise[place] = 1.4826 * np.median(np.abs(values - np.median(values))) * np.sqrt(len(rows))
-    return noise
-
-
-def _noise(member: MemberIndexes, step: Int64s, excess: Int64s, members: int) -> Floats:
-    """What each member's sum would be by chance, ns."""
-    squares: Floats = np.sqrt(np.bincount(member, excess.astype(np.float64) ** 2, members))
-    noise: Floats = squares.copy()
-    present = np.flatnonzero(np.bincount(member, minlength=members))
+    lasting_ns = np.minimum(*(sums(stretches.member[lasting], ns, members) for ns in (seen, usually)))
+    worst = np.zeros(members, np.int64)  # of each member, the part of its sum in the step with the most
+    np.maximum.at(worst, of_step, sums(which, by_stretch, len(of_step)))
+    # what each member's sum would be by chance, ns
+    squares = np.sqrt(np.bincount(stretches.member, by_stretch.astype(np.float64) ** 2, members))
+    noise = squares.copy()
+    present = np.flatnonzero(np.bincount(stretches.member, minlength=members))
     if len(present) >= FEWEST_RANKS:
         noise[present] = np.minimum(noise[present], np.median(squares[present]))
-    of_step = np.bincount(combinations(member, step)[0][0], minlength=members)
-    usual = _usual_at_place(member, step, excess)
-    varying = np.sqrt(np.bincount(member, (excess - usual) ** 2, members))
-    judged = of_step >= FEWEST_STEPS
-    noise[judged] = np.minimum(noise, 1.3 * varying)[judged]  # the median leaves out a part of the variation
-    return noise
+    varying = np.sqrt(np.bincount(stretches.member, (by_stretch - usual) ** 2, members))
+    enough = steps >= FEWEST_STEPS
+    noise[enough] = np.minimum(noise, 1.3 * varying)[enough]  # the median leaves out a part of the variation
+    # also that by a member's usual stretches, so that a single long one does not hide itself
+    for member, rows in each(stretches.member[has_peers], members):
+        if len(rows) >= FEWEST_STRETCHES:
+            values = by_stretch[has_peers][rows].astype(np.float64)
+            by_usual = 1.4826 * np.median(np.abs(values - np.median(values))) * np.sqrt(len(rows))
+            noise[member] = min(noise[member], by_usual)
+    kept = matched, stretches, at, by_stretch, by_cause
+    return Excess(*kept, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
 def _usual_at_place(member: MemberIndexes, step: Int64s, excess: Int64s) -> Floats:

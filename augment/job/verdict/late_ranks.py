@@ -137,7 +137,15 @@ def stragglers(
             for table in (due, causes.of_parts(parts))
         )
         names_of = [[names[main] for main in causes.main_causes(table).tolist()] for table in (cause, meanwhile)]
-        worst = _worst(matched.step[instances], late[instances], parted.lead_ns[instances], count)
+        # in how many steps each member was charged most; a recording without steps is one
+        (steps, members), which = combinations(matched.step[instances], late[instances])
+        charges = sums(which, parted.lead_ns[instances], len(steps))
+        order = np.lexsort((-charges, steps))
+        steps, members, charges = steps[order], members[order], charges[order]
+        most = np.append(True, steps[1:] != steps[:-1])[: len(steps)] & (charges > 0)
+        if (steps != UNKNOWN).any():
+            most &= steps != UNKNOWN
+        worst = np.bincount(members[most], minlength=count)
         present = np.flatnonzero(totals.count)
         z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
         for place, member in enumerate(present.tolist()):
@@ -201,17 +209,3 @@ def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
             mean_wall_ns=float(wall[rows].mean()),
             max_wall_ns=int(wall[rows].max()),
         )
-
-
-def _worst(step: Int64s, late: Int64s, lead: Int64s, count: int) -> Int64s:
-    """In how many steps each member was charged most; a recording without steps is one."""
-    (steps, members), which = combinations(step, late)
-    total = sums(which, lead, len(steps))
-    order = np.lexsort((-total, steps))
-    steps, members, total = steps[order], members[order], total[order]
-    most = np.ones(len(steps), np.bool_)
-    most[1:] = steps[1:] != steps[:-1]
-    most &= total > 0
-    if (steps != UNKNOWN).any():
-        most &= steps != UNKNOWN
-    return np.bincount(members[most], minlength=count)
