@@ -19,7 +19,6 @@ was late; if memory falls and rises there, the allocator returned memory to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -32,7 +31,6 @@ from augment.facts.gpu.device_activity import (
     COMMUNICATION,
     COMPUTATION,
     MEMORY,
-    TypeCoverage,
     queue_lengths,
     type_coverage,
 )
@@ -61,20 +59,48 @@ class Row(Struct, frozen=True):
 def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     """Measure each part on each device."""
     work = facts.gpu.work(trace)
+    rows: list[Row] = []
     if not len(work.ts):
         played = replays(trace)
         if not played:
             return Skipped.without(GPU_WORK)
         start = min(int(each.ts[0]) for each in played)
         edges = edges_of(start, max(int(each.ts[-1]) for each in played) - start, part_count)
-        return Findings([row for each in played for row in _held(trace, each, edges)])
+        starts, dur = (edges[:-1] - edges[0]).tolist(), np.diff(edges).tolist()
+        for each in played:
+            allocated, reserved = (
+                _greatest(each.ts, level[1:], edges, int(level[0])).tolist()
+                for level in (each.allocated, each.reserved)
+            )
+            for part, (begin, length, *bytes_) in enumerate(zip(starts, dur, allocated, reserved, strict=True)):
+                rows.append(Row(trace.rank, each.device, part, begin, length, None, None, None, *bytes_))
+        return Findings(rows)
     launched = work.launch[work.launch != NO_INDEX]
     start = min(int(work.ts.min()), int(trace.events.ts[launched].min()) if len(launched) else int(work.ts.min()))
     span = int(work.end.max()) - start
     if span <= 0:
         return Skipped("all GPU work is at one moment")
     edges = edges_of(start, span, part_count)
-    return Findings([row for coverage in type_coverage(trace) for row in _rows(trace, coverage, edges)])
+    for coverage in type_coverage(trace):
+        device = coverage.device
+        where = device.rank, device.device
+        queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
+        queued = np.max([_greatest(each.ts, each.length, edges, 0) for each in queues], axis=0) if queues else None
+        launched = work.launch[device.places]
+        ts = trace.events.ts[distinct(launched[launched != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
+        columns = (
+            edges[:-1] - trace.events.ts[0],
+            np.diff(edges),
+            coverage.time_within(edges[:-1], edges[1:], any_of=COMPUTATION | COMMUNICATION | MEMORY),
+            np.diff(np.searchsorted(ts, edges)),
+            queued,
+            *_memory(trace, device, edges),
+        )
+        values = [[None] * (len(edges) - 1) if values is None else values.tolist() for values in columns]
+        for part, (begin, dur, busy, launches, *optional) in enumerate(zip(*values, strict=True)):
+            known = (None if value == NO_VALUE else value for value in optional)
+            rows.append(Row(device.rank, device.device, part, begin, dur, busy, launches, *known))
+    return Findings(rows)
 
 
 def edges_of(start: int, span: int, part_count: int) -> Int64s:
@@ -88,36 +114,6 @@ def replays(trace: Trace) -> list[MemoryReplay]:
     held = held_memory(trace)
     known = held.devices if isinstance(held, Held) and held.snapshot.has_times else ()
     return [each for each in known if len(each.rows)]
-
-
-def _held(trace: Trace, played: MemoryReplay, edges: Int64s) -> Iterator[Row]:
-    """The rows of a device of a snapshot alone."""
-    levels = (_greatest(played.ts, each[1:], edges, int(each[0])) for each in (played.allocated, played.reserved))
-    starts, dur = (edges[:-1] - edges[0]).tolist(), np.diff(edges).tolist()
-    for part, figures in enumerate(zip(starts, dur, *(each.tolist() for each in levels), strict=True)):
-        begin, length, allocated, reserved = figures
-        yield Row(trace.rank, played.device, part, begin, length, None, None, None, allocated, reserved)
-
-
-def _rows(trace: Trace, coverage: TypeCoverage, edges: Int64s) -> Iterator[Row]:
-    device = coverage.device
-    where = device.rank, device.device
-    queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
-    queued = np.max([_greatest(each.ts, each.length, edges, 0) for each in queues], axis=0) if queues else None
-    launch = facts.gpu.work(trace).launch[device.places]
-    ts = trace.events.ts[distinct(launch[launch != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
-    columns = (
-        edges[:-1] - trace.events.ts[0],
-        np.diff(edges),
-        coverage.time_within(edges[:-1], edges[1:], any_of=COMPUTATION | COMMUNICATION | MEMORY),
-        np.diff(np.searchsorted(ts, edges)),
-        queued,
-        *_memory(trace, device, edges),
-    )
-    values = [[None] * (len(edges) - 1) if values is None else values.tolist() for values in columns]
-    for part, (begin, dur, busy, launches, *optional) in enumerate(zip(*values, strict=True)):
-        known = (None if value == NO_VALUE else value for value in optional)
-        yield Row(device.rank, device.device, part, begin, dur, busy, launches, *known)
 
 
 def _memory(trace: Trace, device: facts.gpu.Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -108,11 +108,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     ):
         if count := sum(counts):
             diagnostics.append(Diagnostic(code, count, message))
-    return Findings(rows, [*_tracks(trace)], [*diagnostics, *_timings(rows)])
-
-
-def _timings(rows: Sequence[Row]) -> Iterator[Diagnostic]:
-    """Where the Inspector's own timing is another than the trace's. Its times are whole microseconds."""
+    # where the Inspector's own timing is another than the trace's; its times are whole microseconds
     apart = [
         (row.record_ns / row.kernel_ns, row)
         for row in rows
@@ -121,14 +117,16 @@ def _timings(rows: Sequence[Row]) -> Iterator[Diagnostic]:
     ]
     if apart:
         ratio, row = max(apart, key=lambda each: abs(math.log(each[0])))
-        moved = f" of {size(row.bytes)}" if row.bytes is not None else ""
-        yield Diagnostic(
-            "inspector_timing",
-            len(apart),
-            f"rows where the Inspector's timing is another than the trace's, most of {row.kind}{moved}: "
-            f"{time(row.record_ns or 0)} by {row.timing_source or 'an unknown source'}, {time(row.kernel_ns or 0)} in "
-            f"the trace ({percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'})",
+        what = row.kind + (f" of {size(row.bytes)}" if row.bytes is not None else "")
+        by_source = f"{time(row.record_ns or 0)} by {row.timing_source or 'an unknown source'}"
+        in_trace = f"{time(row.kernel_ns or 0)} in the trace"
+        unlike = f"{percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"
+        message = (
+            f"rows where the Inspector's timing is another than the trace's, most of {what}: "
+            f"{by_source}, {in_trace} ({unlike})"
         )
+        diagnostics.append(Diagnostic("inspector_timing", len(apart), message))
+    return Findings(rows, [*_tracks(trace)], diagnostics)
 
 
 def _tracks(trace: Trace) -> Iterator[Annotation]:

@@ -72,9 +72,32 @@ def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
         return Skipped("no communication kernel")
     rows: list[Row] = []
     tracks: list[CounterTrack] = []
+    known = collectives(trace)
     for device in facts.gpu.work(trace).devices:
-        rows += _rows(collectives(trace), device, link_gbps)
-        tracks += _bandwidths(collectives(trace), device)
+        rows += _rows(known, device, link_gbps)
+        about = "bytes times nccl-tests' factor, divided by the duration of each collective, waits included"
+        # the bus bandwidth of each group while its collectives run, for groups where it is known
+        usable = _of(known, device)
+        factor = known.bus_factor
+        usable = usable[(known.bytes[usable] > 0) & (known.end[usable] > known.ts[usable]) & ~np.isnan(factor[usable])]
+        for group, index in each(known.group[usable], len(known.groups)):
+            places = usable[index]
+            dur = known.end[places] - known.ts[places]
+            rate = np.rint(known.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
+            ends = np.concatenate((known.ts[places], known.end[places]))
+            ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # integers: sums return to 0 exactly
+            tracks.append(
+                CounterTrack(
+                    analysis=NAME,
+                    name=f"Bus bandwidth {known.groups[group].description or known.groups[group].name}",
+                    under=device.track,
+                    ts=ts,
+                    values=value / 1e9,
+                    unit="GB/s",
+                    description=about,
+                    scale="bus bandwidth",
+                )
+            )
     return Findings(rows, tracks, facts.source.args(trace).diagnostics(ARGS))
 
 
@@ -110,27 +133,4 @@ def _rows(known: Collectives, device: facts.gpu.Device, link_gbps: float) -> Ite
             bus_gbps=bus,
             link_gbps=link_gbps or None,
             efficiency_ratio=bus / link_gbps if bus is not None and link_gbps else None,
-        )
-
-
-def _bandwidths(known: Collectives, device: facts.gpu.Device) -> Iterator[CounterTrack]:
-    """The bus bandwidth of each group while its collectives run, for groups where it is known."""
-    usable = _of(known, device)
-    factor = known.bus_factor
-    usable = usable[(known.bytes[usable] > 0) & (known.end[usable] > known.ts[usable]) & ~np.isnan(factor[usable])]
-    for group, index in each(known.group[usable], len(known.groups)):
-        places = usable[index]
-        dur = known.end[places] - known.ts[places]
-        rate = np.rint(known.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
-        ends = np.concatenate((known.ts[places], known.end[places]))
-        ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # integers: sums return to 0 exactly
-        yield CounterTrack(
-            analysis=NAME,
-            name=f"Bus bandwidth {known.groups[group].description or known.groups[group].name}",
-            under=device.track,
-            ts=ts,
-            values=value / 1e9,
-            unit="GB/s",
-            description="bytes times nccl-tests' factor, divided by the duration of each collective, waits included",
-            scale="bus bandwidth",
         )

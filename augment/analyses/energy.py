@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import Int64s, Intervals, union
+from augment.arrays import Intervals, union
 from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import EnergyMeter, energy_meter, watched_gpus
 from augment.facts.steps import batches, recorded
@@ -89,8 +89,14 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
     kinds = families.family[device.places]
     named = [(families.names[kind], kinds == kind) for kind in np.unique(kinds).tolist()]
     parts += [("family", name, union(ts[chosen], until[chosen])) for name, chosen in named]
-    of_phases = _phases(trace, work.launch[device.places])
-    parts += [("phase", name, union(ts[chosen], until[chosen])) for name, chosen in of_phases]
+    phases = facts.host.phases(trace)
+    if phases is not None:  # of training
+        launch = work.launch[device.places]
+        index = facts.host.stacks(trace).place_of[launch]
+        phase = np.where((launch >= 0) & (index >= 0), phases[index], len(facts.host.TrainingPhase))
+        for each in facts.host.TrainingPhase:
+            if (chosen := phase == each).any():
+                parts.append(("phase", each.name.lower(), union(ts[chosen], until[chosen])))
     of_steps = iter([sum(tokens) if all(tokens) else 0, *tokens])
     for part, name, times in parts:
         done = next(of_steps) if part in ("steps", "step") else 0
@@ -101,15 +107,3 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
         is_whole = known_ns == int((times.end - times.start).sum())
         of_token = joules / done if done and is_whole else None
         yield Row(trace.rank, device.device, part, name, resolution, known_ns, joules, watts, of_token)
-
-
-def _phases(trace: Trace, launch: Int64s) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
-    """Each phase of training, and which pieces of work were launched in it."""
-    phases = facts.host.phases(trace)
-    if phases is None:
-        return
-    place = facts.host.stacks(trace).place_of[launch]
-    phase = np.where((launch >= 0) & (place >= 0), phases[place], len(facts.host.TrainingPhase))
-    for each in facts.host.TrainingPhase:
-        if (phase == each).any():
-            yield each.name.lower(), phase == each

@@ -82,8 +82,13 @@ def analyze(
     """Find the patterns, count and mark them."""
     if not len(facts.gpu.launched(trace).place):
         return Skipped("no GPU work whose correlation names a launch")
-    if operator:
-        chosen = _named(trace, operator, at_minimum_depth)
+    if operator:  # the outermost ones with this text in their names, or those of least depth
+        chosen = places_of(trace, *HOST).where(lambda name: operator in name)
+        if len(chosen) and at_minimum_depth:
+            depth = call_stacks(trace).depth[chosen]
+            chosen = chosen[depth == depth.min()]
+        elif len(chosen):
+            chosen = chosen[directly_around(trace, chosen) < 0]
     else:
         chosen = call_stacks(trace).where(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
     occurrences = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
@@ -115,19 +120,6 @@ def analyze(
     undrawn = max(0, sum(map(len, patterns)) - DRAWN_AT_MOST)
     message = f"pattern occurrences beyond {DRAWN_AT_MOST:,} (not drawn)"
     return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
-
-
-def _named(trace: Trace, text: str, at_minimum_depth: bool) -> StackIndexes:
-    """The places of the slices with ``text`` in their names: the outermost ones, or those of least depth."""
-    stacks = call_stacks(trace)
-    place = places_of(trace, *HOST).where(lambda name: text in name)
-    if not len(place):
-        return place
-    if at_minimum_depth:
-        depth = stacks.depth[place]
-        return place[np.flatnonzero(depth == depth.min())]
-    outermost: StackIndexes = place[directly_around(trace, place) < 0]
-    return outermost
 
 
 def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: bool) -> Occurrences:

@@ -73,7 +73,7 @@ Options:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -111,7 +111,7 @@ from augment.core import (
     column,
     derived,
 )
-from augment.facts.gpu.gpu_work import Stream, gpu_work
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.waits.dependencies import UNEXPLAINED_NS
 from augment.facts.waits.gap_causes import (
     KERNEL_DELAY_NS,
@@ -421,7 +421,28 @@ def analyze(
     work = gpu_work(trace)
     of_devices = device_idle(trace, consecutive_kernel_delay_ns)
     of_streams = stream_idle(trace, of_devices, consecutive_kernel_delay_ns)
-    rows = [row for stream, idle in zip(work.streams, of_streams, strict=True) for row in _rows(stream, idle)]
+    rows = []
+    for stream, idle in zip(work.streams, of_streams, strict=True):
+        dur = idle.gaps.end - idle.gaps.start
+        idle_ns = int(dur.sum())
+        for category in GapCategory:
+            chosen = idle.category == category
+            ns = int(dur[chosen].sum())
+            parts = idle.parts[:, chosen].sum(axis=1).tolist()
+            rows.append(
+                Row(
+                    stream.rank,
+                    stream.device,
+                    stream.stream,
+                    category.name.lower(),
+                    ns,
+                    int(chosen.sum()),
+                    ns / idle_ns if idle_ns else None,
+                    parts[OTHER_STREAM_BUSY],
+                    *parts[:OTHER_STREAM_BUSY],
+                    *(distribution(dur[chosen]) or (None,) * 7),
+                )
+            )
     drawn = [
         (f"Idle stream {stream.stream}", stream.track, idle.pieces)
         for stream, idle in zip(work.streams, of_streams, strict=True)
@@ -432,28 +453,6 @@ def analyze(
     message = "pieces of GPU work begin before earlier work on their stream has ended"
     diagnostics = [Diagnostic("overlapping_gpu_work", overlapping, message)] if overlapping else []
     return Findings(rows, annotations, diagnostics)
-
-
-def _rows(stream: Stream, stream_gaps: StreamIdle) -> Iterator[Row]:
-    """The row of each category."""
-    dur = stream_gaps.gaps.end - stream_gaps.gaps.start
-    idle = int(dur.sum())
-    for category in GapCategory:
-        is_category = stream_gaps.category == category
-        own_idle = int(dur[is_category].sum())
-        parts = stream_gaps.parts[:, is_category].sum(axis=1).tolist()
-        yield Row(
-            stream.rank,
-            stream.device,
-            stream.stream,
-            category.name.lower(),
-            own_idle,
-            int(is_category.sum()),
-            own_idle / idle if idle else None,
-            parts[OTHER_STREAM_BUSY],
-            *parts[:OTHER_STREAM_BUSY],
-            *(distribution(dur[is_category]) or (None,) * 7),
-        )
 
 
 def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:

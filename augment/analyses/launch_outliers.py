@@ -30,6 +30,7 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment import facts
 from augment.arrays import NO_INDEX, Int32s, Int64s, distinct, each, run_starts
@@ -80,7 +81,13 @@ def analyze(
     parts: list[LaunchDelays] = []
     kinds: list[int] = []
     for device in work.devices:
-        calls = _calls(device, delays, work.ts)
+        # one row per call: its first piece of work, with the sum of ``gpu_ns``
+        calls = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
+        if len(distinct(calls.row)) < len(calls):  # graphs; this check is cheaper than sorting
+            order = np.argsort(work.ts[calls.place], kind="stable")
+            calls = calls.take(order[np.argsort(calls.row[order], kind="stable")])
+            first = run_starts(calls.row)
+            calls = replace(calls.take(first), gpu_ns=np.add.reduceat(calls.gpu_ns, first))
         over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
         for kind, ns in enumerate(over):
             # those with the most beyond it, greatest first
@@ -108,18 +115,6 @@ def analyze(
         name = f"Launch outliers stream {stream.stream}"
         tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind_of[rows]))
     return Findings(list(_rows(trace, calls, kinds)), tracks)
-
-
-def _calls(device: facts.gpu.Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
-    """The launches on ``device``, one row per call: its first piece of work, with the sum of ``gpu_ns``."""
-    launched = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
-    if len(distinct(launched.row)) == len(launched):
-        return launched  # no graph, the usual case: this check is cheaper than sorting
-    order = np.argsort(ts[launched.place], kind="stable")
-    launched = launched.take(order[np.argsort(launched.row[order], kind="stable")])
-    first = run_starts(launched.row)
-    calls = launched.take(first)
-    return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(launched.gpu_ns, first), calls.delay_ns)
 
 
 def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:

@@ -32,8 +32,8 @@ from msgspec import Struct
 
 from augment.arrays import Int64s, distinct, percentiles
 from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.gpu_work import Stream, gpu_work
-from augment.facts.gpu.launched_work import LaunchDelays, launch_delays, launch_diagnostics
+from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.gpu.launched_work import launch_delays, launch_diagnostics
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -78,28 +78,25 @@ def analyze(
     if not len(delays):
         return Skipped("no GPU work whose correlation names a launch")
     bounds = np.searchsorted(delays.place, [0, *(stream.stop for stream in work.streams)]).tolist()
-    rows = [
-        _row(stream, delays.take(slice(start, stop)), runtime_cutoff_ns, launch_delay_cutoff_ns)
-        for stream, start, stop in zip(work.streams, bounds, bounds[1:], strict=False)
-        if stop > start
-    ]
+    rows = []
+    for stream, start, stop in zip(work.streams, bounds, bounds[1:], strict=False):
+        if stop > start:
+            of_stream = delays.take(slice(start, stop))
+            row = Row(
+                stream.rank,
+                stream.device,
+                stream.stream,
+                len(of_stream),
+                len(distinct(of_stream.row)),
+                int(np.count_nonzero(of_stream.is_short())),
+                int(np.count_nonzero(of_stream.cpu_ns > runtime_cutoff_ns)),
+                int(np.count_nonzero(of_stream.delay_ns > launch_delay_cutoff_ns)),
+                *_described(of_stream.cpu_ns),
+                *_described(of_stream.gpu_ns),
+                *_described(of_stream.delay_ns),
+            )
+            rows.append(row)
     return Findings(rows, (), launch_diagnostics(trace))
-
-
-def _row(stream: Stream, delays: LaunchDelays, runtime_cutoff_ns: int, launch_delay_cutoff_ns: int) -> Row:
-    return Row(
-        stream.rank,
-        stream.device,
-        stream.stream,
-        len(delays),
-        len(distinct(delays.row)),
-        int(np.count_nonzero(delays.is_short())),
-        int(np.count_nonzero(delays.cpu_ns > runtime_cutoff_ns)),
-        int(np.count_nonzero(delays.delay_ns > launch_delay_cutoff_ns)),
-        *_described(delays.cpu_ns),
-        *_described(delays.gpu_ns),
-        *_described(delays.delay_ns),
-    )
 
 
 def _described(durations: Int64s) -> tuple[float, float, float, int]:

@@ -28,7 +28,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, changing
+from augment.arrays import changing
 from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, byte_unit, column, in_unit
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events, why_none
 
@@ -72,7 +72,28 @@ def analyze(trace: Trace) -> Findings | Skipped:
         series = {"allocated": memory.allocated, "reserved": memory.reserved}
         recorded = {what: values for what, values in series.items() if values is not None}
         unit = byte_unit(max(int(values.max(initial=0)) for values in recorded.values()))
-        tracks += [_track(memory, what, values, unit) for what, values in recorded.items()]
+        # the points at which the value changes, plus the first and the last; for each moment the last event counts
+        last = np.append(memory.ts[1:] != memory.ts[:-1], True)
+        for what, values in recorded.items():
+            ts, level = memory.ts[last], values[last]
+            keep = changing(level)
+            held = (
+                "what the allocator has given out"
+                if what == "allocated"
+                else "what the allocator holds from the driver"
+            )
+            tracks.append(
+                CounterTrack(
+                    analysis=NAME,
+                    name=f"Memory {what}{memory.label}",
+                    under=memory.track,
+                    ts=ts[keep],
+                    values=in_unit(level[keep], unit),
+                    unit=unit[1],
+                    description=held,
+                    scale=f"{memory.kind} {memory.device}",
+                )
+            )
     partial = RELATIVE if any(device.is_relative for device in devices) else None
     return Findings(rows, tracks, diagnostics(trace), partial)
 
@@ -99,23 +120,4 @@ def _row(memory: DeviceMemory, start_ns: int) -> Row:
         peak_reserved_at_ns=None if most is None else int(memory.ts[most]) - start_ns,
         fragmentation_bytes=fallow,
         fragmentation_ratio=None if reserved is None or not reserved[peak] else (fallow or 0) / int(reserved[peak]),
-    )
-
-
-def _track(memory: DeviceMemory, what: str, values: Int64s, unit: tuple[int, str]) -> CounterTrack:
-    """The points at which the value changes, plus the first and the last. For each moment the last event counts."""
-    keep = np.append(memory.ts[1:] != memory.ts[:-1], True)
-    ts, values = memory.ts[keep], values[keep]
-    keep = changing(values)
-    return CounterTrack(
-        analysis=NAME,
-        name=f"Memory {what}{memory.label}",
-        under=memory.track,
-        ts=ts[keep],
-        values=in_unit(values[keep], unit),
-        unit=unit[1],
-        description="what the allocator has given out"
-        if what == "allocated"
-        else "what the allocator holds from the driver",
-        scale=f"{memory.kind} {memory.device}",
     )

@@ -153,7 +153,11 @@ def _rows(trace: Trace, held: Held, moment: Moment) -> Iterator[Row]:
             yield row("level", name, value)
     for by, holders in moment.holders.items():
         theory = _theory(holders) if by == "category" else {}
-        for holder in _largest(holders):
+        largest = list(holders[:MOST])
+        if rest := holders[MOST:]:
+            others = f"{len(rest):,} others"
+            largest.append(Holder(others, sum(each.bytes for each in rest), sum(each.count for each in rest)))
+        for holder in largest:
             ratio = holder.bytes / moment.allocated if moment.allocated else None
             more = {"step_bytes": holder.step_bytes, "confidence": holder.confidence}
             more["theory_bytes"] = theory.get(holder.name)
@@ -176,12 +180,6 @@ def _theory(categories: Sequence[Holder]) -> dict[str, int]:
         return {}
     factors = {"parameters": 1, "gradients": 1, "optimizer": 2}
     return {name: factor * held[known] for name, factor in factors.items() if name != known}
-
-
-def _largest(holders: Sequence[Holder]) -> Iterator[Holder]:
-    yield from holders[:MOST]
-    if rest := holders[MOST:]:
-        yield Holder(f"{len(rest):,} others", sum(each.bytes for each in rest), sum(each.count for each in rest))
 
 
 def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str]) -> Iterator[Annotation]:

@@ -92,13 +92,19 @@ def analyze(
         peak = device_peaks(trace)[device.device]
         rate = None if peak is None else peak.tflops.get(peak_number)
         counted = efficiency.model_flops
-        lacking = _without_peak(trace, device.device, peak_number) if not rate else None
-        if source == "shapes":
-            lacking = why_no_mfu(trace, place) or lacking
+        lacking = why_no_mfu(trace, place) if source == "shapes" else None
+        if not rate and not lacking:  # no dense peak of this type of number
+            known = ", ".join(peak.tflops if peak else ())
+            lacking = (
+                f"{name_of(trace, device.device)} has no peak of {peak_number}: set peak_number to one of {known}"
+                if known
+                else why_unknown(trace, device.device)
+            )
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.wall_ns[step])
             achieved = flops / wall / 1e3 if wall else None
-            mfu = achieved / rate if rate and achieved is not None and achieved <= rate else None
+            mfu = achieved / rate if rate and achieved is not None else None
+            beyond = f"{mfu:,.1f} times what the device can do at most: {_WRONG[source]}" if mfu and mfu > 1 else None
             rows.append(
                 Row(
                     rank=device.rank,
@@ -111,27 +117,12 @@ def analyze(
                     achieved_tflops=achieved,
                     peak_tflops=rate,
                     peak_number=peak_number,
-                    mfu_ratio=mfu if lacking is None else None,
-                    lacking=lacking or _beyond(achieved or 0.0, rate or 0.0, source),
+                    mfu_ratio=None if lacking or beyond else mfu,
+                    lacking=lacking or beyond,
                 )
             )
-    beyond = sum(bool(row.peak_tflops and (row.achieved_tflops or 0) > row.peak_tflops) for row in rows)
-    return Findings(rows, diagnostics=[Diagnostic("mfu_above_peak", beyond, _ABOVE)] if beyond else [])
-
-
-def _without_peak(trace: Trace, device: Identity, number: str) -> str:
-    """What to do where a device has no dense peak of a type of number."""
-    peak = device_peaks(trace)[device]
-    if peak is None or not peak.tflops:
-        return why_unknown(trace, device)
-    return f"{name_of(trace, device)} has no peak of {number}: set peak_number to one of {', '.join(peak.tflops)}"
-
-
-def _beyond(achieved: float, peak: float, source: str) -> str | None:
-    """Why operations that no such device can do in the time give no MFU."""
-    if achieved <= peak:
-        return None
-    return f"{achieved / peak:,.1f} times what the device can do at most: {_WRONG[source]}"
+    above = sum(bool(row.peak_tflops and (row.achieved_tflops or 0) > row.peak_tflops) for row in rows)
+    return Findings(rows, diagnostics=[Diagnostic("mfu_above_peak", above, _ABOVE)] if above else [])
 
 
 _ABOVE = "steps with more operations than the device's peak allows: no MFU is given; see the column lacking"
