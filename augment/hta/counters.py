@@ -99,20 +99,17 @@ def _summary(series: Mapping[int, pd.DataFrame], key: str, name: str, *, running
             if running:
                 ts, values, held = (value[values > 0] for value in (ts, values, held))
             index.append((rank, *group))
-            records.append(_described(values, held))
+            # the ``count`` of points, and statistics weighted by time (NaN if the total time is 0)
+            weighted = time_weighted(values, held) if len(values) else None
+            described = [np.nan] * 7
+            if weighted is not None:
+                described = [weighted.mean, weighted.std, float(values.min()), *weighted[2:], float(values.max())]
+            records.append([float(len(values)), *described])
     if not index:
         return None
     pd = pandas()
     columns = pd.MultiIndex.from_product([[name], STATISTICS])
     return pd.DataFrame(records, index=pd.MultiIndex.from_tuples(index, names=["rank", *keys]), columns=columns)
-
-
-def _described(values: Any, held: Int64s) -> list[float]:
-    """HTA's columns: the ``count`` of points, and statistics weighted by time (NaN if the total time is 0)."""
-    weighted = time_weighted(values, held) if len(values) else None
-    if weighted is None:
-        return [float(len(values)), *[np.nan] * 7]
-    return [float(len(values)), weighted.mean, weighted.std, float(values.min()), *weighted[2:], float(values.max())]
 
 
 def time_spent_blocked_on_full_queue(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -221,17 +222,13 @@ def _texts(
     rows, texts = args.texts(name)
     values = np.full(len(texts.values) + 1, default, object)
     for place, text in enumerate(texts.values):
-        values[place] = _decoded(text) if decode and text != default else text
+        values[place] = text
+        if decode and text != default:
+            with contextlib.suppress(ValueError):
+                values[place] = lenient_json(text.encode())
     code = SparseColumn(rows, texts.codes.astype(np.int64)).at(row, -1)
     column: npt.NDArray[np.object_] = values[code]
     return column
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return lenient_json(text.encode())
-    except ValueError:
-        return text
 
 
 def identities(values: Sequence[Any]) -> npt.NDArray[Any]:
@@ -269,21 +266,17 @@ def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None 
     """
     if not installed():
         return
-    chosen = renderer or os.environ.get("PLOTLY_RENDERER") or _of_notebook()
-    if not chosen:
-        return
+    chosen = renderer or os.environ.get("PLOTLY_RENDERER")
+    if not chosen:  # the renderer that plotly chose, unless it would open a browser
+        chosen = importlib.import_module("plotly.io").renderers.default
+        if chosen in (None, "", "browser"):
+            return
     drawn = draw(importlib.import_module("plotly.express"))
     try:
         for figure in [drawn] if hasattr(drawn, "show") else drawn:
             figure.show(renderer=chosen)
     except (ValueError, ImportError, RuntimeError) as error:  # a package is missing, or the renderer is unknown
         warnings.warn(f"nothing is drawn: plotly's renderer {chosen}: {str(error).strip()}", stacklevel=3)
-
-
-def _of_notebook() -> str | None:
-    """The renderer that plotly chose; none if it would open a browser."""
-    chosen: str = importlib.import_module("plotly.io").renderers.default or ""
-    return None if chosen in ("", "browser") else chosen
 
 
 # HTA's utilities that notebooks use: names, and the counters of floating-point instructions.

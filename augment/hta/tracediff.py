@@ -68,7 +68,13 @@ class LabeledTrace:
             frame = frame[frame["iteration"].isin(_chosen(iteration, self.iterations(), "iteration"))]
         if device_type == DeviceType.CPU:
             return frame[frame["stream"] == NO_STREAM]
-        return frame[self._is_gpu_work(frame, ranks)] if device_type == DeviceType.GPU else frame
+        if device_type == DeviceType.ALL:
+            return frame
+        on_gpu = pandas().Series(False, index=frame.index)
+        for each in ranks:
+            of_rank = frame["rank"] == each if len(ranks) > 1 else on_gpu | True
+            on_gpu |= of_rank & frame["index"].isin(self.t.whole[each].events.slices_of(*GPU_WORK))
+        return frame[on_gpu]
 
     def get_ops_summary(self, ops: pd.DataFrame) -> pd.DataFrame:
         """Counts and sums of durations (us) of ``ops`` by category and name."""
@@ -76,14 +82,6 @@ class LabeledTrace:
         summary.columns = ["cat", "name", "counts", "total_duration"]
         summary.insert(2, "short_name", [short_name(name) for name in summary["name"]])
         return summary.assign(cat_id=summary["cat"], name_id=summary["name"])
-
-    def _is_gpu_work(self, frame: pd.DataFrame, ranks: Sequence[int]) -> pd.Series:
-        wanted = pandas().Series(False, index=frame.index)
-        for rank in ranks:
-            events = self.t.whole[rank].events
-            of_rank = frame["rank"] == rank if len(ranks) > 1 else wanted | True
-            wanted |= of_rank & frame["index"].isin(events.slices_of(*GPU_WORK))
-        return wanted
 
 
 Side = LabeledTrace | Trace | str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -81,7 +81,11 @@ def augment(
     is_large = len(part.events) >= THREADS_FROM
     begun, beginning = 0, threading.Lock()
     shared = Threads(threads if is_large else 1)
-    planned = [*_planned(analyses), later] if later and is_large else ()
+    planned: list[Stage] = []
+    if later and is_large:
+        for each in analyses:
+            planned += [_stage(each), *(map(stage_of_rule, RULES) if each is diagnosis else ())]
+        planned.append(later)
     examined = replace(part, context=part.context.of_run(shared, planned))
 
     def run(analysis: Analysis) -> Outcome:
@@ -106,13 +110,6 @@ def augment(
 
 def _stage(analysis: Analysis) -> Stage:
     return STAGE_OF.get(analysis.NAME, "breakdowns")
-
-
-def _planned(analyses: Sequence[Analysis]) -> Iterator[Stage]:
-    """The stage of each analysis, and of each rule of the diagnosis."""
-    for analysis in analyses:
-        yield _stage(analysis)
-        yield from map(stage_of_rule, RULES) if analysis is diagnosis else ()
 
 
 def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: Threads) -> dict[str, Outcome]:

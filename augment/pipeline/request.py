@@ -77,14 +77,18 @@ class Request(Struct, frozen=True):
         Raises:
             UsageError: an analysis or option does not exist, or a value differs in type from the option's default.
         """
-        from augment.analyses import ANALYSES
+        from augment.analyses import ANALYSES, options_of
 
         known = {analysis.NAME: analysis for analysis in ANALYSES}
         only, skip = ([TABLES.get(name, name) for name in names] for names in (self.only, self.skip))
         for name in (*only, *skip, *self.options):
             expect_known(name, known, "analysis")
         for name, values in self.options.items():
-            _check_options(known[name], values)
+            options = options_of(known[name])
+            for option, value in values.items():
+                expect_known(option, options, f"option of {name}")
+                if type(value) is not type(options[option]):
+                    raise _wrong_type(name, option, options[option], value)
         return [each for each in ANALYSES if (not only or each.NAME in only) and each.NAME not in skip]
 
     def check(self) -> Request:
@@ -161,16 +165,6 @@ def _whole(text: str) -> int:
         if not number.is_integer():
             raise
         return int(number)
-
-
-def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:
-    from augment.analyses import options_of
-
-    known = options_of(analysis)
-    for name, value in values.items():
-        expect_known(name, known, f"option of {analysis.NAME}")
-        if type(value) is not type(known[name]):
-            raise _wrong_type(analysis.NAME, name, known[name], value)
 
 
 def _wrong_type(analysis: str, option: str, default: Any, value: object) -> UsageError:

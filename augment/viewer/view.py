@@ -119,22 +119,15 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     if len(trace.events):
         ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
+    # rows that few files have: the mark of the last GPU events and, in a comparison, the differences
+    differences = [f"Δ GPU {_escaped(device)} {_CHANGES}" for device in busiest_devices(trace)[:_COMPARED]]
+    rare = [rf"{CUT_OFF}( \(\d+\))?", *(differences or [r"Δ host( cumulative)?( \(\d+\))?"])]  # the UI adds thread ids
     return View(
-        pins=[_VERDICT, *_rare_pins(trace), *islice(_pins(trace), _MOST - 1)],
+        pins=[_VERDICT, *rare, *islice(_pins(trace), _MOST - 1)],
         groups=_processes(trace) if _kernels(trace) else [*_processes(trace), *devices],
         window=_window(trace, shift_ns),
         bounds=bounds,
     )
-
-
-def _rare_pins(trace: Trace) -> Iterator[str]:
-    """Patterns of rows that few files have: the mark of the last GPU events and, in a comparison, the differences."""
-    yield rf"{CUT_OFF}( \(\d+\))?"  # the UI adds the thread id
-    devices = busiest_devices(trace)
-    for device in devices[:_COMPARED]:
-        yield f"Δ GPU {_escaped(device)} {_CHANGES}"
-    if not devices:
-        yield r"Δ host( cumulative)?( \(\d+\))?"
 
 
 def _pins(trace: Trace) -> Iterator[str]:

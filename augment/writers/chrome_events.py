@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from augment.arrays import NO_VALUE, Int64s, Places, compressed, distinct
 from augment.core import Annotation, CounterTrack, Ends, Flows, Identity, InstantTrack, SliceTrack, Texts, Trace
-from augment.core.annotations import ArgColumn, row_count
+from augment.core.annotations import row_count
 from augment.writers.templates import (
-    Column,
     Number,
     Piece,
     Rendered,
@@ -127,7 +126,10 @@ class ChromeEvents(Struct):
             args.setdefault("dur_ns", np.where(changed, track.dur, NO_VALUE))
 
         def template(rows: Places, names: Texts) -> Template:
-            chosen = {name: arg.take(rows) if isinstance(arg, Texts) else arg[rows] for name, arg in args.items()}
+            chosen = {
+                name: choice(arg.take(rows)) if isinstance(arg, Texts) else number(arg[rows])
+                for name, arg in args.items()
+            }
             return [
                 _opening(track.analysis) + b'"ph":"X","ts":',
                 self._time(track.ts[rows]),
@@ -135,11 +137,7 @@ class ChromeEvents(Struct):
                 micros(dur[rows]),
                 b',"pid":%d,"tid":%d,"name":' % (pid, tid),
                 _names(names.take(rows)),
-                *(
-                    [b',"args":{', TemplateArgs({name: _arg(arg) for name, arg in chosen.items()}), b"}}"]
-                    if chosen
-                    else [b"}"]
-                ),
+                *([b',"args":{', TemplateArgs(chosen), b"}}"] if chosen else [b"}"]),
             ]
 
         rows = track.inner_rows()
@@ -165,10 +163,6 @@ class ChromeEvents(Struct):
 
 def _opening(analysis: str) -> bytes:
     return b',\n{"cat":%s,' % json_text(f"augment.{analysis}")
-
-
-def _arg(column: ArgColumn) -> Column:
-    return choice(column) if isinstance(column, Texts) else number(column)
 
 
 def _names(texts: Texts) -> TemplateChoice:
@@ -369,7 +363,10 @@ def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
     if len(ts) < 2:
         return dur
     starts = seen_ns(ts - base_ns)
-    depth = _depths(ts, dur)
+    # the number of slices around each slice
+    depth = np.zeros(len(ts), np.int64)
+    if (ts[1:] < ts[:-1] + dur[:-1]).any():
+        depth = np.arange(len(ts)) - np.searchsorted(np.sort(ts + np.maximum(dur, 1)), ts, side="right")
     shown: Int64s = dur.copy()
     end_of = np.full(len(ts), np.iinfo(np.int64).max)  # that Perfetto sees, of the slice around each
     for level in range(int(depth.max()) + 1):
@@ -401,12 +398,3 @@ def _seen(ns: Int64s) -> Int64s:
     # a number without a fraction is read as an integer
     seen: Int64s = np.where(us == np.floor(us), us.astype(np.int64) * 1000, rounded)
     return seen
-
-
-def _depths(ts: Int64s, dur: Int64s) -> Int64s:
-    """The number of slices around each slice, int64."""
-    if (ts[1:] >= ts[:-1] + dur[:-1]).all():
-        return np.zeros(len(ts), np.int64)
-    ended = np.sort(ts + np.maximum(dur, 1))
-    depth: Int64s = np.arange(len(ts)) - np.searchsorted(ended, ts, side="right")
-    return depth

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from augment.arrays import Int64s
 from augment.core import Trace, derived
-from augment.core.records import Communicator, FlightDumps, InspectorLogs, NcclLog, NcclLogs, RankDump
+from augment.core.records import Communicator, FlightDumps, InspectorLogs, NcclLog, NcclLogs
 from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.gpu.gpu_work import gpu_work
@@ -97,10 +97,34 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
     inspector = trace.context.attached(InspectorLogs) or InspectorLogs(())
     records: list[LibraryRecord] = []
     for dump in dumps.dumps:
-        if pids is None or trace.rank in (None, dump.rank):
-            records += _of_dump(dump)
-    for log in logs.logs:
-        records += _of_log(log, pids)
+        for operation in dump.operations if pids is None or trace.rank in (None, dump.rank) else ():
+            group, kind = dump.groups[operation.group], kind_of(operation.kind)
+            elements = size_elements(kind, operation.sent, operation.received, len(group.ranks))
+            width = element_bytes(operation.dtypes[0]) if operation.dtypes else None
+            size = _bytes(elements * width if width is not None and elements >= 0 else -1)
+            name, key = group.description or group.name, (len(group.ranks), kind, size)
+            records.append(LibraryRecord("flight_recorder", name, key, operation.sequence, operation.created_ns))
+    for log in logs.logs:  # one of a single process without a pid is taken as it is
+        known = {communicator.pid for communicator in log.communicators}
+        ways = [" and ".join(sorted({each.via.partition("/")[0] for each in of.edges})) for of in log.communicators]
+        for collective in log.collectives:
+            communicator = log.communicators[collective.communicator] if collective.communicator >= 0 else None
+            pid = communicator.pid if communicator else None
+            if pids is not None and pid not in pids and known != {None}:
+                continue
+            kind = kind_of(collective.kind)
+            size = _bytes(collective.bytes * (communicator.size if communicator and kind in _ALL_RANKS else 1))
+            records.append(
+                LibraryRecord(
+                    "nccl_log",
+                    (communicator.identity or communicator.pointer) if communicator else "",
+                    (2 if kind in (SEND, RECV) else communicator.size if communicator else -1, kind, size),
+                    algorithm=collective.algorithm,
+                    protocol=collective.protocol,
+                    channels=collective.channels or (communicator.channels if communicator else None),
+                    transport=ways[collective.communicator] if communicator else "",
+                )
+            )
     for each in inspector.logs:
         for record in each.records:
             if pids is None or (record.rank == trace.rank if each.pid is None else each.pid in pids):
@@ -119,41 +143,6 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
 def _bytes(size: int) -> int:
     """A size as other columns hold it; -1 for what no memory has."""
     return size if size < 1 << 63 else -1
-
-
-def _of_dump(dump: RankDump) -> Iterator[LibraryRecord]:
-    for operation in dump.operations:
-        group = dump.groups[operation.group]
-        kind = kind_of(operation.kind)
-        elements = size_elements(kind, operation.sent, operation.received, len(group.ranks))
-        width = element_bytes(operation.dtypes[0]) if operation.dtypes else None
-        size = _bytes(elements * width if width is not None and elements >= 0 else -1)
-        name = group.description or group.name
-        yield LibraryRecord(
-            "flight_recorder", name, (len(group.ranks), kind, size), operation.sequence, operation.created_ns
-        )
-
-
-def _of_log(log: NcclLog, pids: set[Any] | None) -> Iterator[LibraryRecord]:
-    """The collectives of a log, of the processes of the trace; a log of one process without a pid is taken as it is."""
-    known = {communicator.pid for communicator in log.communicators}
-    ways = [" and ".join(sorted({each.via.partition("/")[0] for each in of.edges})) for of in log.communicators]
-    for collective in log.collectives:
-        communicator = log.communicators[collective.communicator] if collective.communicator >= 0 else None
-        pid = communicator.pid if communicator else None
-        if pids is not None and pid not in pids and known != {None}:
-            continue
-        kind = kind_of(collective.kind)
-        size = _bytes(collective.bytes * (communicator.size if communicator and kind in _ALL_RANKS else 1))
-        yield LibraryRecord(
-            "nccl_log",
-            (communicator.identity or communicator.pointer) if communicator else "",
-            (2 if kind in (SEND, RECV) else communicator.size if communicator else -1, kind, size),
-            algorithm=collective.algorithm,
-            protocol=collective.protocol,
-            channels=collective.channels or (communicator.channels if communicator else None),
-            transport=ways[collective.communicator] if communicator else "",
-        )
 
 
 @derived(until="breakdowns")

@@ -10,7 +10,7 @@ there at the end the whole block. The rest of a block that was not split off is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -392,7 +392,16 @@ def held_memory(trace: Trace) -> Held | str | None:
     steps = step_begins(trace, snapshot)
     played = [replay(snapshot, device) for device in devices]
     failed = sorted(played, key=lambda each: not (each.kind == ACTIONS.index("oom")).any())  # what failed comes first
-    moments = [moment for each in failed for moment in _moments(snapshot, each, steps)]
+    moments: list[Moment] = []
+    for each in failed:
+        ooms = np.flatnonzero(each.kind == ACTIONS.index("oom"))
+        for place in ooms[-_MOST_OOMS:].tolist():
+            row = int(each.rows[place])
+            wanted, free = int(snapshot.action_size[row]), int(snapshot.action_addr[row])
+            moments.append(_moment(snapshot, each, steps, "oom", place, wanted, free))
+        if len(each.rows):
+            moments.append(_moment(snapshot, each, steps, "peak", each.peak))
+        moments.append(_moment(snapshot, each, steps, "end", len(each.rows)))
     never = {each.device: _never_freed(snapshot, each, steps) for each in played}
     return Held(snapshot, played, moments, steps, never, clocks)
 
@@ -413,18 +422,6 @@ def step_begins(trace: Trace, snapshot: MemorySnapshot) -> Int64s:
         most = max(set(calls), key=calls.count, default="")
         marked = [name == most for name in names]
     return np.unique(snapshot.mark_ts[np.array(marked, np.bool_)]) if any(marked) else np.empty(0, np.int64)
-
-
-def _moments(snapshot: MemorySnapshot, played: MemoryReplay, steps: Int64s) -> Iterator[Moment]:
-    ooms = np.flatnonzero(played.kind == ACTIONS.index("oom"))
-    for place in ooms[-_MOST_OOMS:].tolist():
-        row = int(played.rows[place])
-        yield _moment(
-            snapshot, played, steps, "oom", place, int(snapshot.action_size[row]), int(snapshot.action_addr[row])
-        )
-    if len(played.rows):
-        yield _moment(snapshot, played, steps, "peak", played.peak)
-    yield _moment(snapshot, played, steps, "end", len(played.rows))
 
 
 def _moment(

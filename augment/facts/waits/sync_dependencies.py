@@ -252,11 +252,8 @@ def task_queues(trace: Trace) -> CallWaits:
     """A thread waits for its next task until that has been put on the queue; threads that wait for a device wait first
     until all tasks put so far are done."""
     tasks = queued_tasks(trace)
-    return joined_waits([_taken(trace, tasks), _emptied(trace, tasks)] if len(tasks) else [])
-
-
-def _taken(trace: Trace, tasks: QueuedTasks) -> CallWaits:
-    """Each task begins after it was put; until then its thread waits."""
+    if not len(tasks):
+        return joined_waits([])
     events = trace.events
     begin, end, track = events.ts[tasks.taken], events.end[tasks.taken], events.track[tasks.taken]
     there = dependencies_of(
@@ -269,7 +266,8 @@ def _taken(trace: Trace, tasks: QueuedTasks) -> CallWaits:
     order = np.argsort(track, kind="stable")
     before, after = order[:-1], order[1:]
     waits = (track[before] == track[after]) & (end[before] < begin[after])
-    return CallWaits(there, track[after[waits]], end[before[waits]], begin[after[waits]])
+    of_next = CallWaits(there, track[after[waits]], end[before[waits]], begin[after[waits]])
+    return joined_waits([of_next, _emptied(trace, tasks)])
 
 
 def _emptied(trace: Trace, tasks: QueuedTasks) -> CallWaits:

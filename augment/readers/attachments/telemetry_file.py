@@ -13,8 +13,6 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -104,9 +102,14 @@ def read_telemetry(path: str, limits: Limits = UNLIMITED) -> Telemetry:
         try:
             answer = msgspec.json.decode(content)
             results = answer["data"]["result"]
-            for name, gpu, values in _series_of(results):
-                if known := quantity_of(name):
-                    for at, value in values:
+            hosts = {str(result["metric"].get("Hostname", "")) for result in results}
+            for result in results:
+                metric = result["metric"]
+                gpu = str(metric.get("gpu", metric.get("UUID", "0")))
+                if len(hosts) > 1:
+                    gpu = f"{metric.get('Hostname', '')}/{gpu}"
+                if known := quantity_of(str(metric.get("__name__", "")).lower()):
+                    for at, value in result["values"]:
                         number = float(value)
                         if math.isfinite(number) and (moment := table.moment(f"{float(at):.9f}")) is not None:
                             table.add((gpu,), moment, [(*known[:2], number * known[2])])
@@ -271,13 +274,3 @@ def zone_seconds(zone: str) -> int:
 def quantity_of(name: str) -> tuple[str, str, float] | None:
     """Quantity, unit and factor of a column of this name."""
     return _KNOWN.get(name.strip().lower().replace(" ", "_").replace(".", "_"))
-
-
-def _series_of(results: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[tuple[float, str]]]]:
-    """Name, GPU and values of each series; of several hosts, the GPU has the host's name before it."""
-    hosts = {str(result["metric"].get("Hostname", "")) for result in results}
-    for result in results:
-        metric = result["metric"]
-        gpu = str(metric.get("gpu", metric.get("UUID", "0")))
-        host = f"{metric.get('Hostname', '')}/" if len(hosts) > 1 else ""
-        yield str(metric.get("__name__", "")).lower(), host + gpu, result["values"]

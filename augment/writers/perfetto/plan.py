@@ -76,7 +76,18 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
     """The plan without suffixes, and the arrows of the source."""
     events, repairs = trace.events, Counter[str]()
     place = tracks.place_of_track.take(events.track[:])
-    texts = _texts(trace)
+    # the members of events for which the columns are not sufficient
+    rows = np.concatenate(
+        [rows_of_phases(trace, BEGINS | ENDS | STEPS | frozenset(b"EC")), flows.rows_to_look_at(trace)]
+    )
+    rows = rows[order_of(events.offset[rows])]
+    begins, lengths = events.offset[rows], events.length[rows]
+    parsed = (
+        event
+        for block in blocks(trace.source.text, begins, lengths)
+        for event in decoded(block, begins, lengths, trace.source.decode)
+    )
+    texts: dict[int, dict[str, Any]] = dict(zip(rows.tolist(), parsed, strict=True)) if len(rows) else {}
     groups: dict[int, tuple[int, str]] = {}
     kind, end, other_dur, ended_by = _kinds(trace, place, texts, repairs, groups)
     other_dur = _around_last_kernels(trace, place, end, other_dur)
@@ -111,21 +122,6 @@ def _without_suffixes(trace: Trace, tracks: Tracks) -> tuple[Plan, flows.Arrows]
     repairs["flow_without_slices"] = arrows.lost
     none = np.empty(0, np.int64), blobs_of(())
     return Plan(kind, other_dur, track, narrowed(rows), order, late, *none, {}, texts, ended_by, repairs), arrows
-
-
-def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
-    """The members of events for which the columns are not sufficient."""
-    rows = np.concatenate(
-        [rows_of_phases(trace, BEGINS | ENDS | STEPS | frozenset(b"EC")), flows.rows_to_look_at(trace)]
-    )
-    rows = rows[order_of(trace.events.offset[rows])]
-    offsets, lengths = trace.events.offset[rows], trace.events.length[rows]
-    parsed = (
-        event
-        for block in blocks(trace.source.text, offsets, lengths)
-        for event in decoded(block, offsets, lengths, trace.source.decode)
-    )
-    return dict(zip(rows.tolist(), parsed, strict=True)) if len(rows) else {}
 
 
 def _kinds(

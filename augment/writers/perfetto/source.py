@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -74,8 +74,14 @@ class SourceEvents:
 
     def all(self) -> Generator[Events | Callable[[], Events], None, None]:
         """All events, in the order of the file. What makes events may be called by any thread, once."""
-        yield from self._ends()
         plan, events = self._plan, self._trace.events
+        # the ends of slices with a duration may all come first, because Perfetto sorts by time
+        for start in range(0, len(plan.slice_rows), _ROWS):
+            rows = plan.slice_rows[start : start + _ROWS]
+            dur = plan.dur(events, rows)
+            lasting = np.flatnonzero((dur > 0) & (dur != NEVER))
+            rows = rows[lasting]
+            yield ends(events.ts[rows] + dur[lasting], plan.track[rows])
         order = plan.order[:]
         offsets, lengths = events.offset[order], events.length[order]
         del order
@@ -116,16 +122,6 @@ class SourceEvents:
                 values.append(number)
         for track, (ts, values) in points.items():
             yield counters(np.array(ts, np.int64), np.array(values), track)
-
-    def _ends(self) -> Iterator[Events]:
-        """The ends of slices with a duration. They may all come first, because Perfetto sorts by time."""
-        plan, events = self._plan, self._trace.events
-        for start in range(0, len(plan.slice_rows), _ROWS):
-            rows = plan.slice_rows[start : start + _ROWS]
-            dur = plan.dur(events, rows)
-            lasting = np.flatnonzero((dur > 0) & (dur != NEVER))
-            rows = rows[lasting]
-            yield ends(events.ts[rows] + dur[lasting], plan.track[rows])
 
     def _begun(self, rows: Int64s, blobs: Blobs, drawn: Bools | None = None) -> Events:
         plan, events = self._plan, self._trace.events
