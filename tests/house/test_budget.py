@@ -14,12 +14,12 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 83_791
+LINES = 83_480
 FILES = 398
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
 IMPORTS, MANY_IMPORTS = 4, 11
-PRIVATE_FUNCTIONS = 0.3173
+PRIVATE_FUNCTIONS = 0.30
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
 OPTIONS = 200
