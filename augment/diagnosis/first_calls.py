@@ -150,7 +150,9 @@ def loading_calls(trace: Trace) -> arrays.EventRows:
     loads = loads[matching(trace, _LOADS)[events.name[loads]]]
     alone = events.slices_of(*LAUNCHES) if measure(trace).unit == "recording" else loads[:0]
     alone = alone[matching(trace, _LOADING)[events.name[alone]]]
-    loading = arrays.is_among(calls, facts.host.innermost(trace, np.append(loads, alone), LAUNCHES)) & (idle > LEAST_NS)
+    began = np.sort(events.ts[np.append(loads, alone)])  # by time: CUPTI has overhead on a track of its own
+    loading = np.searchsorted(began, events.ts[calls] + events.dur[calls]) > np.searchsorted(began, events.ts[calls])
+    loading &= idle > LEAST_NS
     far |= len(alone) > 0
     return arrays.distinct(np.append(calls[loading | (first & (idle > max(known, LEAST_NS)) & far)], alone))
 

@@ -6,7 +6,6 @@ before the recording hides a part. And a last one is judged as far as it was rec
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
-from augment.facts.names import FETCH, KernelType, matching, starting
+from augment.facts.names import FETCH, KernelType, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
@@ -34,9 +33,7 @@ WARM_UP = 1.5  #: a first step so many times as long as the median of the others
 AGAIN = 1.25  #: and so many times as long as each later one but the second, else it is what comes again
 DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels of which the second is queued
 HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
-_GRAPHS = re.compile(r"GraphLaunch")
 ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
-_WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
@@ -301,38 +298,6 @@ def late_beginnings(trace: Trace) -> list[arrays.Intervals]:
     for idle in idle_in_steps(trace):
         chosen = arrays.is_among(idle.launch, launch) & (idle.category == facts.waits.GapCategory.OTHER)
         late.append(arrays.Intervals(idle.start[chosen], idle.end[chosen]))
-    return late
-
-
-@derived
-def late_starts(trace: Trace) -> list[arrays.Intervals]:
-    """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
-    in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
-    queued, no recorded device worked meanwhile, the call launched no graph, and the stream was not told to wait.
-    Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
-    work, events = facts.gpu.work(trace), trace.events
-    first = work.launch[[stream.start for stream in work.streams]]
-    known = np.flatnonzero(work.launch != arrays.NO_INDEX)
-    calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
-    orders = events.slices_of(*LAUNCHES)
-    orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
-    waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
-    waits |= before == arrays.NO_INDEX
-    excused = arrays.distinct(
-        np.concatenate((first, calls[waits], calls[matching(trace, _GRAPHS)[events.name[calls]]]))
-    )
-    busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
-    late = []
-    for idle in idle_in_steps(trace):
-        chosen = (
-            (idle.category == facts.waits.GapCategory.OTHER)
-            & (idle.launch != arrays.NO_INDEX)
-            & ~arrays.is_among(idle.launch, excused)
-        )
-        start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
-        held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
-        held &= np.equal(*arrays.touched(start, np.maximum(start, end), busy))
-        late.append(arrays.Intervals(start[held], end[held]))
     return late
 
 

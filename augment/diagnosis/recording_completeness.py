@@ -6,12 +6,11 @@ import re
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import NO_INDEX, Bools, EventRows, Intervals, WorkIndex, distinct, is_among, ordered, total, union
-from augment.core import Trace, derived
+from augment import arrays, facts
+from augment.core import LAUNCHES, Trace, derived
 from augment.diagnosis.captures import captures
-from augment.diagnosis.first_calls import cold_start
-from augment.diagnosis.judging import HELD_NS, late_beginnings, late_starts, measure
+from augment.diagnosis.first_calls import cold_operators, cold_start, loading_calls
+from augment.diagnosis.judging import HELD_NS, idle_in_steps, late_beginnings, measure
 from augment.facts.names import matching
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
@@ -20,6 +19,8 @@ MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
 MIGRATES = re.compile(r"^(?:Memcpy Unified |\[Unified Memory Memcpy)")  #: migrating pages of managed memory, by Nsight
+_GRAPHS = re.compile(r"GraphLaunch")
+_WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
 _KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
 
 
@@ -34,29 +35,62 @@ def is_doubtful(trace: Trace) -> bool:
 def late_device(trace: Trace) -> int | None:
     """The number of the device that is idle for longest before the first work of a stream, although it was launched;
     None if that is short."""
-    late_ns = [total(each) for each in late_beginnings(trace)]
+    late_ns = [arrays.total(each) for each in late_beginnings(trace)]
     longest = max(range(len(late_ns)), key=late_ns.__getitem__, default=-1)
     least = MOST_LATE * measure(trace).length_ns * measure(trace).count
     return longest if longest >= 0 and late_ns[longest] >= max(least, 1) else None
 
 
 @derived
-def held_up(trace: Trace) -> Intervals | None:
+def late_starts(trace: Trace) -> list[arrays.Intervals]:
+    """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
+    in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
+    queued, no recorded device worked meanwhile, the call launched no graph and loaded no kernel, and the stream was not
+    told to wait. Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
+    work, events = facts.gpu.work(trace), trace.events
+    first = work.launch[[stream.start for stream in work.streams]]
+    known = np.flatnonzero(work.launch != arrays.NO_INDEX)
+    calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
+    orders = events.slices_of(*LAUNCHES)
+    orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
+    waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
+    waits |= before == arrays.NO_INDEX
+    loads = arrays.is_among(facts.host.operators_around(trace, calls), cold_operators(trace))
+    alike = calls[waits | loads | matching(trace, _GRAPHS)[events.name[calls]]]
+    excused = arrays.distinct(np.concatenate((first, alike, loading_calls(trace))))
+    busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
+    late = []
+    for idle in idle_in_steps(trace):
+        chosen = (
+            (idle.category == facts.waits.GapCategory.OTHER)
+            & (idle.launch != arrays.NO_INDEX)
+            & ~arrays.is_among(idle.launch, excused)
+        )
+        start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
+        held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
+        held &= np.equal(*arrays.touched(start, np.maximum(start, end), busy))
+        late.append(arrays.Intervals(start[held], end[held]))
+    return late
+
+
+@derived
+def held_up(trace: Trace) -> arrays.Intervals | None:
     """When a device begins launched work late, if it does so again and again, not only at first: then no earlier work
     is missing, but something that is not in the file holds it up, such as another process. Where all work begins late,
-    clocks may differ."""
+    clocks may differ; and a kernel that is loaded begins late."""
     work, device = facts.gpu.work(trace), late_device(trace)
-    late_ns = [total(each) for each in late_starts(trace)]
+    late_ns = [arrays.total(each) for each in late_starts(trace)]
     least = max(MOST_LATE * measure(trace).length_ns * measure(trace).count, 1)
     if device is None and late_ns and max(late_ns) >= least:
-        lag = (work.ts - facts.waits.launch_end(trace, np.arange(len(work), dtype=WorkIndex)))[work.launch != NO_INDEX]
+        known = work.where(work.launch != arrays.NO_INDEX)
+        lag = work.ts[known] - facts.waits.launch_end(trace, known)
         device = late_ns.index(max(late_ns)) if lag.min() < HELD_NS else None
     if device is None:
         return None
     first, again = late_beginnings(trace)[device], late_starts(trace)[device]
-    if len(again.start) < LEAST_AGAIN or total(again) < total(first):
+    if len(again.start) < LEAST_AGAIN or arrays.total(again) < arrays.total(first):
         return None
-    return union(np.append(first.start, again.start), np.append(first.end, again.end))
+    return arrays.union(np.append(first.start, again.start), np.append(first.end, again.end))
 
 
 @derived
@@ -65,7 +99,7 @@ def lost_ratio(trace: Trace) -> float:
     calls = kernel_launches(trace)
     if not len(facts.gpu.work(trace)) or not len(calls):
         return 0.0
-    return float(np.mean(~is_among(calls, distinct(facts.gpu.work(trace).launch))))
+    return float(np.mean(~arrays.is_among(calls, arrays.distinct(facts.gpu.work(trace).launch))))
 
 
 def ends_early(trace: Trace) -> bool:
@@ -74,7 +108,7 @@ def ends_early(trace: Trace) -> bool:
     Kernels are recorded when they have run, and a profiler that stops does not wait for the device.
     """
     calls, events = kernel_launches(trace), trace.events
-    present = is_among(calls, distinct(facts.gpu.work(trace).launch))
+    present = arrays.is_among(calls, arrays.distinct(facts.gpu.work(trace).launch))
     moments = events.ts[calls]
     return bool(present.any() and (~present).any() and moments[~present].min() >= moments[present].max())
 
@@ -90,11 +124,11 @@ def unlaunched_ratio(trace: Trace) -> float:
     """The share of the GPU's work without a launch, apart from what was launched before the recording, and from page
     migrations, which nobody launches."""
     work = facts.gpu.work(trace)
-    unlaunched = (work.launch == NO_INDEX) & ~facts.gpu.before_recording(trace)
+    unlaunched = (work.launch == arrays.NO_INDEX) & ~facts.gpu.before_recording(trace)
     return share_of_work(trace, unlaunched & ~matching(trace, MIGRATES)[trace.events.name[work.row]])
 
 
-def share_of_work(trace: Trace, chosen: Bools) -> float:
+def share_of_work(trace: Trace, chosen: arrays.Bools) -> float:
     """The share of the time of the GPU's work that the ``chosen`` pieces have, a mask over ``gpu_work``."""
     work = facts.gpu.work(trace)
     dur = (work.end - work.ts).clip(0)
@@ -102,15 +136,15 @@ def share_of_work(trace: Trace, chosen: Bools) -> float:
 
 
 @derived(until="diagnosis")
-def kernel_launches(trace: Trace) -> EventRows:
+def kernel_launches(trace: Trace) -> arrays.EventRows:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
-    rows = ordered(facts.gpu.calls(trace).row)
-    named: Bools = matching(trace, _KERNEL)
+    rows = arrays.ordered(facts.gpu.calls(trace).row)
+    named: arrays.Bools = matching(trace, _KERNEL)
     rows = rows[named.take(trace.events.name[rows])]
     spans = captures(trace)
-    whole = union(spans.start, spans.end)
+    whole = arrays.union(spans.start, spans.end)
     moments = np.stack((whole.start, whole.end), axis=1).ravel()
     ts = trace.events.ts[rows]
     inside = np.searchsorted(moments, ts, side="right") % 2 == 1
-    outside: EventRows = rows[~inside]
+    outside: arrays.EventRows = rows[~inside]
     return outside

@@ -10,7 +10,7 @@ from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
 from augment.core.annotations import InstantTrack
-from augment.core.trace import Trace
+from augment.core.trace import Category, Trace, Track
 from augment.diagnosis.drawing import drawn
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
@@ -137,19 +137,25 @@ def test_a_recording_that_ends_early_is_told_from_lost_kernels(job: Document, tm
 MS = 1_000_000
 
 
-def shared_device(before: str = "", launch: str = "cudaLaunchKernel", clock_ns: int = 0, turns: int = 7) -> list[Event]:
+def shared_device(
+    before: str = "", launch: str = "cudaLaunchKernel", clock_ns: int = 0, turns: int = 7, load_ns: int = 0
+) -> list[Event]:
     """Three steps of eight turns; in each nine launches, a call of ``before`` ahead of them, and a wait for the device.
-    In ``turns`` of them the idle device begins 2.3 ms after the launch. ``clock_ns``: how far its clock is ahead."""
+    In ``turns`` of them the idle device begins 2.3 ms after the launch. ``clock_ns``: how far its clock is ahead;
+    ``load_ns``: what the driver takes to load something in the first launch of a turn."""
     events, at, correlation = [], 0, 1
     for step in range(3):
         begin = at
         for turn in range(8):
             events += [call(before, at, at + 1_000)] if before else []
-            idle_until = at + 2_300_000 if turn < turns else at
+            loaded = Event(Category.OVERHEAD, "Lazy Function Loading", at + 11_000, at + load_ns, Track(0, -1, 0))
+            events += [loaded] if load_ns else []
+            idle_until = at + load_ns + 2_300_000 if turn < turns else at + load_ns
             for place in range(9):
                 at += 10_000
                 start = max(idle_until + 20_000, at + 8_000) + 4_000 * place + clock_ns
-                events += [call(launch, at, at + 5_000, correlation=correlation)]
+                events += [call(launch, at, at + 5_000 + (0 if place else load_ns), correlation=correlation)]
+                at += 0 if place else load_ns
                 events += [kernel("add", start, start + 4_000, correlation=correlation)]
                 correlation += 1
             end = events[-1].end - clock_ns + 5_000
@@ -179,8 +185,9 @@ def test_a_device_that_another_process_uses_is_no_slow_host() -> None:
         shared_device(clock_ns=3 * MS, turns=0),  # all work seems late: clocks
         shared_device(turns=8),
         shared_device(turns=0),
+        shared_device(load_ns=MS),
     ],
-    ids=["event", "host_function", "graph", "clocks", "none_at_once", "healthy"],
+    ids=["event", "host_function", "graph", "clocks", "none_at_once", "healthy", "loading"],
 )
 def test_other_late_work_has_no_such_cause(events: list[Event]) -> None:
     assert held_up(made(*events)) is None
