@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # a thousand processes of the tests would each compile all that they import, which takes four times as long as the rest of a small run
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check types rules docs release proto bench bench-batch bench-hta bench-history bench-service bench-serving bench-truth clean quick fuzz wheels
+.PHONY: help demo test check types rules docs release proto bench bench-batch bench-hta bench-history bench-service bench-serving bench-truth beyond clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -27,6 +27,9 @@ test: $(STAMP)   ## all tests
 
 quick: $(STAMP)  ## the tests that are neither slow nor of the service: one to five minutes
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
+
+beyond: $(STAMP) ## the tests of the service with PostgreSQL and an S3 store for each server in them: ten minutes
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal --beyond -m "server and not embedded"
 
 fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1); and other examples for tests of random ones
 	$(BIN)/python tests/support/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)

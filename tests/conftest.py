@@ -32,6 +32,7 @@ SHARED_TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write the snapshots of sentences anew")
+    parser.addoption("--beyond", action="store_true", help="tests' servers use PostgreSQL and a bucket")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

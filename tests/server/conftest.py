@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import in_process
 import pytest
+from object_store import new_store
 from postgres_cluster import Cluster, cluster
 
 
@@ -14,6 +16,17 @@ def postgres() -> Iterator[Cluster]:
     """A real PostgreSQL; one for the session."""
     with cluster() as made:
         yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def beyond(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With ``--beyond``, servers in this process have what fronts of many machines share."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("beyond"):
+            patch.setattr(in_process, "catalog_of", request.getfixturevalue("postgres").url)
+            patch.setattr(in_process, "store_of", functools.cache(lambda state: new_store()))
+            patch.setattr("augment_server.storage.postgres._PLACES_S", 1e-6)
+        yield
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from object_store import keys
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -102,6 +103,10 @@ class Server:
         """A job once it is in a state."""
         return eventually(lambda: (result := self.get(job)).state == state and result)
 
+    def stored(self, folder: str) -> set[str]:
+        """The names in a folder of its store, such as ``blobs`` or ``artifacts/JOB``."""
+        return {key.removeprefix(folder + "/").split("/")[0] for key in keys(self.core._storage.store, folder)}
+
     def upload(self, path: Path, name: str | None = None) -> str:
         """Send a file: the upload's name."""
         start = calls.StartUploadRequest(file_name=name or path.name, size_bytes=path.stat().st_size)
@@ -131,6 +136,11 @@ class Server:
 
 def catalog_of(state: Path) -> str:
     """The URL of the catalog for a state directory; empty: the one in it."""
+    return ""
+
+
+def store_of(state: Path) -> str:
+    """The URL of the store for a state directory; empty: its folders."""
     return ""
 
 
@@ -200,7 +210,12 @@ def serving(
         return Person(sent.get("client", client), *([roles] if roles else []))
 
     async def start() -> tuple[Core, grpc.aio.Server, int]:
-        more = {"catalog": catalog_of(state), "store": store, "prefixes": prefixes, "outputs": outputs}
+        more = {
+            "catalog": catalog_of(state),
+            "store": store or store_of(state),
+            "prefixes": prefixes,
+            "outputs": outputs,
+        }
         core = Core(state, limits, roots, observer, person_of, **more)  # type: ignore[arg-type]
         workers: Any = core._scheduler._workers
         workers.prepare = partial(asyncio.sleep, 0)  # many tests have no job done: the first one starts the worker

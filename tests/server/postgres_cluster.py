@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def programs() -> str:

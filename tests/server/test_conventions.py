@@ -16,7 +16,7 @@ import pytest
 from google.protobuf import duration_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
-from in_process import Server, details, eventually, refused, serving, trace, violated
+from in_process import Server, details, eventually, opened, refused, serving, trace, violated
 
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
@@ -26,7 +26,6 @@ from augment_server.base.people import Caller
 from augment_server.jobs import jobs as jobs_module
 from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Jobs, Wanted
-from augment_server.storage.storage import Storage
 from simulator import JobOptions, simulate
 
 QUICK = ["queue_length"]
@@ -489,6 +488,7 @@ def test_the_place_is_told(tmp_path: Path) -> None:
         assert (server.get(second.name).queue_position, server.get(first.name).queue_position) == (1, 0)
 
 
+@pytest.mark.embedded
 def test_a_database_of_an_earlier_version(tmp_path: Path) -> None:
     """What it lacks is added, and its jobs are told."""
     with serving(tmp_path / "state") as server:
@@ -590,7 +590,6 @@ def test_places_after_a_start(tmp_path: Path) -> None:
         upload = server.upload(trace(tmp_path / "a.json"))
         server.call(server.core._scheduler.drain(0))
         jobs = [server.core._jobs.create(ALICE, [Wanted(request(upload).spec, "", [""])])[0][0] for _ in range(3)]
-    storage = Storage(tmp_path / "state")
-    with contextlib.closing(storage):
+    with contextlib.closing(opened(tmp_path / "state")) as storage:
         again = Jobs(storage, Limits())
         assert [again.get(ALICE, job, placed=True).queue_position for job in jobs] == [1, 2, 3]

@@ -177,6 +177,7 @@ def test_only_regular_files_of_the_attempt_are_published(hostile: Hostile, how: 
     hostile.expect_honest_work()
 
 
+@pytest.mark.embedded
 def test_only_outputs_that_are_listed_are_published_with_the_size_that_they_have(hostile: Hostile) -> None:
     hostile.does("""
 open(out + "/rank0.metrics.json", "w").write("12345")
@@ -254,6 +255,7 @@ return {outcome}""")
     assert [pid] == hostile.server.workers
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("target", ["outside", "artifacts"])
 def test_outputs_of_a_step_are_files_of_the_step(hostile: Hostile, target: str) -> None:
     """A link in them led the server to link others' files into the folder of the last step."""
@@ -311,6 +313,7 @@ open(out + "/possible.metrics.json", "w").write(json.dumps(possible))
 return {{"made": [["possible.metrics.json", "0" * 64]]}}"""
 
 
+@pytest.mark.embedded
 @NEEDS_LANDLOCK
 def test_a_worker_reads_its_inputs_and_nothing_else_of_the_server(hostile: Hostile) -> None:
     earlier = hostile.expect_honest_work()
@@ -333,6 +336,7 @@ def test_a_system_without_landlock_is_told(tmp_path: Path, monkeypatch: pytest.M
         assert any("no Landlock: workers can read" in line for line in server.observer.logged)
 
 
+@pytest.mark.embedded
 @NEEDS_LANDLOCK
 def test_the_last_step_cannot_change_what_earlier_jobs_made(hostile: Hostile) -> None:
     earlier = hostile.expect_honest_work()

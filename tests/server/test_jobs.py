@@ -145,6 +145,7 @@ def test_a_deadline(tmp_path: Path) -> None:
         assert job.error.message == "a.json: exceeded the time limit of a job, 1 s"
 
 
+@pytest.mark.embedded
 def test_the_deadline_holds_while_outputs_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of thousands is synced to the disk."""
     taken = roots.take_over

@@ -34,6 +34,7 @@ from augment_server.storage.folder import Folder
 from augment_server.storage.lease import Holder, expect_local
 from augment_server.storage.storage import Storage
 
+pytestmark = pytest.mark.embedded
 SENTENCE = "another server uses it, through another mount or without its file lock; choose another folder"
 
 

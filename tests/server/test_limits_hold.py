@@ -128,8 +128,7 @@ def test_how_much_is_kept(tmp_path: Path) -> None:
         for name in uploads[:2]:
             with refused("NOT_FOUND", "NOT_FOUND"):
                 server.stub.GetUpload(calls.GetUploadRequest(name=name))
-        assert len(list((tmp_path / "state" / "artifacts").iterdir())) == 2
-        assert len(list((tmp_path / "state" / "blobs").iterdir())) == 2
+        assert [len(server.stored(folder)) for folder in ("artifacts", "blobs")] == [2, 2]
 
 
 FLAGS = ("--max-calls", 2, "--max-connections", 4, "--max-message", "100KiB")

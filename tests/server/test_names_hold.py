@@ -261,6 +261,7 @@ def test_a_name_that_an_earlier_version_took(server: Server, upload: str, folder
     assert not list((folder / "outside").iterdir())
 
 
+@pytest.mark.embedded
 def test_artifacts_are_read_below_their_job_alone(server: Server, earlier: str, folder: Path) -> None:
     """Even if the database named another file, and through no link."""
     artifact = server.get(earlier).artifacts[-1]

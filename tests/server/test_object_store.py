@@ -130,6 +130,7 @@ def test_strays_are_removed_and_nothing_else(tmp_path: Path, url: str) -> None:
         assert server.read(job.artifacts[0].name)
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_a_killed_attempt_stored_is_removed_and_nothing_else(tmp_path: Path, kind: str, *, whole: bool) -> None:
@@ -177,6 +178,7 @@ def test_nothing_that_is_stored_is_replaced(tmp_path: Path, url: str) -> None:
         assert store.open("elsewhere/a").read() == b"first"
 
 
+@pytest.mark.embedded
 def test_a_store_belongs_to_one_state_directory(tmp_path: Path, url: str) -> None:
     """Another one would take all that is there for strays."""
     with serving(tmp_path / "state", store=url) as server:
@@ -193,6 +195,7 @@ def test_a_store_belongs_to_one_state_directory(tmp_path: Path, url: str) -> Non
         pass
 
 
+@pytest.mark.embedded
 def test_what_is_no_store(tmp_path: Path) -> None:
     """A folder of this machine is none, as its store would follow links."""
     weed()

@@ -366,6 +366,7 @@ def test_large_artifacts_come_from_the_store_itself(
         assert {each.name: each.read_bytes() for each in client.augment(path, out=tmp_path / "c").files} == made
 
 
+@pytest.mark.embedded
 def test_a_link_is_of_one_artifact_and_ends(bucket: Bucket, tmp_path: Path) -> None:
     with serving(tmp_path / "state", store=f"{bucket.url}/state") as server:
         job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)

@@ -37,10 +37,6 @@ def sweep(server: Server) -> None:
     server.core._retention.sweep()
 
 
-def files(state: Path, folder: str) -> list[str]:
-    return sorted(path.name for path in (state / folder).iterdir())
-
-
 def age(server: Server, change: str, *values: Any) -> None:
     with server.core._storage.writing() as db:
         db.execute(change, values)
@@ -57,13 +53,13 @@ def test_what_is_old_goes(tmp_path: Path) -> None:
         sweep(server)
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.get(job.name)
-        assert files(tmp_path / "state", "artifacts") == []
-        assert len(files(tmp_path / "state", "blobs")) == 1
+        assert not server.stored("artifacts")
+        assert len(server.stored("blobs")) == 1
         age(server, "UPDATE uploads SET touched_ns = touched_ns - ?", 301 * 10**9)
         sweep(server)
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.stub.GetUpload(calls.GetUploadRequest(name=upload))
-        assert files(tmp_path / "state", "blobs") == []
+        assert not server.stored("blobs")
 
 
 @pytest.mark.usefixtures("both_catalogs")
@@ -75,11 +71,11 @@ def test_a_job_that_waits_keeps_its_input(tmp_path: Path) -> None:
         second = server.create(server.upload(trace(tmp_path / "b.json", count=7))).name
         age(server, "UPDATE uploads SET touched_ns = 0")
         sweep(server)
-        assert len(files(tmp_path / "state", "blobs")) == 2
+        assert len(server.stored("blobs")) == 2
         os.kill(worker, 18)
         assert server.wait(second).state == v1.Job.STATE_SUCCEEDED
         sweep(server)
-        assert files(tmp_path / "state", "blobs") == []
+        assert not server.stored("blobs")
 
 
 def test_a_job_of_several_inputs_keeps_no_upload_that_was_never_sent(tmp_path: Path) -> None:
@@ -97,6 +93,7 @@ def test_a_job_of_several_inputs_keeps_no_upload_that_was_never_sent(tmp_path: P
         assert left == {"a.json", "c.json"}
 
 
+@pytest.mark.embedded
 def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         jobs = [server.wait(server.create(server.upload(trace(tmp_path / f"{n}.json", 50 + n))).name) for n in range(4)]
@@ -129,7 +126,7 @@ def test_what_can_never_fit_moves_nothing(tmp_path: Path) -> None:
         with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE"):
             server.stub.StartUpload(calls.StartUploadRequest(file_name="x", size_bytes=2**62))
         assert server.get(job.name).state == v1.Job.STATE_SUCCEEDED
-        assert len(files(tmp_path / "state", "blobs")) == 1
+        assert len(server.stored("blobs")) == 1
 
 
 def sent(server: Server, client: str, name: str, size: int) -> str:
@@ -247,12 +244,12 @@ def test_a_removed_upload_takes_no_more_bytes(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server, sending(server, "a", 10_000) as (upload, end):
         request, metadata = calls.DeleteUploadRequest(name=upload), [("client", "token:a")]
         server.stub.DeleteUpload(request, metadata=metadata)
-        assert files(tmp_path / "state", "parts") == []
+        assert not server.stored("parts")
         held = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         assert not [path for path in held if upload.removeprefix("uploads/") in path]
         assert told_by(end()).reason == "NOT_FOUND"
         assert server.core._retention.stored_bytes() == 0
-        assert files(tmp_path / "state", "parts") == []
+        assert not server.stored("parts")
 
 
 @pytest.mark.usefixtures("both_catalogs")
@@ -310,6 +307,7 @@ def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
         assert server.core._retention.stored_bytes() == 0
 
 
+@pytest.mark.embedded
 def test_a_second_server_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path), pytest.raises(AugmentError, match="another server uses it; choose another folder"):
         Storage(tmp_path)
@@ -334,6 +332,7 @@ def test_a_database_that_is_none(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("aside-*"))) == 1
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("damage", ["gone", "empty", "foreign", "later"])
 def test_a_database_that_is_lost_or_anothers(tmp_path: Path, damage: str) -> None:
     state = tmp_path / "state"
@@ -352,6 +351,7 @@ def test_a_database_that_is_lost_or_anothers(tmp_path: Path, damage: str) -> Non
     assert sorted(artifacts) == sorted(artifact.file_name for artifact in job.artifacts)
 
 
+@pytest.mark.embedded
 def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None:
     path, state = trace(tmp_path / "a.json"), tmp_path / "state"
     data = path.read_bytes()
@@ -378,6 +378,7 @@ def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None
             server.read(job.artifacts[0].name)
 
 
+@pytest.mark.embedded
 def test_damaged_pages_are_told_as_such(tmp_path: Path) -> None:
     """Of a database that was whole when the server started."""
     with serving(tmp_path / "state") as server:
@@ -506,7 +507,7 @@ def test_a_sweep_ends_with_its_server(tmp_path: Path) -> None:
         retention.stopping = False
         sweep(server)
         assert retention.removed == {("upload", "age"): 3}
-        assert files(tmp_path / "state", "blobs") == []
+        assert not server.stored("blobs")
 
 
 def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -546,6 +547,7 @@ def test_an_upload_that_goes_while_its_bytes_come(tmp_path: Path) -> None:
         assert not server.observer.logged
 
 
+@pytest.mark.embedded
 def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:
     """The database says first what is meant; a server may be killed before it is done."""
     state = tmp_path / "state"
@@ -579,7 +581,7 @@ def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:
         done = server.stub.UploadTrace(iter(whole)).upload
         assert done.sha256 == "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"  # of 123456789
         sweep(server)
-        assert "stray" not in [name for kind in ("parts", "blobs", "work", "artifacts") for name in files(state, kind)]
+        assert not list(state.rglob("stray"))
 
 
 MINE, OTHERS = [("client", "name:me")], [("client", "name:you")]
@@ -588,10 +590,6 @@ MINE, OTHERS = [("client", "name:me")], [("client", "name:you")]
 def start(server: Server, name: str, metadata: Any = MINE, **more: Any) -> v1.Upload:
     request = calls.StartUploadRequest(file_name=name, **more)
     return server.stub.StartUpload(request, metadata=metadata).upload
-
-
-def blobs(state: Path) -> int:
-    return len(list((state / "blobs").iterdir()))
 
 
 def listed(list_: Callable[[str], tuple[list[str], str]]) -> tuple[list[str], list[str]]:
@@ -645,18 +643,17 @@ def test_tokens_of_pages_tell_nothing_of_others(tmp_path: Path) -> None:
 
 
 def test_an_upload_is_removed_with_its_bytes(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with serving(state) as server:
+    with serving(tmp_path / "state") as server:
         upload = server.upload(trace(tmp_path / "a.json"))
         again = server.upload(tmp_path / "a.json", "b.json")
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.stub.DeleteUpload(calls.DeleteUploadRequest(name=upload), metadata=OTHERS)
         server.stub.DeleteUpload(calls.DeleteUploadRequest(name=upload))
-        assert blobs(state) == 1  # the other upload has them, too
+        assert len(server.stored("blobs")) == 1  # the other upload has them, too
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.stub.DeleteUpload(calls.DeleteUploadRequest(name=upload))
         server.stub.DeleteUpload(calls.DeleteUploadRequest(name=again))
-        assert blobs(state) == 0
+        assert not server.stored("blobs")
         assert server.core._retention.stored_bytes() == 0
         begun = start(server, "c.json", metadata=())
         server.stub.DeleteUpload(calls.DeleteUploadRequest(name=begun.name))
@@ -664,18 +661,17 @@ def test_an_upload_is_removed_with_its_bytes(tmp_path: Path) -> None:
 
 
 def test_jobs_of_a_removed_upload_go_on(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with serving(state, max_running_jobs=1) as server:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
         server.freeze()
         upload = server.upload(trace(tmp_path / "a.json"))
         jobs = [server.create(upload).name for _ in range(2)]
         server.until(jobs[0], v1.Job.STATE_RUNNING)
         server.stub.DeleteUpload(calls.DeleteUploadRequest(name=upload))
-        assert blobs(state) == 1
+        assert len(server.stored("blobs")) == 1
         server.thaw()
         assert [server.wait(job).state for job in jobs] == [v1.Job.STATE_SUCCEEDED] * 2
         server.core._retention.sweep()
-        assert blobs(state) == 0
+        assert not server.stored("blobs")
 
 
 def test_what_a_server_tells_of_itself(tmp_path: Path) -> None:

@@ -481,13 +481,12 @@ def test_a_control_that_is_needed_stays(pair: tuple[Path, Path], tmp_path: Path)
     with serving(tmp_path / "state") as server:
         frozen = server.freeze()
         job = compare(server, input_of(server, control), input_of(server, pair[1]))
-        blobs = tmp_path / "state" / "blobs"
         for upload in server.core._storage.rows("SELECT id, touched_ns FROM uploads"):
             server.core._retention.remove_upload(upload["id"])
         server.core._retention._drop_contents()
-        assert len(list(blobs.iterdir())) == 2
+        assert len(server.stored("blobs")) == 2
         for pid in frozen:
             os.kill(pid, 18)  # SIGCONT
         assert server.wait(job.name).state == v1.Job.STATE_SUCCEEDED
         server.core._retention._drop_contents()
-        assert not list(blobs.iterdir())
+        assert not server.stored("blobs")

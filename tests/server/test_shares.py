@@ -301,6 +301,7 @@ def test_clients_take_turns_at_the_threads() -> None:
     assert Counter(order) == {"a": 92, "b": 100, "c": 1}
 
 
+@pytest.mark.embedded
 def test_a_list_for_which_too_much_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path / "state", max_running_jobs=1, max_client_jobs=200) as server:
         server.freeze()

@@ -10,7 +10,7 @@ from typing import Any
 
 import in_process
 import pytest
-from in_process import Server, eventually, outputs, refused, serving, trace
+from in_process import Server, eventually, refused, serving, trace
 from killing import Storm
 from postgres_cluster import Cluster, cluster
 from serving_process import augment
@@ -141,9 +141,9 @@ def test_the_late_end_of_an_attempt_is_refused(
     eventually(lambda: ended)
     assert ended == [False]
     assert second.get(job) == done
-    kept = outputs(tmp_path / "state", job)
-    assert sorted(path.name for path in kept.iterdir()) == sorted(artifact.file_name for artifact in done.artifacts)
-    eventually(lambda: list(kept.parent.iterdir()) == [kept])
+    folder = job.replace("jobs", "artifacts")
+    (kept,) = eventually(lambda: len(attempts := second.stored(folder)) == 1 and attempts)
+    assert second.stored(f"{folder}/{kept}") == {artifact.file_name for artifact in done.artifacts}
 
 
 def test_an_upload_goes_on_at_the_other(both: tuple[Server, Server], tmp_path: Path) -> None:

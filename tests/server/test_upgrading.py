@@ -23,6 +23,7 @@ from augment_server.storage import catalog
 from augment_server.storage.storage import Storage
 
 KILLED = Path(__file__).with_name("killed_server.py")
+pytestmark = pytest.mark.embedded
 BACKUP, MODULE = "state.db.before-upgrade", "augment_server.storage.catalog"
 
 
