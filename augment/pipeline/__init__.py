@@ -134,7 +134,7 @@ def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Ou
     except (AugmentError, MemoryError):
         raise
     except Exception as error:
-        because = f"internal error, {type(error).__name__}: {error}; please report what --debug shows"
+        because = f"internal error, {type(error).__name__}: {error}; please report what augment run --debug shows"
         return Skipped(because, traceback=traceback.format_exc())
     return outcome if isinstance(outcome, Skipped) else bounded(outcome, trace.source.event_count)
 

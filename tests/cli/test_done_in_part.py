@@ -64,7 +64,7 @@ def test_an_error_in_one_analysis_costs_that_analysis(
     trace = write_trace(tmp_path / "a.json")
     ended = augment("run", trace, "--quiet", "--debug")
     assert ended.code == DONE_IN_PART
-    why = "internal error, ZeroDivisionError: by chance; please report what --debug shows"
+    why = "internal error, ZeroDivisionError: by chance; please report what augment run --debug shows"
     assert f"augment: {trace}: in part: kernel_breakdown: {why}" in ended.err
     assert "Traceback" in ended.err
     analyses = metrics(tmp_path / "a.metrics.json")["analyses"]

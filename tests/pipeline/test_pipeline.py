@@ -89,7 +89,10 @@ def test_an_error_in_an_analysis_is_its_outcome(monkeypatch: pytest.MonkeyPatch)
     outcomes = augment(some_trace(), only=["queue_length", "temporal_breakdown"]).outcomes
     failed = outcomes["queue_length"]
     assert isinstance(failed, Skipped)
-    assert failed.summary == "failed: internal error, ZeroDivisionError: by chance; please report what --debug shows"
+    assert (
+        failed.summary
+        == "failed: internal error, ZeroDivisionError: by chance; please report what augment run --debug shows"
+    )
     assert "ZeroDivisionError" in failed.traceback
     assert isinstance(outcomes["temporal_breakdown"], Findings)
 

@@ -79,7 +79,7 @@ class Allocator:
     def snapshot(self, newest: int | None = None) -> dict[str, Any]:
         """What ``_dump_snapshot`` writes; of the actions the ``newest``."""
         segments = [self._segment(start, length) for start, length in self.segments.items()]
-        actions = self.actions if newest is None else self.actions[-newest:]
+        actions = self.actions if newest is None else self.actions[len(self.actions) - newest :]
         settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False, "garbage_collection_threshold": 0.0}
         traces = [[] for _ in range(self.device)] + [actions]
         return {"segments": segments, "device_traces": traces, "allocator_settings": settings,

@@ -187,14 +187,14 @@ def _held_by(
 ) -> list[str]:
     """Who holds what is allocated, and that it is not known of most."""
     said = []
-    if is_lost := lost >= MOST_LOST:
+    if is_lost := MOST_LOST <= lost < 1:
         said.append(
             f"{percent(lost)} of what is allocated was there before the history begins, by whom is unknown: {_RECORD}"
         )
         ratio /= max(1 - lost, ratio)
         others = {}
     elif not line or ratio < LEAST_HELD:
-        said.append(f"Who holds most of it was not recorded: {_RECORD}")
+        said.append(f"Who holds {'it' if lost == 1 else 'most of it'} was not recorded: {_RECORD}")
     if line and ratio >= LEAST_HELD:
         grew = f", which grew {size(step_bytes)} per step" if step_bytes else ""
         more = listed([f"{percent(share)} by `{other}`" for other, share in others.items()])
