@@ -231,8 +231,9 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
             with replacing(summaries[0]) as file:
                 file.write(plan.question.summarize(augmented))
             under.update(plan.question.under(augmented) if plan.question.under else ())
-        if plan.kept:
-            keep_tracks(plan.kept, item, augmented)
+        if os.path.isdir(plan.kept):  # on this machine: for the timeline of the job
+            with open(_kept(plan.kept, item), "wb") as file:
+                pickle.dump(augmented.annotations, file, pickle.HIGHEST_PROTOCOL)
         if len(trace.events) >= THREADS_FROM:
             trace.context.begin("writing")
         formats = None if plan.metrics_only else plan.request.formats
@@ -267,13 +268,6 @@ def _several_ranks(trace: Trace) -> Iterator[str]:
     if ranks:
         name = trace.source.label
         yield f"{name}: holds {ranks} ranks, taken as one; augment cut {name} -o DIR --part writes a trace of each"
-
-
-def keep_tracks(folder: str, item: Input, augmented: AugmentedTrace) -> None:
-    """Keep the tracks of a rank for the timeline of its job, if its folder is on this machine."""
-    if os.path.isdir(folder):
-        with open(_kept(folder, item), "wb") as file:
-            pickle.dump(augmented.annotations, file, pickle.HIGHEST_PROTOCOL)
 
 
 def kept_tracks(folder: str, item: Input) -> list[Annotation] | None:

@@ -86,7 +86,7 @@ def command(
         lines = lines_of(shown, markdown=form == "markdown", brief=len(shown) > 1)
     for line in lines:
         emit(line)
-    if form is None and len(inputs) == 1:
+    if form is None and len(inputs) == 1 and "dumps" not in shown[0]:  # which no command draws
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         for line in _next("-" if spooled else inputs[0], has_page=has_page):
             say(line)

@@ -106,7 +106,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
             "unmatched_launch_count": int((~arrived).sum()),
         },
         "odd": [*({"code": each.code, "count": each.count, "message": each.message} for each in known), *odd],
-        "perfetto": perfetto_findings(trace),
+        "perfetto": [{"code": code, "count": n, "message": text} for code, n, text in _findings(trace) if n],
         "skipped": {
             name: outcome.reason for name, outcome in augmented.outcomes.items() if isinstance(outcome, Skipped)
         },
@@ -191,11 +191,6 @@ _MEMORY = (
 _EXACT_US = 1 << 43  #: beyond this, a double in microseconds cannot represent nanoseconds
 _MAX_ID = (1 << 32) - 1
 _ZSTD = b"\x28\xb5\x2f\xfd"
-
-
-def perfetto_findings(trace: Trace) -> list[dict[str, Any]]:
-    """What Perfetto would show differently, or not at all, if it opened the source itself."""
-    return [{"code": code, "count": count, "message": message} for code, count, message in _findings(trace) if count]
 
 
 def partly_overlapping(trace: Trace) -> int:

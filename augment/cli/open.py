@@ -120,11 +120,14 @@ def _of_folder(
     Raises:
         AugmentError: it holds no trace, or ranks of several jobs.
     """
+    from msgspec.structs import replace
+
     from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
     from augment.batch.inputs import choose_inputs, has_events, no_trace
     from augment.batch.merged_timeline import default_output, merge, only_job
     from augment.cli.merge import say_merged
     from augment.errors import InputError
+    from augment.job.rank_answers import in_folder
     from augment.writers.perfetto import SUFFIX
 
     inputs = [item for item in choose_inputs([folder], None).inputs if has_events(item.path)]
@@ -147,7 +150,8 @@ def _of_folder(
             say(f"opening {made.name}, which is in {folder} and newer than its ranks")
             return str(made)
     timeline = str(scratch / f"job{SUFFIX}")
-    say_merged(merge(job, timeline, RunPlan(timeline_bytes=None if whole else BROWSER_TEXT_BYTES), stage), say)
+    merged = merge(job, timeline, RunPlan(timeline_bytes=None if whole else BROWSER_TEXT_BYTES), stage)
+    say_merged(replace(merged, verdict=tuple(in_folder(merged.verdict, folder))), say)
     say(f"merged the ranks in {folder} into a temporary folder; augment run --merge keeps what it makes")
     return timeline
 

@@ -397,11 +397,11 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
 
 
 def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
+    from augment.compare.diff_verdict import figure_title
+
     rows = [row for row in rows if row["control"] or row["test"]]
     columns = [
-        TableColumn(
-            (of, ""), [row["figure"].removesuffix(f"_{row['unit']}").replace("_", " ") for row in rows], True, True
-        ),
+        TableColumn((of, ""), [figure_title(row["figure"]) for row in rows], True, True),
         TableColumn(("control", ""), [value_text(row["control"], row["unit"]) for row in rows]),
         TableColumn(("test", ""), [value_text(row["test"], row["unit"]) for row in rows]),
         TableColumn(("difference", ""), [signed_text(row["delta"], row["unit"]) for row in rows]),

@@ -369,7 +369,7 @@ def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]
             return {}
         phases = np.array([of_step[number].phase for number in side.steps.number.tolist()])
         samples.append({f"{phase}_ns": whole["wall_ns"][phases == phase] for phase in dict.fromkeys(phases.tolist())})
-    figures = [Figure(name, "ns", "lower") for name in samples[0]]
+    figures = [Figure(name, name, "ns") for name in samples[0]]
     return {"diff_phases": Findings(figure_rows(samples[0], samples[1], figures=figures))}
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from augment.compare.calls import Names
 from augment.compare.diff_rows import FigureRow
-from augment.compare.totals import TEST
+from augment.compare.totals import EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
 from augment.core.text import counted, rough_interval, rough_time
@@ -31,6 +31,7 @@ _KINDS = {
 }
 
 
+_TITLES = {figure.name: figure.title for figure in (*FIGURES, *EFFICIENCY)}
 _PHASES = {"prefill_ns": "A prefill", "decode_ns": "A decode", "mixed_ns": "A step of prompts and decodes"}
 
 
@@ -119,6 +120,11 @@ def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
     outcome = outcomes.get(table)
     return outcome.rows if isinstance(outcome, Findings) else ()
+
+
+def figure_title(name: str) -> str:
+    """What people call a figure: ``exposed copies``."""
+    return _TITLES.get(name) or name.removesuffix("_ns").replace("_", " ")
 
 
 def _of_step(row: FigureRow, unit: str) -> str:

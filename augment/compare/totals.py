@@ -25,28 +25,31 @@ Better = Literal["lower", "higher", "neither"]
 
 
 class Figure(Struct, frozen=True):
-    """A figure of a step: its unit, and the direction that is an improvement."""
+    """A figure of a step: what people call it, its unit, and the direction that is an improvement."""
 
     name: str
+    title: str
     unit: str
     better: Better = "lower"
 
 
 FIGURES = (
-    Figure("wall_ns", "ns"),
-    Figure("busy_ns", "ns", "neither"),
-    Figure("compute_ns", "ns"),
-    Figure("exposed_communication_ns", "ns"),
-    Figure("exposed_memory_ns", "ns"),
-    Figure("idle_ns", "ns"),
-    Figure("host_wait_ns", "ns"),
-    Figure("kernel_wait_ns", "ns"),
-    Figure("other_wait_ns", "ns"),
-    Figure("communication_ns", "ns"),
-    Figure("overlap_ratio", "ratio", "higher"),
-    Figure("mean_launch_delay_ns", "ns", "neither"),  # large where the host is far ahead
-    Figure("work_count", "count", "neither"),
-    Figure("memory_peak_bytes", "bytes"),
+    Figure("wall_ns", "wall time", "ns"),
+    Figure("busy_ns", "busy", "ns", "neither"),
+    Figure("compute_ns", "computing", "ns"),
+    Figure("exposed_communication_ns", "exposed communication", "ns"),
+    Figure("exposed_memory_ns", "exposed copies", "ns"),
+    Figure("idle_ns", "idle", "ns"),
+    Figure("host_wait_ns", "waiting for the host", "ns"),
+    Figure("kernel_wait_ns", "waiting between kernels", "ns"),
+    Figure("other_wait_ns", "idle otherwise", "ns"),
+    Figure("communication_ns", "communication, hidden or not", "ns"),
+    Figure("overlap_ratio", "hidden communication", "ratio", "higher"),
+    Figure(
+        "mean_launch_delay_ns", "mean delay from launch to start", "ns", "neither"
+    ),  # large where the host is far ahead
+    Figure("work_count", "kernels, copies and memsets", "count", "neither"),
+    Figure("memory_peak_bytes", "peak of allocated memory", "bytes"),
 )
 Samples = Mapping[str, Floats]  #: {figure: its value in each step}
 
@@ -130,14 +133,8 @@ def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdi
 def figures_outcome(control: Samples, test: Samples, judged_from: int = 0) -> Findings | Skipped:
     """The rows, and a note on the figures that a side lacks."""
     rows = figure_rows(control, test, judged_from)
-    lacking = [figure.name for figure in FIGURES if (figure.name in control) != (figure.name in test)]
-    neither = [figure.name for figure in FIGURES if figure.name not in control and figure.name not in test]
-    parts = []
-    if lacking:
-        parts.append(f"on one side only: {', '.join(lacking)}")
-    if neither:
-        parts.append(f"on neither side: {', '.join(neither)}")
-    return Findings(rows, partial="; ".join(parts) or None)
+    lacking = [figure.title for figure in FIGURES if (figure.name in control) != (figure.name in test)]
+    return Findings(rows, partial=f"on one side only: {'; '.join(lacking)}" if lacking else None)
 
 
 # Sums by key, for control and test.
@@ -203,16 +200,16 @@ def samples_of_sidecar(path: str, sidecar: Mapping[str, Any]) -> Samples:
 
 
 EFFICIENCY = (
-    Figure("mfu_ratio", "ratio", "higher"),
-    Figure("hfu_ratio", "ratio", "neither"),
-    Figure("covered_ratio", "ratio", "neither"),
-    Figure("model_flops", "FLOP", "neither"),
-    Figure("ideal_compute_ns", "ns", "neither"),
-    Figure("compute_above_ns", "ns"),
-    Figure("memory_ideal_ns", "ns", "neither"),
-    Figure("memory_above_ns", "ns"),
-    Figure("latency_bound_ns", "ns"),
-    Figure("unmodelled_ns", "ns", "neither"),
+    Figure("mfu_ratio", "MFU", "ratio", "higher"),
+    Figure("hfu_ratio", "HFU", "ratio", "neither"),
+    Figure("covered_ratio", "computing with a known roof", "ratio", "neither"),
+    Figure("model_flops", "operations of the model", "FLOP", "neither"),
+    Figure("ideal_compute_ns", "at the peak of the device", "ns", "neither"),
+    Figure("compute_above_ns", "compute-bound work above its roof", "ns"),
+    Figure("memory_ideal_ns", "memory-bound work at its roof", "ns", "neither"),
+    Figure("memory_above_ns", "memory-bound work above its roof", "ns"),
+    Figure("latency_bound_ns", "small kernels, bound by latency", "ns"),
+    Figure("unmodelled_ns", "computing, roof unknown", "ns", "neither"),
 )
 _BY_PEAK = ("mfu_ratio", "hfu_ratio")
 _SIDES = ("control", "test")

@@ -13,14 +13,14 @@ from augment import facts
 from augment.arrays import NO_INDEX, run_starts
 from augment.core import Annotation, Ends, Flows, InstantTrack, SliceTrack, Texts, Trace
 from augment.core.annotations import CUT_OFF
-from augment.core.text import percent, time
+from augment.core.text import time
 from augment.diagnosis.judging import longest, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import ends_early
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.verdict import headline
-from augment.diagnosis.wording import advice, evidence, heading, title, track_of
+from augment.diagnosis.wording import advice, evidence, heading, saves, title, track_of
 from augment.diagnosis.wording import words as words_of_trace
 
 TRACK = "Diagnosis"
@@ -127,13 +127,6 @@ def texts_of(
         "severity": severity,
         "rule": rule,
     }
-
-
-def saves(ratio: float | None, confidence: str, at_most: bool, at_least: bool) -> str:
-    """What a cure saves of a step, not of the time that is drawn; what is merely possible ``may save``."""
-    verb = "may save" if confidence == "low" else "saves"
-    bound = " up to" if at_most else " at least" if at_least else ""
-    return "" if ratio is None else f", {verb}{bound} {percent(ratio)}"
 
 
 def of_verdict(text: str, first: dict[str, str] | None) -> dict[str, str]:

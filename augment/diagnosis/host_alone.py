@@ -169,7 +169,8 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     if waited >= TOLD_OUTSIDE:
         names = arrays.distinct(trace.events.name[collectives.row]).tolist()
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
-        waiting = f"for {percent(ratio * waited)} of it {ways} waits for other ranks or the network"
+        wait = "waits" if len(names) == 1 else "wait"
+        waiting = f"for {percent(ratio * waited)} of it {ways} {wait} for other ranks or the network"
         text += f"; {waiting} (the traces of all ranks, in a folder, show which)"
     ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
     ns[starting(trace, STEP)] = 0

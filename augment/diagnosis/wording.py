@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from augment.arrays import EventRows, Int32s, distinct
 from augment.core import GPU_WORK, LAUNCHES, ON_DEVICE, Category, Trace, derived
-from augment.core.text import Words, device_label, words_of
+from augment.core.text import Words, device_label, percent, words_of
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
 from augment.facts.names import matching
@@ -64,6 +64,13 @@ HEADINGS = {
 def heading(rule: str) -> str:
     """``Waiting for batches``; the name itself of a rule of another version."""
     return HEADINGS.get(rule) or rule.replace("_", " ").capitalize()
+
+
+def saves(ratio: float | None, confidence: str, at_most: bool, at_least: bool) -> str:
+    """What a cure saves of a step, not of the time that is drawn; what is merely possible ``may save``."""
+    verb = "may save" if confidence == "low" else "saves"
+    bound = " up to" if at_most else " at least" if at_least else ""
+    return "" if ratio is None else f", {verb}{bound} {percent(ratio)}"
 
 
 def title(words: Words, finding: Finding) -> str:

@@ -25,7 +25,7 @@ from augment.arrays import Bools, Int64s, Intervals, distinct, sums
 from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
 from augment.core.output_files import TOLD
 from augment.core.text import Words, counted, period, time, words_of
-from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, saves, texts_of
+from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
@@ -41,7 +41,7 @@ from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
 from augment.diagnosis.rules.small_collectives import SmallCollectives
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import PART_COLUMNS, busy_text
-from augment.diagnosis.wording import advice, answer_text, evidence, title
+from augment.diagnosis.wording import advice, answer_text, evidence, saves, title
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 from augment.facts.steps.window import only
 from augment.job.aggregates import Aggregation

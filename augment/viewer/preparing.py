@@ -58,7 +58,7 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
     expect_regular(name)
     if is_of_several(path):
         return Prepared(path, timeline_view(first_view(path)))
-    if not is_augmented(name):
+    if not (is_output(name) or path.name.endswith(tuple(writer.SUFFIX for writer in WRITERS))):  # not augment's
         made = newer_beside(path)
         if made is None:
             # Augment into ``folder``
@@ -88,11 +88,6 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
     source, native = native_of(trace, folder)
     say(f"showing {path.name} in Perfetto's own format, from a temporary folder")
     return Prepared(native, view_of(source))
-
-
-def is_augmented(name: str) -> bool:
-    """Whether the name is one that augment gives its traces."""
-    return is_output(name) or os.path.basename(name).endswith(tuple(writer.SUFFIX for writer in WRITERS))
 
 
 def newer_beside(path: Path) -> Path | None:
@@ -175,7 +170,7 @@ def what_is_missing(augmented: AugmentedTrace) -> list[str]:
     """Notes to read before the trace: that it is not whole, and which analyses were not possible."""
     trace, name = augmented.trace, augmented.trace.source.label
     lines = [f"{name} is not whole: {trace.partial}"] if trace.partial else []
-    if len(trace.events.slices_of(*GPU_WORK)):
+    if len(trace.events.slices_of(*GPU_WORK)) or not len(trace.events):
         return lines
     skipped = Counter(outcome.reason for outcome in augmented.outcomes.values() if isinstance(outcome, Skipped))
     done = len(augmented.outcomes) - skipped.total()

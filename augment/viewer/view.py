@@ -116,7 +116,10 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
     word = words_of(vendor(trace)).gpu
     devices, bounds = [f"{word} {device}" for device in busiest_devices(trace)], None
-    if len(trace.events):
+    groups = _processes(trace) if _kernels(trace) else [*_processes(trace), *devices]
+    if not len(trace.events):  # what was recorded beside a trace, alone
+        groups = [name for track in trace.tracks for name in (track.process_name, track.thread_name) if name]
+    else:
         ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
     # rows that few files have: the mark of the last GPU events and, in a comparison, the differences
@@ -124,7 +127,7 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     rare = [rf"{CUT_OFF}( \(\d+\))?", *(differences or [r"Δ host( cumulative)?( \(\d+\))?"])]  # the UI adds thread ids
     return View(
         pins=[_VERDICT, *rare, *islice(_pins(trace), _MOST - 1)],
-        groups=_processes(trace) if _kernels(trace) else [*_processes(trace), *devices],
+        groups=groups,
         window=_window(trace, shift_ns),
         bounds=bounds,
     )

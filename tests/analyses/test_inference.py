@@ -92,18 +92,23 @@ def test_a_pause_is_a_row_of_its_own() -> None:
     assert 4_980 * MS < pause.sum_ns < 5_000 * MS
 
 
-def test_attention_over_a_cache_is_counted_by_the_name_of_the_step() -> None:
-    """Two sequences prefill 3 and 2 tokens after 1 and 0 in the cache, one decodes in a cache of 7: pairs by hand."""
-    name = "execute_6_context_2(sq5sk6sqsq13sqsk16)_generation_1(sq1sk7sqsq1sqsk7)"
-    pairs = (2 + 3 + 4) + (1 + 2) + 7
-    heads = shaped([6, 4, 16], [6, 2, 16], [6, 2, 16], [6, 4, 16])
+def attending(name: str, tokens: int) -> Any:
+    """The row of a step in which 4 heads attend to 2 of keys and values."""
+    heads = shaped(*([tokens, count, 16] for count in (4, 2, 2, 4)))
     trace = trace_of(
         annotation(name, 0, 100_000),
         op("vllm::unified_attention_with_output", 10_000, 30_000, args=heads),
         *launched_kernel("flash", (12_000, 15_000), (20_000, 60_000), correlation=1),
     )
-    trace = augment.with_tables(trace, peaks=["memory_gbps=1000", "bf16=100"])
-    (row,) = found(trace, "inference_steps").rows
+    (row,) = found(augment.with_tables(trace, peaks=["memory_gbps=1000", "bf16=100"]), "inference_steps").rows
+    return row
+
+
+def test_attention_over_a_cache_is_counted_by_the_name_of_the_step() -> None:
+    """Two sequences prefill 3 and 2 tokens after 1 and 0 in the cache, one decodes in a cache of 7: pairs by hand."""
+    name = "execute_6_context_2(sq5sk6sqsq13sqsk16)_generation_1(sq1sk7sqsq1sqsk7)"
+    pairs = (2 + 3 + 4) + (1 + 2) + 7
+    row = attending(name, tokens=6)
     assert row.attention_flops == 4 * 4 * 16 * pairs
     assert row.cache_bytes == 2 * 2 * 16 * 2 * (6 + 7) + 2 * 6 * 4 * 16 * 2
     assert row.mbu_ratio == pytest.approx(row.cache_bytes / row.wall_ns / 1000)
@@ -111,14 +116,7 @@ def test_attention_over_a_cache_is_counted_by_the_name_of_the_step() -> None:
 
 def test_attention_that_is_too_fast_for_the_cache_is_not_counted() -> None:
     """Such a layer attends to a window: its cache cannot have been read."""
-    heads = shaped([1, 4, 16], [1, 2, 16], [1, 2, 16], [1, 4, 16])
-    trace = trace_of(
-        annotation("execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk900000sqsq1sqsk900000)", 0, 100_000),
-        op("vllm::unified_attention_with_output", 10_000, 30_000, args=heads),
-        *launched_kernel("flash", (12_000, 15_000), (20_000, 60_000), correlation=1),
-    )
-    trace = augment.with_tables(trace, peaks=["memory_gbps=1000", "bf16=100"])
-    (row,) = found(trace, "inference_steps").rows
+    row = attending("execute_1_context_0(sq0sk0sqsq0sqsk0)_generation_1(sq1sk900000sqsq1sqsk900000)", tokens=1)
     assert (row.attention_flops, row.cache_bytes) == (None, None)
 
 

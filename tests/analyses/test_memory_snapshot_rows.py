@@ -91,12 +91,13 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     assert pieces[0] == len(made.segments) * SEGMENT
     assert pieces[2] < 17 * MIB < pieces[1]
     assert free["fits"] == (pieces[2],)
-    first, second, third, *_ = sentences(trace)
+    first, second, third, *rest = sentences(trace)
     assert first.startswith("Out of memory at 22:13:2")
     assert first.endswith("UTC on GPU 0: 18 MB requested, 2.1 MB free.")
     assert second == f"{size(pieces[1])} more are reserved but unused, in pieces of at most {size(pieces[2])}."
     others = "29 % by `run/train.py:9 step` and 18 % by `run/train.py:40 step`"
     assert third == f"53 % of what is allocated is held by `run/model.py:300 grow`, in 3 allocations; {others}."
+    assert "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which joins such pieces." in rest
 
 
 def test_beside_a_trace(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_each_device_is_told(tmp_path: Path) -> None:
             content["device_traces"] = [*content["device_traces"][:device], part["device_traces"][device]]
         sides.append(write_snapshot(tmp_path / f"{len(sizes)}.pickle", content))
     peaks = "At their peaks 5.2 MB on GPU 0, 8.4 MB on GPU 1 and 1.0 MB on GPU 2 are allocated."
-    assert sentences(read(str(sides[1])))[1] == peaks
+    assert sentences(read(str(sides[1])))[2] == peaks
     assert [sentence.partition(":")[0] for sentence in augment.diff(*map(str, sides)).verdict.text] == [
         "At the peak of GPU 0, 2.1 MB more are allocated (5.2 MB instead of 3.1 MB)",
         "At the peak of GPU 2, 1.0 MB more are allocated (1.0 MB instead of 0 B)",

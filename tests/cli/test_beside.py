@@ -10,6 +10,8 @@ import pytest
 from running import Augment, unpacked
 
 from augment.compare import diff
+from augment.readers import read
+from augment.viewer.view import view_of
 from execution_traces import write_execution_trace
 from memory_snapshots import MIB, training, write_snapshot
 from memory_timelines import write_memory_timeline
@@ -171,6 +173,7 @@ def test_memory_snapshots_alone(recorded: Path, tmp_path: Path, augment: Augment
     for rank in range(2):
         (recorded / f"rank{rank}_memory_snapshot.pickle").rename(alone / f"memory_rank{rank}")
     assert "At the peak of the memory snapshot" in augment("diagnose", alone / "memory_rank0").out
+    assert view_of(read(str(alone / "memory_rank0"))).groups == ["memory snapshot", "memory_rank0"]
     assert "never freed" in augment("diagnose", alone).out
     assert "run/model.py:217 forward" in augment("show", alone / "memory_rank1", "memory_snapshot").out
     assert "a CUDA memory snapshot" in augment("doctor", alone / "memory_rank1").out

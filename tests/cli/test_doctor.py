@@ -217,6 +217,8 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
         f"augment open '{trace}'", f"augment report '{trace}'",
     ]  # fmt: skip
     assert augment("diagnose", trace, "--json").err == ""
+    (tmp_path / "dump_0").write_text('{"version": "2.1", "entries": []}')
+    assert augment("diagnose", tmp_path / "dump_0").err == "", "no command draws dumps of the flight recorder"
     assert augment("run", trace, "--quiet").code == 0
     assert f"augment open '{tmp_path}/a b.augmented.pftrace'" in augment(tmp_path / "a b.metrics.json").err
     assert augment(tmp_path / "none.json").code == 3

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -57,11 +56,6 @@ def chosen(document: Document, is_first: bool) -> Event:
     )
 
 
-def of_long_calls(path: Path) -> tuple[Any, list[str]]:
-    trace = read(str(path))
-    return long_calls.check(trace), [each.rule for each in diagnose(trace).findings if each.found.saved_ns]
-
-
 JOB = changed(ranks=1, steps=2, layers=3, collectives="none", work=0.05, run_ahead=None)
 
 
@@ -71,8 +65,9 @@ def test_only_what_comes_again_is_promised(took_us: int, tmp_path: Path) -> None
     have it if it was the kernel's first; that of a known kernel may come again."""
     document = load(simulate(JOB, tmp_path / "job")[0][0])
     for is_first in (True, False):
-        path = save(longer(document, chosen(document, is_first), took_us), tmp_path / f"{is_first}.json")
-        answer, promising = of_long_calls(path)
+        trace = read(str(save(longer(document, chosen(document, is_first), took_us), tmp_path / f"{is_first}.json")))
+        answer = long_calls.check(trace)
+        promising = [each.rule for each in diagnose(trace).findings if each.found.saved_ns]
         assert isinstance(answer, Found)
         assert (answer.saved_ns is None) == is_first == answer.seen.figures["is_loading"]
         assert ("long_calls" in promising) != is_first

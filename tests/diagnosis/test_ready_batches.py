@@ -15,7 +15,7 @@ from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import data_loading, launch_bound
 from augment.readers import read
-from metamorphic import Document, load, real_trace, save, stretched
+from metamorphic import load, real_trace, save, stretched
 from simulator import simulate
 from tables import Event, annotation, call, kernel, op, trace_of
 
@@ -71,11 +71,6 @@ def test_a_fetch_that_takes_no_more_than_launching_waits_for_nobody(
         assert "in fetches of batches" in dict(bound.seen.figures["parts"])
 
 
-def with_workers(document: Document) -> Document:
-    rows = [each | {"name": WORKERS} if each["name"] == MAIN else each for each in document["traceEvents"]]
-    return document | {"traceEvents": rows}
-
-
 @pytest.mark.parametrize(
     ("stall_us", "step", "confidence"), [(0.0, None, None), (20_000.0, None, "high"), (20_000.0, 3, "low")]
 )
@@ -84,7 +79,9 @@ def test_a_simulated_loader_and_the_same_on_a_slow_machine(
 ) -> None:
     """Metamorphic: where everything takes four times as long, workers are as slow or as quick as before."""
     job = changed(ranks=1, steps=5, layers=2, work=0.2, host_stall_us=stall_us, host_stall_step=step)
-    document = with_workers(load(simulate(job, tmp_path / "job")[0][0]))
+    document = load(simulate(job, tmp_path / "job")[0][0])
+    rows = [each | {"name": WORKERS} if each["name"] == MAIN else each for each in document["traceEvents"]]
+    document = document | {"traceEvents": rows}
     for name, each in (("usual", document), ("slow", stretched(document, 4))):
         answer = data_loading.check(read(str(save(each, tmp_path / f"{name}.json"))))
         assert (answer.confidence if isinstance(answer, Found) else None) == confidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
@@ -109,11 +110,6 @@ def changed(path: Path, folder: Path, change: Callable[[Event], Event | None]) -
     return save(document | {"traceEvents": events}, folder / "changed.json")
 
 
-def not_waiting(event: Event) -> Event | None:
-    """Without what synchronizes."""
-    return None if "Synchronize" in event["name"] or event.get("cat") == "cuda_sync" else event
-
-
 def on_a_device_of_its_own(event: Event) -> Event:
     """The work of stream 7."""
     args = event.get("args", {})
@@ -143,7 +139,10 @@ def test_calls_that_wait_explain_no_gap(source: Any, tmp_path: Path) -> None:
     """Whether they are recorded or not, nothing is told otherwise."""
     path = trace_at(source, tmp_path)
     rows, drawn = idle_of(path)
-    other_rows, other = idle_of(changed(path, tmp_path, not_waiting))
+    waits = re.compile("Synchronize|cuda_sync").search
+    other_rows, other = idle_of(
+        changed(path, tmp_path, lambda event: None if waits(f"{event['name']} {event.get('cat')}") else event)
+    )
     assert other_rows == rows
     output, still_told = (
         {track: [slice_ for slice_ in slices if slice_["name"] != "host_wait"] for track, slices in tracks.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import in_process
 import pytest
@@ -27,6 +28,13 @@ def beyond(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(in_process, "store_of", functools.cache(lambda state: new_store()))
             patch.setattr("augment_server.storage.postgres._PLACES_S", 1e-6)
         yield
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server as the module makes them by ``serving``, for all its tests."""
+    with request.module.serving(tmp_path_factory.mktemp("state")) as running:
+        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -25,12 +24,6 @@ from simulator import JobOptions, simulate
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "clients"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

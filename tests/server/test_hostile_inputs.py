@@ -161,18 +161,26 @@ def test_without_roots_there_is_no_file(server: Server, tmp_path: Path) -> None:
         server.create(uri=str(trace(tmp_path / "a.json")))
 
 
+def inside_and_outside(folder: Path) -> Path:
+    """A folder that may be read, with a trace in ``sub``; and beside it another that has one."""
+    for place in ("allowed/sub", "outside"):
+        (folder / place).mkdir(parents=True)
+        trace(folder / place / "a.json")
+    return folder / "allowed"
+
+
+def lead_outside(allowed: Path) -> None:
+    (allowed / "sub").rename(allowed.parent / "moved")
+    (allowed / "sub").symlink_to(allowed.parent / "outside")
+
+
 def test_a_link_that_comes_later(tmp_path: Path) -> None:
     """The path was fine when the job was accepted; when it runs, a link leads outside."""
-    allowed = tmp_path / "allowed"
-    (allowed / "sub").mkdir(parents=True)
-    trace(allowed / "sub" / "a.json")
-    (tmp_path / "outside").mkdir()
-    trace(tmp_path / "outside" / "a.json", name="secret")
+    allowed = inside_and_outside(tmp_path)
     with serving(tmp_path / "state", roots=(allowed,)) as server:
         server.core._scheduler._stopping = True  # nothing begins yet
         job = server.create(uri=f"{allowed}/sub/a.json").name
-        (allowed / "sub").rename(tmp_path / "moved")
-        (allowed / "sub").symlink_to(tmp_path / "outside")
+        lead_outside(allowed)
         server.core._scheduler._stopping = False
         server.loop.call_soon_threadsafe(server.core._scheduler._wake.set)
         done = server.wait(job)
@@ -183,15 +191,10 @@ def test_a_link_that_comes_between_look_and_open(tmp_path: Path) -> None:
     from augment_server.base.errors import Refusal
     from augment_server.storage.roots import open_below, resolve
 
-    allowed = tmp_path / "allowed"
-    (allowed / "sub").mkdir(parents=True)
-    trace(allowed / "sub" / "a.json")
-    (tmp_path / "outside").mkdir()
-    trace(tmp_path / "outside" / "a.json")
+    allowed = inside_and_outside(tmp_path)
     looked = resolve(f"{allowed}/sub/a.json", [os.path.realpath(allowed)])
     os.close(open_below(*looked))
-    (allowed / "sub").rename(tmp_path / "moved")
-    (allowed / "sub").symlink_to(tmp_path / "outside")
+    lead_outside(allowed)
     with pytest.raises(Refusal, match="no file that this server may read"):
         open_below(*looked)
 

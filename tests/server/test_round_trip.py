@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from augment.errors import MalformedTrace, UsageError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from simulator import JobOptions, simulate
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

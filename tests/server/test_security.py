@@ -182,18 +182,12 @@ def test_figures_have_the_renewed_certificate_too(authority: Authority, tmp_path
         copy(authority.sign("new"), served)
         with urllib.request.urlopen(server.metrics, context=trusting, timeout=60) as answer:
             assert b"augment_jobs" in answer.read()
-        with contextlib.suppress(ConnectionError), socket.create_connection(port_of(server.metrics)) as stranger:
+        place = urlsplit(server.metrics)
+        with contextlib.suppress(ConnectionError), socket.create_connection((place.hostname, place.port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")  # without TLS
             while stranger.recv(1000):
                 pass
         assert "Traceback" not in server.errors
-
-
-def port_of(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    assert parts.hostname
-    assert parts.port
-    return parts.hostname, parts.port
 
 
 def copy(pair: Pair, to: Pair) -> None:

@@ -437,16 +437,20 @@ def test_a_refused_request_does_not_stay(tmp_path: Path, monkeypatch: pytest.Mon
             gc.enable()
 
 
+class Context:
+    """What a call gives its handler."""
+
+    def __init__(self) -> None:
+        self.ends, self.refusals = list[Any](), list[str]()
+        self.add_done_callback = self.ends.append
+
+    async def abort(self, code: grpc.StatusCode, message: str, **_: object) -> None:
+        self.refusals.append(message)
+        raise PermissionError
+
+
 def test_few_large_answers_of_a_client_wait_to_be_read() -> None:
-    ends, refusals = list[Any](), list[str]()
-
-    class Context:
-        def add_done_callback(self, callback: Any) -> None:
-            ends.append(callback)
-
-        async def abort(self, code: grpc.StatusCode, message: str, **_: object) -> None:
-            refusals.append(message)
-            raise PermissionError
+    context = Context()
 
     async def behaviour(request: str, _: object) -> Any:
         return calls.GetJobResponse(job=v1.Job(display_name="x" * 100_000 if request == "large" else ""))
@@ -456,28 +460,21 @@ def test_few_large_answers_of_a_client_wait_to_be_read() -> None:
 
     async def run() -> None:
         for _ in range(16):
-            await answer("large", Context())
-        await answer("small", Context())
+            await answer("large", context)
+        await answer("small", context)
         with pytest.raises(PermissionError):
-            await answer("large", Context())
-        ends[0](None)
-        await answer("large", Context())
+            await answer("large", context)
+        context.ends[0](None)
+        await answer("large", context)
 
     asyncio.run(run())
-    (message,) = refusals
+    (message,) = context.refusals
     assert "not read 16 large answers" in message
 
 
 def test_few_large_requests_of_a_client_are_read_at_once() -> None:
     """A message takes up to fifty times as much memory as its bytes."""
-    read, go_on, refusals = list[str](), asyncio.Event(), list[str]()
-
-    class Context:
-        def add_done_callback(self, _: object) -> None: ...
-
-        async def abort(self, code: grpc.StatusCode, message: str, **_: object) -> None:
-            refusals.append(message)
-            raise PermissionError
+    read, go_on, context = list[str](), asyncio.Event(), Context()
 
     async def behaviour(request: str, _: object) -> str:
         await go_on.wait()
@@ -492,11 +489,11 @@ def test_few_large_requests_of_a_client_are_read_at_once() -> None:
             return name
 
         work_for(name)
-        return await answer(Unread(100_000, message), Context())
+        return await answer(Unread(100_000, message), context)
 
     async def run() -> list[Any]:
         asked = [asyncio.create_task(call(name)) for name in "a" * 20 + "b"]
-        while len(read) < 3 or len(refusals) < 4:
+        while len(read) < 3 or len(context.refusals) < 4:
             await asyncio.sleep(0)
         assert Counter(read) == {"a": 2, "b": 1}
         go_on.set()
@@ -505,5 +502,5 @@ def test_few_large_requests_of_a_client_are_read_at_once() -> None:
     answers = asyncio.run(run())
     assert answers[:16] == ["a"] * 16
     assert answers[20] == "b"
-    assert all("large requests" in message for message in refusals)
+    assert all("large requests" in message for message in context.refusals)
     assert Counter(read) == {"a": 16, "b": 1}

@@ -54,6 +54,14 @@ def send(server: Server, *parts: Part) -> v1.Upload:
     return server.stub.UploadTrace(iter(parts)).upload
 
 
+def halting(upload: v1.Upload, data: bytes, go_on: threading.Event) -> Iterator[Part]:
+    """Parts of an upload, of which those after 1000 bytes come once they may."""
+    yield resume(upload, 0)
+    yield Part(chunk=data[:1000])
+    go_on.wait(PATIENCE_S)
+    yield Part(chunk=data[1000:])
+
+
 def half(server: Server, *parts: Part) -> int:
     """Send parts that do not complete an upload: how many bytes are there then."""
     with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION") as output:
@@ -141,14 +149,7 @@ def test_a_newer_call_takes_over(server: Server) -> None:
     data = os.urandom(2000)
     upload = start(server, data)
     go_on = threading.Event()
-
-    def stuck() -> Iterator[Part]:
-        yield resume(upload, 0)
-        yield Part(chunk=data[:1000])
-        go_on.wait(PATIENCE_S)
-        yield Part(chunk=data[1000:])
-
-    call = server.stub.UploadTrace.future(stuck())
+    call = server.stub.UploadTrace.future(halting(upload, data, go_on))
     eventually(lambda: get(server, upload).received_bytes == 1000)
     assert send(server, resume(upload, 1000), Part(chunk=data[1000:])).state == v1.Upload.STATE_COMPLETE
     go_on.set()
@@ -166,14 +167,7 @@ def test_another_client_ends_no_call(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         announced = calls.StartUploadRequest(file_name="rank0.json", size_bytes=len(data))
         upload = server.stub.StartUpload(announced, metadata=ann).upload
-
-        def sent() -> Iterator[Part]:
-            yield resume(upload, 0)
-            yield Part(chunk=data[:1000])
-            go_on.wait(PATIENCE_S)
-            yield Part(chunk=data[1000:])
-
-        call = server.stub.UploadTrace.future(sent(), metadata=ann)
+        call = server.stub.UploadTrace.future(halting(upload, data, go_on), metadata=ann)
         arrived = calls.GetUploadRequest(name=upload.name)
         eventually(lambda: server.stub.GetUpload(arrived, metadata=ann).upload.received_bytes == 1000)
         with refused("NOT_FOUND", "NOT_FOUND"):

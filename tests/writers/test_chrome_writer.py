@@ -341,13 +341,8 @@ def test_whole_traces_get_no_new_problem(perfetto: PerfettoEngine, tmp_path: Pat
     points = sum(len(annotation.ts) for annotation in trace.annotations if isinstance(annotation, CounterTrack))
     assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]
     assert perfetto.rows("select count(*) from counter where track_id in (select id from process_counter_track)") == [
-        (points + len(source_counters(trace.trace)),)
+        (points + np.count_nonzero(trace.trace.events.phase == ord("C")),)
     ]
-
-
-def source_counters(trace: Trace) -> list[int]:
-    counters: list[int] = np.flatnonzero(trace.events.phase == ord("C")).tolist()
-    return counters
 
 
 @pytest.mark.parametrize("name", [SIMULATED[0], REAL[0]], ids=by_folder)

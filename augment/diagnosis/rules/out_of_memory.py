@@ -167,10 +167,12 @@ def snapshot_sentences(trace: Trace) -> list[str]:
         said += [f"{what} of the memory snapshot{_when(moment)}, {amounts}", *_held_by(*_holders(moment))]
     every = [f"{size(each.allocated)} on GPU {each.device}" for each in held.moments if each.what == "peak"]
     if len(every) > 1:
-        said.insert(1, f"At their peaks {listed(every, len(every))} are allocated")
+        said.append(f"At their peaks {listed(every, len(every))} are allocated")
     elif not held.moments:
         said.append("The memory snapshot has no segments: nothing was allocated on a device")
     said += [leaks.title(words)] if leaks else []
+    if failed and (failed.is_scattered or (failed.line and failed.lost_ratio < MOST_LOST)):
+        said.append(failed.advice(words))
     return [f"{sentence}." for sentence in said]
 
 

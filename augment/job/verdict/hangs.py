@@ -334,7 +334,7 @@ def report_on_dumps(dumps: Sequence[RankDump], name: str) -> dict[str, Any]:
     """The report of ``augment diagnose`` on the dumps of a job's ranks."""
     hang = judge(dumps)
     what = f"job {name}, {counted(hang.dumps, 'dump')} of the flight recorder"
-    return {"input": what, "verdict": verdict(hang), "rows": rows(hang), "summary": None}
+    return {"input": what, "verdict": verdict(hang), "rows": rows(hang), "summary": None, "dumps": hang.dumps}
 
 
 def verdict(hang: Hang) -> list[str]:
@@ -355,8 +355,8 @@ def verdict(hang: Hang) -> list[str]:
     if any(culprit.cause == "group" for culprit in hang.culprits):
         sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
     else:
-        stopped = f"rank {blamed[0]} does" if len(blamed) == 1 else f"ranks {ranges_text(blamed)} do"
-        sentences = [f"{begin}: {stopped} not go on{others}."]
+        held = f"rank {blamed[0]} holds" if len(blamed) == 1 else f"ranks {ranges_text(blamed)} hold"
+        sentences = [f"{begin}: {held} it up{others}."]
     sentences += [f"{title(culprit)}." for culprit in hang.culprits]
     if hang.dumps < hang.ranks:
         sentences.append(f"{counted(hang.ranks - hang.dumps, 'rank')} of {hang.ranks} left no dump.")

@@ -129,8 +129,8 @@ def _with_words(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "words": f"{row['shown']}  {row['label']}"} for row in rows]
 
 
-def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
-    """A map of rank and step: ``rank``, ``step``, ``value``, ``exact``."""
+def heat(name: str, text: str, rows: Sequence[Row], *, title: str, most: float) -> Chart:
+    """A map of rank and step: ``rank``, ``step``, ``value``, ``exact``. What is above ``most`` has its colour."""
     ranks = len({row["rank"] for row in rows})
     labels = {"labelOverlap": True, "labelAngle": 0}
     legend = {"orient": "top", "gradientLength": 240}
@@ -141,7 +141,7 @@ def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
             "field": "value",
             "type": "quantitative",
             "title": title,
-            "scale": {"scheme": "yelloworangered", "domainMin": 0},
+            "scale": {"scheme": "yelloworangered", "domainMin": 0, "domainMax": most, "clamp": True},
             "legend": legend,
         },
         "tooltip": [{"field": "rank"}, {"field": "step"}, {"field": "exact", "title": title}],

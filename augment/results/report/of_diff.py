@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.compare.diff_verdict import parts
+from augment.compare.diff_verdict import figure_title, parts
 from augment.core.text import devices_text, percent, ranges_text, rough_time, size
 from augment.results.report import charts
 from augment.results.report.sections import (
@@ -16,7 +16,6 @@ from augment.results.report.sections import (
     not_possible,
     others,
     rows_of,
-    table,
     totals,
 )
 
@@ -75,7 +74,7 @@ def figures(sidecar: Sidecar) -> Section:
         reach = "too few steps for an interval" if low is None else f"{row['low']:+,.0f} to {row['high']:+,.0f}"
         marks.append(
             {
-                "label": row["figure"].removesuffix("_ns").replace("_", " "),
+                "label": figure_title(row["figure"]),
                 "low": low,
                 "at": 100 * row["delta"] / whole,
                 "high": high,
@@ -87,7 +86,11 @@ def figures(sidecar: Sidecar) -> Section:
     lead = "Changes of a step's figures, with 95 % intervals. Green is better, red is worse; grey: neither, or noise."
     title = "change in % of the control's step"
     chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if marks else []
-    return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", rows)])
+    return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", _in_words(rows))])
+
+
+def _in_words(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "figure": figure_title(row["figure"])} for row in rows]
 
 
 def _doubt(row: Row) -> str:
@@ -164,7 +167,8 @@ def efficiency(sidecar: Sidecar) -> Section:
         lead = f"MFU was {percent(mfu['control'])} and is {percent(mfu['test'])}."
         if mfu["control_peak"] != mfu["test_peak"]:
             lead += f" They are of different peaks: {mfu['control_peak']} and {mfu['test_peak']}."
-    return Section("Efficiency", lead, (), table(sidecar, "diff_efficiency", "Parts of a step on both sides"))
+    tables = [made_table("diff_efficiency", "Parts of a step on both sides", _in_words(rows))] if rows else []
+    return Section("Efficiency", lead, (), tables)
 
 
 def names(sidecar: Sidecar) -> Section:

@@ -34,6 +34,7 @@ _CURED = ("saved", charts.GREEN)
 _LEAST_SPREAD = 0.1  #: of the longest time: a map of more equal ones has one colour
 _NO_DEVICE = "No work of a device was recorded, so that nothing is known of computing, waiting and idling."
 _LEAST_SHARE = 0.01  #: of the longest step: a map of times that are all shorter would paint nothing deep red
+_MOST_BEYOND = 2.0  #: times the longest of later steps: a first step above that does not stretch the colours
 _MOST_CELLS = 16_384  #: ranks x steps of the heat map
 ON_PATH = {
     "compute_ns": ("computing", charts.BLUE),
@@ -133,8 +134,12 @@ def heat(sidecar: Sidecar) -> Section:
         ]
         spent = [value["value"] for value in values] or [0.0]
         if step_count > 1 and max(spent) - min(spent) > _LEAST_SPREAD * max(spent) > _LEAST_SPREAD * least:
-            text = f"Time of each rank in each step: {title} (ms)"
-            maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)"))
+            text, first = f"Time of each rank in each step: {title} (ms)", values[0]["step"]
+            later = max(value["value"] for value in values if value["step"] != first)
+            is_beyond = max(spent) > _MOST_BEYOND * later > 0  # a slow first step would leave one colour to the others
+            text += f"; step {first} is beyond the scale" if is_beyond else ""
+            most = later if is_beyond else max(spent)
+            maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)", most=most))
     longest = max(rows, key=lambda row: row["wait_ns"] or 0)
     waited = f"{time(longest['wait_ns'] or 0)} within collectives"
     for row in rows_of(sidecar, "job_step_efficiency"):
@@ -158,13 +163,18 @@ def heat(sidecar: Sidecar) -> Section:
 def path(sidecar: Sidecar) -> Section:
     """The critical path over all ranks."""
     rows = rows_of(sidecar, "cross_rank_critical_path")
-    whole_job = [row for row in rows if row["step"] is None]
-    sums = totals(whole_job or rows, lambda row: _rank(row), "path_ns")
+    steps = [row for row in rows if row["step"] is not None]
+    numbers = sorted({row["step"] for row in steps})
+    said = [row.get("figures", {}).get("step_count") or 0 for row in sidecar.get("verdict", {}).get("rows", ())]
+    count = max(said, default=0)
+    judged = numbers[-count:] if 0 < count < len(numbers) else []  # what warms up or overlaps comes before them
+    chosen = [row for row in rows if row["step"] in (judged or [None])] or rows
+    sums = totals(chosen, _rank, "path_ns")
     whole = sum(ns for (ns,) in sums.values())
     if not whole:
         return Section("Critical path of the job")
     order = sorted(sums, key=lambda rank: -sums[rank][0])[:_MOST_BARS]
-    spent = totals(whole_job or rows, lambda row: _rank(row), *ON_PATH)
+    spent = totals(chosen, _rank, *ON_PATH)
     bars = [
         charts.part(rank, label, ns)
         for rank in order
@@ -172,9 +182,9 @@ def path(sidecar: Sidecar) -> Section:
         if ns
     ]
     used = {label: colour for label, colour in ON_PATH.values() if any(bar["part"] == label for bar in bars)}
-    lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when the job was done is on {order[0]}."
-    steps = [row for row in rows if row["step"] is not None]
-    shown = steps if len({row["step"] for row in steps}) == 1 else rows  # one step is the whole
+    done = f"steps {judged[0]} to {judged[-1]} were" if len(judged) > 1 else "the job was"
+    lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when {done} done is on {order[0]}."
+    shown = steps if len(numbers) == 1 else rows  # one step is the whole
     tables = [
         made_table("cross_rank_critical_path", "The path by step and rank", shown, by="path_ns"),
         *table(sidecar, "cross_rank_handovers", "Where it moves from rank to rank", by="wait_ns"),

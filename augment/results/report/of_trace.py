@@ -151,8 +151,10 @@ def efficiency(sidecar: Sidecar) -> Section:
         bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
         start += ns
     mfu = mean(rows, "mfu_ratio")
-    lead = f"From the first {_accelerator(sidecar)} work to the last, it takes" if whole else "A step takes on average"
-    lead += f" {time(wall)}" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
+    lead = f"From the first {_accelerator(sidecar)} work to the last, it" if whole else "A step"
+    lead += f" takes{' on average' if len(rows) > 1 and not whole else ''} {time(wall)}" + (
+        f", at {percent(mfu)} MFU." if mfu is not None else "."
+    )
     if mfu is None:
         lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
     chart = charts.waterfall("step_efficiency", _ROOF, bars, x_title=f"time{'' if whole else ' of the mean step'} (ms)")
@@ -613,13 +615,20 @@ def launches(sidecar: Sidecar) -> Section:
 
 def memory(sidecar: Sidecar) -> Section:
     """The peak, and what held it."""
+
+    def where(row: Row) -> str:
+        return str(row["device_type"]) if row["device"] is None else _device_name(sidecar, row)
+
+    def owner(row: Row) -> str:
+        return f"{short(row['outer_operator'] or row['operator'] or row['origin'])} ({where(row)})"
+
     rows = [row for row in rows_of(sidecar, "memory_at_peak") if row["bytes"]]
     profile = rows_of(sidecar, "memory_profile")
     if not profile:
         return Section("Memory")
     peak = max(profile, key=lambda row: row["peak_allocated_bytes"] or 0)
-    lead = f"At most {size(peak['peak_allocated_bytes'] or 0)} were allocated on {_device(peak)}."
-    sums = totals(rows, _owner, "bytes")
+    lead = f"At most {size(peak['peak_allocated_bytes'] or 0)} were allocated on {where(peak)}."
+    sums = totals(rows, owner, "bytes")
     bars = [
         charts.bar(label, 0, held / 1e6, charts.BLUE, f"{held:,.0f} bytes", size(held))
         for label, (held,) in sorted(sums.items(), key=lambda each: -each[1][0])[:20]
@@ -685,11 +694,3 @@ def memory_snapshot(sidecar: Sidecar) -> Section:
         text = "Who held the allocated memory then, by line of code"
         drawn.append(charts.waterfall("holders", text, bars, x_title="GB"))
     return Section("Memory snapshot", lead, drawn, table(sidecar, "memory_snapshot", "At each moment", folded=True))
-
-
-def _owner(row: Row) -> str:
-    return f"{short(row['outer_operator'] or row['operator'] or row['origin'])} ({_device(row)})"
-
-
-def _device(row: Row) -> str:
-    return str(row["device_type"]) if row["device"] is None else f"{row['device_type']} {row['device']}"

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.core.findings import columns_of
-from augment.core.text import counted, exact_time, listed, percent, unmangled
+from augment.core.text import counted, exact_time, listed, unmangled
 from augment.diagnosis.wording import heading as in_words
+from augment.diagnosis.wording import saves
 from augment.results.sidecars import row_types
 
 Row = Mapping[str, Any]
@@ -169,21 +170,15 @@ def plain(text: str) -> str:
 def heading(row: Row) -> str:
     """What a finding is called below the verdict: ``Waiting for batches, saves 23 %`` if the verdict says it, else by
     its title."""
-    if not row.get("in_verdict"):
-        return str(row["title"])
-    return in_words(str(row["rule"])) + _saves(row)
+    return short_heading(row) if row.get("in_verdict") else str(row["title"])
 
 
 def short_heading(row: Row) -> str:
     """``Waiting for batches, saves 23 %``, of any finding of a rule; else its title."""
-    return in_words(str(row["rule"])) + _saves(row) if row.get("rule") else str(row["title"])
-
-
-def _saves(row: Row) -> str:
-    if row.get("saved_ratio") is None:
-        return ""
-    verb = "may save" if row.get("confidence") == "low" else "saves"
-    return f", {verb} {'up to ' if row.get('at_most') else ''}{percent(row['saved_ratio'])}"
+    if not row.get("rule"):
+        return str(row["title"])
+    bounds = bool(row.get("at_most")), bool(row.get("at_least"))
+    return in_words(str(row["rule"])) + saves(row.get("saved_ratio"), str(row.get("confidence")), *bounds)
 
 
 def severity_of(row: Row) -> str:

@@ -189,7 +189,7 @@ def _along(place: int, change: Change, figure: TrendFigure, others: Sequence[Tre
     ]
     moved.sort(key=lambda each: -abs(each[0]))
     named = [f"{title[0].lower()}{title[1:]} ({'+' if ns > 0 else '-'}{time(abs(ns))})" for ns, title in moved[:2]]
-    return f" With it changed {' and '.join(named)}." if named else ""
+    return f" Changed with it: {', '.join(named)}." if named else ""
 
 
 def _named(entry: Entry) -> str:
@@ -248,7 +248,7 @@ def document_of_runs(runs: Sequence[tuple[str, Sequence[Sidecar]]], title: str) 
 
 MOST_RUNS = 300  #: the latest runs, which are drawn
 _LEAST_SHARE = 0.01  #: a part of a step that never takes more of it is not drawn, unless it changed
-_TITLES = {"wall_ns": "Time of a step", "memory_peak_bytes": "Peak of allocated memory"}
+_TITLES = {"wall_ns": "Time of a step", "memory_peak_bytes": "Peak of allocated memory"}  #: what comes first
 
 
 def document_of_history(runs: Sequence[Run], title: str) -> Document:
@@ -258,8 +258,8 @@ def document_of_history(runs: Sequence[Run], title: str) -> Document:
     series, order, left_out = _series(latest)
     figures = []
     for each in sorted(FIGURES, key=lambda each: each.name not in _TITLES):
-        words = each.name.removesuffix(f"_{each.unit}").replace("_", " ")
-        figures.append(TrendFigure(each.name, _TITLES.get(each.name, words[0].upper() + words[1:]), each.unit))
+        title = each.title[0].upper() + each.title[1:]
+        figures.append(TrendFigure(each.name, _TITLES.get(each.name, title), each.unit))
     step, others = figures[0], figures[1:]
     sections = [made for each in figures if _matters(each, series) and (made := section(each, series, order))]
     tables = [made_table("changes", "Changes of a level", rows)] if (rows := change_rows(figures, series)) else []

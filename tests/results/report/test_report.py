@@ -216,6 +216,14 @@ def test_maps_of_one_colour_or_step_are_left_out(steps: int, slowest: int, drawn
     assert not any("idle" in chart.name for chart in heat({"analyses": {"step_heat": {"rows": rows}}}).charts)
 
 
+def test_a_slow_first_step_leaves_colours_to_the_others() -> None:
+    cell = {"trace": 0, "wait_ns": 0, "compute_ns": 100}
+    rows = [{**cell, "rank": r, "step": s, "idle_ns": 100 * r if s else 900} for s in (0, 1) for r in (0, 1)]
+    (chart,) = heat({"analyses": {"step_heat": {"rows": rows}}}).charts
+    assert chart.spec["encoding"]["color"]["scale"]["domainMax"] == 100 / 1e6
+    assert chart.text.endswith("; step 0 is beyond the scale")
+
+
 def test_of_hosts_alone_no_idle_time_is_drawn() -> None:
     """Without devices or collectives nothing is known of it."""
     cell = {"trace": 0, "wait_ns": 0, "compute_ns": 0}
@@ -246,6 +254,10 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     ways = [{"step": step, "rank": 1, "path_ns": 5, **dict.fromkeys(ON_PATH, 0)} for step in (10, None)]
     (table,) = path_of_job({"analyses": {"cross_rank_critical_path": {"rows": ways}}}).tables
     assert [each["step"] for each in table.rows] == [10]  # one step is the whole
+    judged = {"rows": [{"figures": {"step_count": 2}}]}
+    ways = [{**ways[0], "step": step, "rank": step, "path_ns": 9 - step} for step in (1, 2, 3)] + ways
+    lead = path_of_job({"verdict": judged, "analyses": {"cross_rank_critical_path": {"rows": ways}}}).lead
+    assert lead == "55 % of the path that decided when steps 3 to 10 were done is on rank 3."
     row = {"rank": 1, "figures": {"causes_ns": {"host": 33_000_000, "compute": -3_000_000}, "step_count": 3}}
     late = {"rows": [{**row, "charged_ns": 30_000_000, "gain_ns": 24_000_000}, {"rank": None, "figures": {}}]}
     section = stragglers({"verdict": late, "analyses": {}})
@@ -316,9 +328,8 @@ def history_of(
 
 def test_a_history_tells_where_its_figures_changed() -> None:
     document = of_history(history_of(20, changed_at=12), "runs")
-    assert document.verdict == [
-        "A step took 83 ms in c0; since c12 (2026-10-03) it is 4.9 % higher. With it changed host wait (+4.0 ms)."
-    ]
+    changed = "Changed with it: waiting for the host (+4.0 ms)."
+    assert document.verdict == [f"A step took 83 ms in c0; since c12 (2026-10-03) it is 4.9 % higher. {changed}"]
     drawn = {chart.name: chart for section in document.sections for chart in section.charts}
     assert list(drawn) == ["trend_wall_ns", "trend_compute_ns", "trend_host_wait_ns"]  # the rest takes no time
     levels, points, rule, words = drawn["trend_wall_ns"].spec["layer"]
