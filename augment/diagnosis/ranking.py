@@ -60,11 +60,12 @@ def diagnose(trace: Trace) -> RankedFindings:
         asked = [partial(_of_no_step, trace, rule) for rule in rules]
     made = dict(zip(rules, trace.context.threads.all(asked), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
-    stalls, gaps = (answers[name] for name in ("host_gaps", "step_gaps"))
-    if isinstance(stalls, Found) and isinstance(gaps, Found) and stalls.cut and gaps.cut and gaps.confidence != "low":
-        # What step_gaps tells is not told twice, the second time without the engine's option
-        if NEARLY * _saved_by_both(trace, stalls.cut, gaps.cut) <= (gaps.saved_ns or 0):
-            answers["host_gaps"] = Fine("the host's long stalls are those between steps, which step_gaps tells")
+    for name in ("host_gaps", "launch_bound"):
+        other, gaps = answers[name], answers["step_gaps"]
+        if isinstance(other, Found) and isinstance(gaps, Found) and other.cut and gaps.cut and gaps.confidence != "low":
+            # What step_gaps tells is not told twice, the second time without the engine's option
+            if NEARLY * _saved_by_both(trace, other.cut, gaps.cut) <= (gaps.saved_ns or 0):
+                answers[name] = Fine("what the host takes long for is between steps, which step_gaps tells")
     findings: list[Finding] = []
     for name, problem in answers.items():
         if not isinstance(problem, Found):
