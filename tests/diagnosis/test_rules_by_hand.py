@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def on_device(trace: Trace) -> Trace:
     return replace(trace, source=replace(trace.source, metadata=H100))
 
 
+def stepped(count: int, ns: int) -> list[Event]:
+    return [annotation(f"ProfilerStep#{at}", at * ns, (at + 1) * ns) for at in range(count)]
+
+
 def launched(name: str, start: int, end: int, correlation: int, at: int | None = None) -> list[Event]:
     """A kernel and its launch, just before or ``at`` a moment."""
     at = start - 10_000 if at is None else at
@@ -66,6 +71,24 @@ def launched(name: str, start: int, end: int, correlation: int, at: int | None =
 def frame(name: str, start: int, end: int) -> Event:
     """A frame of Python on the main thread."""
     return Event(Category.PYTHON_FUNCTION, name, start, end, THREAD)
+
+
+def renumbered(event: Event) -> Event:
+    """On a thread, or a stream, of another number; a product of another name."""
+    track = replace(
+        event.track, tid=90 - int(event.track.tid), stream=event.track.stream and 90 - int(event.track.stream)
+    )
+    return replace(event, track=track, name=event.name.replace("gemm", "ampere_bf16_s16816gemm_bf16_64x64_nn"))
+
+
+#: metamorphic: what changes no finding but its times, and how many times as long these are
+CHANGES: list[tuple[int, Callable[[Iterable[Event]], list[Event]]]] = [
+    (1, list),
+    (2, lambda events: [replace(each, ts=2 * each.ts, end=2 * each.end) for each in events]),
+    (1, lambda events: [replace(each, ts=each.ts + 10**10, end=each.end + 10**10) for each in events]),
+    (1, lambda events: [*map(renumbered, events), replace(op("aten::empty", 1_000, 3_000), track=Track(0, 9, 9))]),
+]
+in_other_words = pytest.mark.parametrize(("times", "change"), CHANGES, ids=["as it is", "longer", "later", "renamed"])
 
 
 def test_the_profilers_own_work_of_an_unknown_thread_counts_once() -> None:
@@ -277,10 +300,10 @@ def test_the_call_to_look_at_is_the_one_that_costs_most() -> None:
 def test_collectives_that_begin_earlier_end_no_earlier(name: str, saves: bool) -> None:
     """The host waits, then launches on another stream: without the wait both run at once, but a gather waits for the
     other ranks. The devices are hardly idle."""
-    ms, events = 1_000_000, list[Event]()
+    ms, events = 1_000_000, stepped(5, 10_000_000)
     for at in range(0, 50 * ms, 10 * ms):
-        first, second = launched("gemm", at + 20_000, at + 6 * ms, at + 1), at + 6 * ms + 20_000
-        events += [annotation(f"ProfilerStep#{at // 10 // ms}", at, at + 10 * ms), *first]
+        second = at + 6 * ms + 20_000
+        events += launched("gemm", at + 20_000, at + 6 * ms, at + 1)
         events += [call("cudaDeviceSynchronize", at + 30_000, second - 15_000)]
         events += [call("cudaLaunchKernel", second - 10_000, second - 5_000, correlation=at + 2)]
         events += [kernel(name, second, at + 10 * ms - 20_000, stream=20, correlation=at + 2)]
@@ -288,23 +311,20 @@ def test_collectives_that_begin_earlier_end_no_earlier(name: str, saves: bool) -
     assert isinstance(synchronizing_calls.check(trace_of(*events)), Found) is saves
 
 
-@pytest.mark.parametrize("blocks", [2.0, 0.25])
-def test_kernels_that_fill_the_device_do_not_run_at_once(blocks: float) -> None:
+@in_other_words
+@pytest.mark.parametrize(("blocks", "steps", "saved"), [(2.0, 4, 197_000), (2.0, 12, 197_000), (0.25, 4, 580_000)])
+def test_kernels_that_fill_the_device_do_not_run_at_once(
+    blocks: float, steps: int, saved: int, times: int, change: Any
+) -> None:
     """Two streams take turns as the host waits for each: small grids fit beside each other, full ones one by one."""
-    events = []
-    for step in range(4):
-        events.append(annotation(f"ProfilerStep#{step}", step * 1_000_000, (step + 1) * 1_000_000))
-        for stream, start in ((7, step * 1_000_000 + 100_000), (20, step * 1_000_000 + 550_000)):
+    events = stepped(steps, 1_000_000)
+    for at in [each.ts for each in events]:
+        for stream, start in ((7, at + 100_000), (20, at + 550_000)):
             launch, work = launched("gemm", start, start + 400_000, start)
-            wait = call("cudaDeviceSynchronize", start - 4_000, start + 401_000)
-            events += [
-                launch,
-                replace(work, track=Track(0, 0, stream, 0, stream), args={"blocks per SM": blocks}),
-                wait,
-            ]
-    trace = trace_of(*events)
-    saved = measure(trace).ratio(problem_of(synchronizing_calls.check(trace)).saved_ns or 0)
-    assert saved <= 0.2 if blocks >= 1 else saved > 0.5
+            work = replace(work, track=Track(0, 0, stream, 0, stream), args={"blocks per SM": blocks})
+            events += [launch, work, call("cudaDeviceSynchronize", start - 4_000, start + 401_000)]
+    answer = problem_of(synchronizing_calls.check(trace_of(*change(events))))
+    assert answer.saved_ns == pytest.approx(times * saved, rel=0.05)
 
 
 def test_operators_tell_where_they_ran() -> None:
@@ -360,12 +380,8 @@ def test_work_that_the_file_lacks_is_told() -> None:
 
 
 def test_compilation_in_steady_steps_is_found() -> None:
-    steps = [annotation(f"ProfilerStep#{number}", number * 1_000_000, (number + 1) * 1_000_000) for number in range(4)]
-    work = [
-        each
-        for number in range(4)
-        for each in launched("gemm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000, number)
-    ]
+    steps = stepped(4, 1_000_000)
+    work = [each for step in steps for each in launched("gemm", step.ts + 600_000, step.end, step.ts)]
     compiling = op("entire_frame_compile (dynamo_timed)", 2_050_000, 2_500_000)
     answer = problem_of(recompilation.check(trace_of(*steps, *work, compiling)))
     assert answer.saved_ns is not None
@@ -378,11 +394,9 @@ def test_compilation_in_steady_steps_is_found() -> None:
 @pytest.mark.parametrize("usual", [30_000, 4_000_000])
 def test_an_operator_that_usually_takes_microseconds_stands_still(usual: int) -> None:
     """In one of four steps an operator takes 5 ms while the device idles; the others of its name take ``usual``."""
-    events: list[Event] = []
+    events = stepped(4, 10_000_000)
     for number in range(4):
-        begin = number * 10_000_000
-        took = 5_000_000 if number == 2 else usual
-        events += [annotation(f"ProfilerStep#{number}", begin, begin + 10_000_000)]
+        begin, took = number * 10_000_000, 5_000_000 if number == 2 else usual
         events += [op("aten::mm", begin + 100_000, begin + 100_000 + took)]
         events += launched("gemm", begin + took + 130_000, begin + 9_990_000, number + 1)
     answer = problem_of(host_gaps.check(trace_of(*events)))
@@ -404,16 +418,14 @@ def test_what_a_program_calls_its_warm_up_is_no_sure_cause(name: str, is_warming
 @pytest.mark.parametrize("nested", [True, False])
 def test_operators_that_a_dispatch_mode_runs(nested: bool) -> None:
     """A split is 30 ms of views, each nested in itself, or in a slice of its own."""
-    events: list[Event] = []
-    for number in range(2):
-        begin = number * 40_000_000
-        events += [annotation(f"ProfilerStep#{number}", begin, begin + 40_000_000)]
+    events = stepped(2, 40_000_000)
+    for begin in (0, 40_000_000):
         events += [op("aten::split", begin + 100_000, begin + 30_200_000)]
         for view in range(100):
             at = begin + 150_000 + 300_000 * view
             events += [op("aten::view" if nested else "aten::slice", at, at + 290_000)]
             events += [op("aten::view", at + 10_000, at + 280_000)]
-        events += launched("gemm", begin + 30_230_000, begin + 39_990_000, number + 1)
+        events += launched("gemm", begin + 30_230_000, begin + 39_990_000, begin + 1)
     assert ("a dispatch mode" in advice_of(problem_of(host_gaps.check(trace_of(*events))))) == nested
 
 
@@ -535,10 +547,9 @@ def test_long_calls_that_wait_are_none() -> None:
 
 
 def test_long_calls_of_every_step_are_certain() -> None:
-    events = []
+    events = stepped(4, 10_000_000)
     for number in range(4):
         at = number * 10_000_000
-        events += [annotation(f"ProfilerStep#{number}", at, at + 10_000_000)]
         events += [call("cudaFuncSetAttribute", at + 1_000_000, at + 5_000_000)]
         events += launched("gemm", at + 6_000_000, at + 9_900_000, number + 1)
     answer = problem_of(long_calls.check(trace_of(*events)))
@@ -547,40 +558,16 @@ def test_long_calls_of_every_step_are_certain() -> None:
     assert 3_000_000 <= answer.saved_ns <= 4_000_000
 
 
-ASKS, GIVES = "cudaMalloc", "cudaFree"
-
-
-@pytest.mark.parametrize(
-    ("calls", "times", "advice"),
-    [
-        ((GIVES, GIVES, ASKS), 1, "scarce or fragmented"),
-        ((GIVES,), 1, "empty_cache"),
-        ((ASKS, GIVES), 1, "frees its own workspace"),
-        ((ASKS,), 1, "Sizes still change"),
-        (("cudaHostAlloc",), 1, "Pinned memory"),
-        ((ASKS, GIVES), 60, "NO_CUDA_MEMORY_CACHING"),
-    ],
-)
-def test_why_the_driver_is_asked_for_memory(calls: tuple[str, ...], times: int, advice: str) -> None:
-    """The order of the calls in an operator tells."""
-    events, at = [], 10_000_000
-    for place in range(times):
-        begin = at
-        for name in calls:
-            events.append(call(name, at + 10_000, at + 2_010_000))
-            at += 3_000_000
-        events.append(op(f"aten::x{place}", begin, at))
-    steps_ = [annotation("ProfilerStep#0", 0, at + 10_000_000), *launched("gemm", at, at + 9_000_000, 1)]
-    assert advice in advice_of(problem_of(allocator_calls.check(trace_of(*steps_, *events))))
+CALLED = {"F": "cudaFree", "M": "cudaMalloc", "H": "cudaHostAlloc"}
 
 
 def asked(*operators: str) -> list[Event]:
-    """Operators that give back (F) and ask for (M) memory, and a kernel afterwards."""
+    """Operators that give back (F) and ask for (M) memory, or for pinned memory (H), and a kernel afterwards."""
     events, at = [], 10_000_000
     for place, letters in enumerate(operators):
         begin = at
         for letter in letters:
-            events.append(call({"F": GIVES, "M": ASKS}[letter], at + 10_000, at + 2_010_000))
+            events.append(call(CALLED[letter], at + 10_000, at + 2_010_000))
             at += 3_000_000
         events.append(op(f"aten::x{place}", begin, at))
         at += 100_000
@@ -590,6 +577,12 @@ def asked(*operators: str) -> list[Event]:
 @pytest.mark.parametrize(
     ("operators", "advice"),
     [
+        (["FFM"], "scarce or fragmented"),
+        (["F"], "empty_cache"),
+        (["MF"], "frees its own workspace"),
+        (["M"], "Sizes still change"),
+        (["H"], "Pinned memory"),
+        (["MF"] * 60, "NO_CUDA_MEMORY_CACHING"),
         (["MFFFFM"], "scarce or fragmented"),
         (["MFFM", "M", "M", "M", "M", "M", "M"], "scarce or fragmented"),  # what was given back is asked for again
         (["M", "M", "M", "M", "M", "M", "MFFM"], "Sizes still change"),  # the retry is the least of it
@@ -598,7 +591,8 @@ def asked(*operators: str) -> list[Event]:
         (["FFFFFMMM", "M"], "frees its own workspace"),
     ],
 )
-def test_requests_after_a_retry_are_its_own(operators: list[str], advice: str) -> None:
+def test_why_the_driver_is_asked_for_memory(operators: list[str], advice: str) -> None:
+    """The order of the calls in an operator tells; requests after a retry are its own."""
     assert advice in advice_of(problem_of(allocator_calls.check(trace_of(*asked(*operators)))))
 
 
@@ -624,11 +618,15 @@ def test_copies_are_hidden_only_behind_something(compute: int) -> None:
     assert (answer.saved_ns, title_of(answer).startswith("The GPU waits for")) == (400_000, compute == 800_000)
 
 
-def test_copies_before_the_first_kernel_of_a_recording_without_steps_are_no_loss() -> None:
+@in_other_words
+def test_copies_before_the_first_kernel_of_a_recording_without_steps_are_no_loss(times: int, change: Any) -> None:
+    batch = copy("Memcpy HtoD (Pageable -> Device)", 900_000, 990_000, 10**7, correlation=2)
+    rest = [call("cudaMemcpyAsync", 895_000, 991_000, correlation=2), batch, *launched("gemm", 995_000, 1_500_000, 3)]
     weights = copy("Memcpy HtoD (Pageable -> Device)", 15_000, 700_000, 10**8, correlation=1)
-    trace = trace_of(call("cudaMemcpyAsync", 10_000, 710_000, correlation=1), weights, *enough(730_000))
-    assert isinstance(exposed_copies.check(trace), NotApplicable)
-    assert not isinstance(pageable_copies.check(trace), Found)
+    events = [call("cudaMemcpyAsync", 10_000, 710_000, correlation=1), weights, *enough(730_000)]
+    assert isinstance(exposed_copies.check(trace_of(*change(events))), NotApplicable)
+    assert not isinstance(pageable_copies.check(trace_of(*change(events))), Found)
+    assert problem_of(exposed_copies.check(trace_of(*change([*events, *rest])))).saved_ns == times * 90_000
 
 
 @pytest.mark.parametrize(("ns", "slow"), [(2_000_000, True), (300_000, False)])
@@ -694,14 +692,18 @@ def test_a_capture_is_not_called_slow_launching() -> None:
         (frame("train.py(9): log", 100_000, 8_000_000), 100_000, False),
     ],
 )
-def test_what_goes_with_a_capture_is_no_other_stall(around: Event, usual: int, belongs: bool) -> None:
+@in_other_words
+def test_what_goes_with_a_capture_is_no_other_stall(
+    around: Event, usual: int, belongs: bool, times: int, change: Any
+) -> None:
     made = [call("cudaStreamBeginCapture", 6_000_000, 6_010_000), call("cudaStreamEndCapture", 6_400_000, 6_410_000)]
     work = [*launched("gemm", 150_000, 200_000, 1, at=120_000), *launched("gemm", 11_000_000, 19_000_000, 2, 8_150_000)]
     others = annotation("ProfilerStep#0", 0, 20_000_000), op("CompiledFunction", 8_100_000, 8_100_000 + usual)
-    trace = trace_of(*others, around, *made, *work)
+    trace = trace_of(*change([*others, around, *made, *work]))
     captured = problem_of(graph_capture.check(trace))
     assert belongs == (not isinstance(host_gaps.check(trace), Found))
-    assert belongs == ("410 µs per step, and what goes with that stalls the host for 7.5 ms more" in title_of(captured))
+    assert captured.seen.figures["around_ns"] == belongs * times * 7_465_000
+    assert belongs == (", and what goes with that stalls the host for " in title_of(captured))
 
 
 def convolutions(*lengths: int, stepped: bool = False) -> Trace:
@@ -901,9 +903,7 @@ def test_a_single_step_may_be_the_first() -> None:
     """It has to compile, and to ask for memory."""
     compiled = op("compile_fx.<locals>.fw_compiler_base (dynamo_timed)", 1_000_000, 30_000_000)
     for count, confidence in ((1, "low"), (2, "high")):
-        length = 62_000_000 // count
-        steps = [annotation(f"ProfilerStep#{at}", at * length, (at + 1) * length) for at in range(count)]
-        trace = trace_of(*steps, *enough(), compiled, *enough(31_500_000))
+        trace = trace_of(*stepped(count, 62_000_000 // count), *enough(), compiled, *enough(31_500_000))
         assert problem_of(recompilation.check(trace)).confidence == confidence
 
 
@@ -934,9 +934,11 @@ def test_time_that_no_rule_explains_is_said() -> None:
         (frame("torch/_inductor/compile_fx.py(1767): run", 170_000, 3_990_000), False),
     ],
 )
-def test_a_stall_in_which_code_is_compiled_says_so(beside: Event, compiles: bool) -> None:
+@in_other_words
+def test_a_stall_in_which_code_is_compiled_says_so(beside: Event, compiles: bool, times: int, change: Any) -> None:
     work = [*launched("gemm", 120_000, 170_000, 1), *launched("triton_poi_fused_0", 4_100_000, 5_000_000, 2)]
-    answer = problem_of(host_gaps.check(trace_of(op("aten::mm", 100_000, 160_000), beside, *work)))
+    answer = problem_of(host_gaps.check(trace_of(*change([op("aten::mm", 100_000, 160_000), beside, *work]))))
+    assert answer.saved_ns == pytest.approx(times * 3_920_000, rel=0.03)
     assert ("while code is compiled" in title_of(answer), "warmup" in advice_of(answer)) == (compiles, compiles)
 
 
