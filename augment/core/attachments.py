@@ -211,6 +211,7 @@ class SharedWait(Struct, frozen=True):
     gain_ns: int
 
 
+CLEARLY_LESS = 0.9  #: times as much
 WORKERS = "_MultiProcessingDataLoaderIter"  #: in the name of a fetch from a data loader with workers
 
 
@@ -244,13 +245,14 @@ class RankInJob(Struct, frozen=True):
         it is late itself, no single rank is, or all wait for their hosts alike."""
         return self.wait_ns if self.waits_for and not self.itself and self.shared is None else 0
 
-    def of_host(self, saved_ns: int) -> int:
-        """What a faster host of the rank saves in the job, ``saved_ns`` by its own waits: of a late rank what being
-        like its peers brings, and what it is faster than they are beyond that."""
-        late, saved_ns = self.itself, max(saved_ns, 0)
+    def is_limit(self, saved_ns: int) -> bool:
+        """Whether the job gains clearly less than ``saved_ns`` by a faster host of this rank, though it is late: others
+        are as late. It gains what being like its peers brings, and what the rank is faster than they are beyond that.
+        """
+        late = self.itself
         if late is None or late.gain_ns is None:
-            return saved_ns
-        return min(saved_ns, max(late.gain_ns, 0) + max(saved_ns - late.charged_ns, 0))
+            return False
+        return max(late.gain_ns, 0) + max(saved_ns - late.charged_ns, 0) < CLEARLY_LESS * saved_ns
 
     @property
     def is_paced_by_workers(self) -> bool:

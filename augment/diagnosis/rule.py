@@ -90,7 +90,7 @@ class Seen(Struct, frozen=True):
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[Seen, int]:
         """The same where the job of the rank is known, and what its cure, which saves ``saved_ns`` by the rank's own
         trace, saves there. What a faster host saves, the rank waits longer for late ones."""
-        return self, job.of_host(saved_ns - job.wait_ns) if self.is_of_host else saved_ns
+        return self, max(saved_ns - job.wait_ns, 0) if self.is_of_host else saved_ns
 
     @property
     def is_of_host(self) -> bool:
@@ -202,11 +202,12 @@ def severity_of(saved_ratio: float | None) -> Severity:
 def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
     """A finding of a rank whose job is known."""
     seen, saved = finding.seen.in_job(job, finding.saved_ns or 0)
+    limited = seen.is_of_host and job.is_limit(saved)
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
-        return replace(finding, seen=seen)
+        return replace(finding, seen=seen, at_most=limited)
     if words.ratio(saved) < LEAST_RATIO:
         return Fine(seen, saved)
     known = not finding.at_most or job.transfer_gain_ns is not None
     sure = finding.confidence if known or finding.confidence == "low" else "medium"
     cut = finding.cut if saved == finding.saved_ns else None  # else other ranks decide, of which the cut knows nothing
-    return replace(finding, seen=seen, saved_ns=saved, confidence=sure, cut=cut, at_most=not known)
+    return replace(finding, seen=seen, saved_ns=saved, confidence=sure, cut=cut, at_most=limited or not known)

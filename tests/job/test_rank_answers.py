@@ -250,6 +250,10 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     assert isinstance(beside, Found)
     assert (beside.saved_ns, beside.confidence, beside.at_most) == (2_000_000, "high", False)
     assert isinstance(judged_in_job(alone, RankInJob(2_900_000, 0), words), Fine)
+    for gain, limited in ((500_000, True), (2_800_000, False), (None, False)):  # of what it is later than its peers
+        late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
+        answered = judged_in_job(alone, RankInJob(0, 0, late_ranks=(late,)), words)
+        assert answered == msgspec.structs.replace(alone, at_most=limited)
 
 
 @pytest.mark.parametrize(("loader", "transfers"), [("_MultiProcessing", 0), ("_SingleProcess", 1_000_000)])
@@ -696,11 +700,3 @@ def test_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
     assert first["verdict"][0].startswith(f"Rank {LATE} delays")
     assert "window 1698955629" in second["input"]
     assert second["verdict"][0].startswith("No rank stands out")
-
-
-def test_a_late_rank_gains_what_its_job_gains() -> None:
-    """18 longer than its peers, of which the job gains 3, as others are late, too: only what it is faster than they
-    are comes on top."""
-    late = LateRank("rank 2", True, Reason("host"), 18, 3, "high")
-    assert [RankInJob(0, 0, late_ranks=(late,)).of_host(ns) for ns in (-1, 2, 10, 18, 23)] == [0, 2, 3, 3, 8]
-    assert RankInJob(0, 0).of_host(23) == 23

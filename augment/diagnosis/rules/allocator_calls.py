@@ -76,10 +76,14 @@ class AllocatorCalls(rule.Seen, frozen=True):
         where = f", most in {text.listed(callers)}" if callers else ""
         return f"{calls} {take} the host {text.time(self.host_ns)}{matters}{where}"
 
+    @property
+    def is_of_host(self) -> bool:
+        return True
+
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         if job.shared is not None and job.shared.reason.where == "memory":
             return self, job.shared.gain_ns
-        return self, job.of_host(saved_ns - job.held_ns)
+        return self, max(saved_ns - job.held_ns, 0)
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"

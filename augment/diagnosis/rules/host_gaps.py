@@ -83,11 +83,15 @@ class HostGaps(rule.Seen, frozen=True):
         doing = "while code is compiled" if self.why == "compiles" else "without launching work"
         return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}"
 
+    @property
+    def is_of_host(self) -> bool:
+        return True
+
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared
         if shared is not None and shared.reason.where != "memory" and shared.reason.name in self.slices:
             return self, shared.gain_ns
-        return self, job.of_host(saved_ns - job.held_ns)
+        return self, max(saved_ns - job.held_ns, 0)
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         longest = text.time(self.longest_ns)
