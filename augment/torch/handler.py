@@ -97,20 +97,24 @@ def profile(
 
             settings["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
     made = profiler.profile(**{**settings, **more})
-    _stopped_by_sigterm(made)
+    _stopped_by_sigterm(made, Path(folder, run or ""))
     return made
 
 
-def _stopped_by_sigterm(profiler: Any) -> None:
+def _stopped_by_sigterm(profiler: Any, folder: Path) -> None:
     """Have SIGTERM, which ends jobs whose time is over, leave the trace of what was recorded; then it ends the process
     as before. Nothing is changed where the program has a handler of its own, nor in other threads than the first."""
 
     def end(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN)  # launchers send it twice: to the process and to its group
+        if profiler.current_action.name.startswith("RECORD"):
+            said = "augment: SIGTERM: what was recorded is written to %s; augment run %s augments it"
+            _LOG.warning(said, folder, folder)
         try:
             profiler.stop()  # as leaving its "with" does: writes the trace if steps are being recorded
         except Exception as error:  # whatever it is, the process is to end
             _LOG.warning("augment: no trace of what was recorded: %s: %s", type(error).__name__, error)
+        signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def handled(folder: Path, profiler: Any, *, after: float = TIMEOUT_S, **settings
     ends = started()
     augment.torch.trace_handler(folder, **settings)(profiler)
     ends[0](after)
-    return sorted(path.name.replace(time_of(path), "TIME") for path in folder.rglob("*") if path.is_file())
+    return sorted(re.sub(r"\.\d+\.", ".TIME.", path.name) for path in folder.rglob("*") if path.is_file())
 
 
 def started() -> list[Any]:
@@ -70,10 +71,6 @@ def started() -> list[Any]:
     calls: list[Any] = []
     handler.atexit.register = lambda call, _: calls.append(call)  # type: ignore[assignment]
     return calls
-
-
-def time_of(path: Path) -> str:
-    return next((part for part in path.name.split(".") if part.isdecimal()), "TIME")
 
 
 def test_a_trace_is_written_with_its_rank_and_augmented(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -341,6 +338,8 @@ with augment.torch.profile(sys.argv[1], wait=1, warmup=1, active=2 if how == "ac
         back(layer(torch.ones(8, 4)).square().mean())
         optimizer.step()
         profiler.step()
+    if how == "SIGTERM":  # which comes again while the trace is written
+        profiler.export_chrome_trace = lambda to, of=profiler.export_chrome_trace: (signal.raise_signal(15), of(to))
     if how != "accelerate":
         signal.raise_signal(signal.Signals[how])
 """
@@ -365,6 +364,7 @@ def test_a_signal_leaves_what_was_recorded(name: str, tmp_path: Path) -> None:
         env=environment, capture_output=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert (ended.returncode == -signal.SIGTERM) == (name == "SIGTERM")
+    assert (b"SIGTERM: what was recorded is written to " in ended.stderr) == (name == "SIGTERM")
     (trace,) = (path for path in tmp_path.iterdir() if ".pt.trace.json" in path.name and not path.name.startswith("."))
     assert read(str(trace)).partial is None
 
