@@ -204,14 +204,14 @@ def test_a_server_of_another_version(
     """It does no whole jobs, and tells of no seams, or of ones that are not ours: all is well, but nothing is drawn."""
     monkeypatch.setattr(Client, "most_job_inputs", lambda _: 0)
     if content is None:
-        follow = Client._follow
+        wait = Client._ended
 
         def older(*args: Any) -> Any:
-            job = follow(*args)
+            job = wait(*args)
             del job.artifacts[next(n for n, each in enumerate(job.artifacts) if "seams" in each.file_name)]
             return job
 
-        monkeypatch.setattr(Client, "_follow", older)
+        monkeypatch.setattr(Client, "_ended", older)
     else:
         monkeypatch.setattr("augment.client.transfers.Download.content", lambda *_: content)
     simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "job")
