@@ -41,6 +41,7 @@ KNOWN = {
     "torchbench/trace3.json": "exposed_copies",
     "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz": "launch_bound",
     "hta_memory_v100/df_index_resolver.json.gz": "launch_bound",
+    "a100_torch_compile_ao/quantize_vit_bfloat16.json.gz": "graph_capture",
 }
 GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 Span = tuple[float, float]
@@ -99,6 +100,8 @@ def most(rule: str, name: str) -> float | None:
         return covered(spans(name, is_communication))
     if rule == "exposed_copies":
         return covered(spans(name, lambda category, _: category in ("gpu_memcpy", "memcpy")))
+    if rule == "graph_capture":
+        return covered(spans(name, lambda _, operator: operator == "CompiledFunction"))
     if rule in ("launch_bound", "host_gaps", "synchronizing_calls", "pageable_copies", "allocator_calls"):
         return idle(name) if rule in ("launch_bound",) else None
     return None
