@@ -31,7 +31,8 @@ from augment.diagnosis.recording_completeness import MIGRATES
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
-_BETWEEN = re.compile("HtoD|DtoH|CopyHostToDevice|CopyDeviceToHost")
+#: CUPTI's names, ROCm's before 6, and those of Intel's devices, where M is the host's memory
+_BETWEEN = re.compile("HtoD|DtoH|CopyHostToDevice|CopyDeviceToHost|Memcpy (?:[MH]2D|D2[MH])")
 _PREFETCHES = re.compile("MemPrefetch")
 _PAGEABLE = re.compile("Pageable")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
