@@ -548,10 +548,9 @@ def test_long_calls_that_wait_are_none() -> None:
 
 def test_long_calls_of_every_step_are_certain() -> None:
     events = stepped(4, 10_000_000)
-    for number in range(4):
-        at = number * 10_000_000
+    for at in range(0, 40_000_000, 10_000_000):
         events += [call("cudaFuncSetAttribute", at + 1_000_000, at + 5_000_000)]
-        events += launched("gemm", at + 6_000_000, at + 9_900_000, number + 1)
+        events += launched("gemm", at + 6_000_000, at + 9_900_000, at + 1)
     answer = problem_of(long_calls.check(trace_of(*events)))
     assert (answer.confidence, advice_of(answer)[:35]) == ("high", "Find out what calls it in every ste")
     assert answer.saved_ns is not None
@@ -696,9 +695,7 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     ],
 )
 @in_other_words
-def test_what_goes_with_a_capture_is_no_other_stall(
-    around: Event, usual: int, belongs: bool, times: int, change: Any
-) -> None:
+def test_stalls_of_captures_are_no_others(around: Event, usual: int, belongs: bool, times: int, change: Any) -> None:
     made = [call("cudaStreamBeginCapture", 6_000_000, 6_010_000), call("cudaStreamEndCapture", 6_400_000, 6_410_000)]
     work = [*launched("gemm", 150_000, 200_000, 1, at=120_000), *launched("gemm", 11_000_000, 19_000_000, 2, 8_150_000)]
     others = annotation("ProfilerStep#0", 0, 20_000_000), op("CompiledFunction", 8_100_000, 8_100_000 + usual)
