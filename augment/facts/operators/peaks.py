@@ -137,7 +137,7 @@ def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
 
 def name_of(trace: Trace, device: Identity) -> str:
     """The name of a device in the trace, or a phrase if the trace has none."""
-    return _device(trace, device).name or "a device without a name"
+    return _device(trace, device).name or "a device that the trace does not name"
 
 
 def capability_of(trace: Trace, device: Identity) -> tuple[int, int] | None:
@@ -154,7 +154,7 @@ def capacity_bytes(trace: Trace, device: Identity) -> int:
 def why_unknown(trace: Trace, device: Identity) -> str:
     """Advice for a device without a peak."""
     which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or [[peak]] in --tables FILE"
-    return f"no peak of {name_of(trace, device)} is known: give {which}"
+    return f"the peak of {name_of(trace, device)} is unknown: give {which}"
 
 
 def why_not_of(trace: Trace, device: Identity, number: str) -> str:

@@ -127,9 +127,9 @@ EFFICIENCY_PARTS = {
     "unmodelled_ns": ("computing, roof unknown", charts.PALE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
-    "host_wait_ns": ("waits for the host", charts.ORANGE),
+    "host_wait_ns": ("waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle otherwise", charts.GREY),
+    "other_wait_ns": ("idle for other reasons", charts.GREY),
 }
 
 
@@ -170,7 +170,7 @@ STEP_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle: other", charts.GREY),
+    "other_wait_ns": ("idle: for other reasons", charts.GREY),
 }
 _MOST_STEPS = 60
 _MOST_OPERATORS = 12
@@ -371,7 +371,7 @@ def critical_path(sidecar: Sidecar) -> Section:
     times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
     saved = {ns for _, ns in times}
     if any(count > 1 and ns for (_, ns), count in times.items()):
-        lead += " Names that would save equally much share their limit: other work, which would then decide."
+        lead += " Where several names would save the same, other work is the limit beyond that."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
@@ -562,7 +562,7 @@ def communication(sidecar: Sidecar) -> Section:
     return Section("Communication", lead, [chart], table(sidecar, "collectives", "Collectives", by="exposed_ns"))
 
 
-_IDLE = {"host_wait": "waits for the host", "kernel_wait": "between kernels", "other": "other"}
+_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "other"}
 
 
 def idle(sidecar: Sidecar) -> Section:

@@ -201,13 +201,13 @@ def _findings(document: Document) -> Iterator[str]:
         yield f'<article class="finding info"><h3>What to do</h3><ul>{items}</ul></article>'
     for row in shown:
         severity = severity_of(row)
-        title = f'<h3><span class="badge">{html.escape(severity)}</span> {html.escape(short_heading(row))}</h3>'
+        title = f'<h3><span class="badge">{html.escape(severity)}</span> {_text(short_heading(row))}</h3>'
         yield f'<article class="finding {severity if severity in _SEVERITIES else "info"}">{title}'
         if row.get("rule"):
             yield f"<p>{_text(row['title'])}.</p>"
         if row.get("advice"):
-            yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}.</p>"
-        evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]
+            yield f"<p><strong>What to do:</strong> {_text(row['advice'])}.</p>"
+        evidence = [_text(str(each)) for each in row.get("evidence") or ()]
         if evidence:
             yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
         opened = document.title if document.subject == "trace" else ""
@@ -215,7 +215,7 @@ def _findings(document: Document) -> Iterator[str]:
     for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
-            items = "".join(f"<li>{html.escape(said)}</li>" for said in unfound(rows))
+            items = "".join(f"<li>{_text(said)}</li>" for said in unfound(rows))
             yield f"<details><summary>{title} ({len(rows)})</summary><ul>{items}</ul></details>"
 
 
