@@ -163,6 +163,8 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     whole, lane = measure(trace), main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
     text = f". For {percent(ratio)} of {length} no thread runs an operator"
+    if not len(operators_alone(trace)):  # of a program that is not of PyTorch
+        text = f". No operator runs in {length}"
     collectives = host_collectives(trace)
     _, _, waits = arrays.clip(arrays.union(collectives.ts, collectives.end), outside)
     waited = arrays.total(waits) / max(arrays.total(outside), 1)

@@ -131,8 +131,7 @@ def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
         str(tmp_path / f"{stem}") for stem in ("rank1.diff.pftrace", "test.diff.metrics.json")
     ]
     (pair,) = json.loads((tmp_path / "test.diff.metrics.json").read_text())["compared"]
-    chosen = [pair[side][what] for what in ("rank", "steps") for side in ("control", "test")]
-    assert chosen == [0, 1, [0], [2]]
+    assert [pair[side][what] for what in ("rank", "steps") for side in ("control", "test")] == [0, 1, [0], [2]]
     alike = ran("diff", jobs / "test", jobs / "test", "-o", tmp_path, "--limit", "0").stdout
     wall, *parts = re.findall(r"(?:^wall time|^ +\+0\.000) +([\d.]+) ", alike.split("\nEfficiency")[0], re.MULTILINE)
     assert sum(map(float, parts)) == pytest.approx(float(wall), abs=0.01), "per step and rank"

@@ -762,8 +762,7 @@ def test_only_products_of_fp32_are_said_to_be_such(name: str, is_plain: bool) ->
         ("NVIDIA GeForce RTX 4090", {"totalGlobalMem": 25_756_696_576}, "Use torch.autocast with BF16", False),
         ("NVIDIA GeForce RTX 2080 Ti", {"totalGlobalMem": 11_546_394_624}, "Use torch.autocast with FP16", True),
         ("NVIDIA A100-SXM4-40GB", {"totalGlobalMem": 42_314_694_656}, "Call torch.set_float32_matmul_precision", True),
-        # no peak of these is known: their capability tells
-        ("NVIDIA GeForce RTX 3070 Ti", (8, 6), "Use torch.autocast with BF16", False),
+        ("NVIDIA GeForce RTX 3070 Ti", (8, 6), "Use torch.autocast with BF16", False),  # by its capability
         ("NVIDIA RTX A5000", (8, 6), "Call torch.set_float32_matmul_precision", False),
         ("a card of 2027", (10, 0), "Call torch.set_float32_matmul_precision", True),
         ("NVIDIA GeForce GTX 1660", (7, 5), None, False),  # its sisters of that capability have tensor cores
