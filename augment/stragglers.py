@@ -17,9 +17,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Int64s, combinations, sums
+from augment.arrays import NO_VALUE, Int64s, combinations, sums
 from augment.core import AugmentedTrace, Trace, column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives import waits
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched, match
@@ -82,7 +81,7 @@ def _matched(traces: Mapping[int, Trace]) -> tuple[list[int], Matched]:
     ranks = sorted(traces)
     summaries = [replace(summary_of(AugmentedTrace(traces[rank], {}), most=None), rank=rank) for rank in ranks]
     matched = match(summaries)
-    in_step = matched.step != UNKNOWN
+    in_step = matched.step != NO_VALUE
     return ranks, matched.take(~matched.is_pair() & (in_step | ~in_step.any()))
 
 

@@ -159,7 +159,7 @@ def check(trace: Trace) -> rule.Answer:
     kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
     worst, share = inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
     dur, sizes = every.dur[worst], every.bytes[worst]
-    sized = sizes != facts.collectives.UNKNOWN
+    sized = sizes != arrays.NO_VALUE
     small = sized & (sizes < facts.collectives.SMALL_BYTES)
     engine, decode_ratio, requests = _in_decodes(trace, every, inside)
     large = sized & ~small
@@ -170,7 +170,7 @@ def check(trace: Trace) -> rule.Answer:
         wait_ns=None,
         kind=kind,
         group=name,
-        rank_count=group.size if group.size != facts.collectives.UNKNOWN else None,
+        rank_count=group.size if group.size != arrays.NO_VALUE else None,
         most_ratio=share,
         trains=facts.collectives.trains(trace),
         collective_count=len(worst) / steps,
@@ -210,7 +210,7 @@ def _in_decodes(
 
 def _beyond_fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> float | None:
     """The share of the time of collectives beyond the fastest of equal size; None if that is not known, or little."""
-    if not (sizes != facts.collectives.UNKNOWN).all() or len(sizes) <= 3:
+    if not (sizes != arrays.NO_VALUE).all() or len(sizes) <= 3:
         return None
     distinct, which = np.unique(sizes, return_inverse=True)
     least = np.full(len(distinct), np.iinfo(np.int64).max, np.int64)

@@ -54,16 +54,14 @@ def check(trace: Trace) -> rule.Answer:
     inside = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     if not inside.any():
         return rule.NotApplicable("no communication kernel runs in the steps")
-    if (every.bytes[inside] == facts.collectives.UNKNOWN).all():
+    if (every.bytes[inside] == arrays.NO_VALUE).all():
         shapes = facts.operators.work(trace).recorded
         why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
         return rule.NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with {shapes}")
     inside &= ~facts.collectives.carries_activations(trace)
     if not inside.any():
         return rule.NotApplicable("collectives in the steps carry what the next kernels need: they cannot be joined")
-    small = np.flatnonzero(
-        inside & (every.bytes != facts.collectives.UNKNOWN) & (every.bytes < facts.collectives.SMALL_BYTES)
-    )
+    small = np.flatnonzero(inside & (every.bytes != arrays.NO_VALUE) & (every.bytes < facts.collectives.SMALL_BYTES))
     (kinds, _, _), which = arrays.combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)
     most = np.zeros(len(kinds), np.int64)

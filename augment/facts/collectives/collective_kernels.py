@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from augment.arrays import (
     NO_INDEX,
+    NO_VALUE,
     Bools,
     Bytes,
     CollectiveIndexes,
@@ -53,7 +54,6 @@ from augment.facts.names import (
 from augment.facts.source.event_args import ArgColumns, arg_columns
 from augment.facts.steps.step_windows import steps, steps_of_gpu_work
 
-UNKNOWN = -1
 _INT64_MAX = (1 << 63) - 1
 ARGS = (
     "Collective name",
@@ -78,14 +78,14 @@ Origin = Literal["recorded", "listed", "inferred"]
 
 class Group(Struct, frozen=True):
     """A process group, as a rank's trace describes it. Unknown texts are empty; an unknown ``size`` is
-    :data:`UNKNOWN`. ``origin`` says how its ranks are known: ``recorded`` with the collectives, ``listed`` elsewhere in
-    the trace, or ``inferred`` from when the ranks end."""
+    :data:`NO_VALUE`. ``origin`` says how its ranks are known: ``recorded`` with the collectives, ``listed`` elsewhere
+    in the trace, or ``inferred`` from when the ranks end."""
 
     name: str = ""
     description: str = ""
     ranks: str = ""
     comms_id: str = ""
-    size: int = UNKNOWN
+    size: int = NO_VALUE
     origin: Origin = "recorded"
 
     @property
@@ -97,7 +97,7 @@ class Group(Struct, frozen=True):
 
 
 class Collectives(Struct, frozen=True):
-    """Communication kernels: equal-length columns, ascending ``ts``, then stream. ``UNKNOWN``: not recorded."""
+    """Communication kernels: equal-length columns, ascending ``ts``, then stream. ``NO_VALUE``: not recorded."""
 
     place: WorkIndexes  #: the kernel
     ts: Int64s  #: ns
@@ -148,7 +148,7 @@ def collectives(trace: Trace) -> Collectives:
     reader = _Told(trace, work.row[place], work.launch[place])
     kind = reader.kinds()
     groups, group = reader.groups()
-    numbers = np.append(steps(trace).number, UNKNOWN)
+    numbers = np.append(steps(trace).number, NO_VALUE)
     # the time of each place of gpu_work in which its device communicates and computes nothing, ns
     exposed = np.zeros(len(place), np.int64)
     for coverage in type_coverage(trace):
@@ -181,16 +181,16 @@ class _Told:
 
     def ints(self, name: str) -> Int64s:
         column = self._columns.ints(name)
-        values = column.at(self._row, UNKNOWN)
-        return np.where(values == UNKNOWN, column.at(self._op, UNKNOWN), values)
+        values = column.at(self._row, NO_VALUE)
+        return np.where(values == NO_VALUE, column.at(self._op, NO_VALUE), values)
 
     def texts(self, name: str) -> Texts:
         """The codes of a text arg, -1 where there is none."""
         rows, texts = self._columns.texts(name)
         if not len(rows):
-            return Texts(np.full(len(self._row), UNKNOWN, np.int32), ())
+            return Texts(np.full(len(self._row), NO_VALUE, np.int32), ())
         of_kernel, of_operator = (
-            np.where(is_there, texts.codes[where], UNKNOWN)
+            np.where(is_there, texts.codes[where], NO_VALUE)
             for where, is_there in (looked_up(rows, wanted) for wanted in (self._row, self._op))
         )
         return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
@@ -206,10 +206,10 @@ class _Told:
         known: dict[str, int] = {}
         sources: list[tuple[Int64s, Sequence[str]]] = [
             (arg.codes.astype(np.int64), arg.values),
-            (np.where(host == NO_INDEX, UNKNOWN, name[host]), strings),
+            (np.where(host == NO_INDEX, NO_VALUE, name[host]), strings),
             (name[self._row].astype(np.int64), strings),
         ]
-        codes = np.full(len(self._row), UNKNOWN, np.int32)
+        codes = np.full(len(self._row), NO_VALUE, np.int32)
         kernel = name[self._row]
         for code in distinct(kernel.astype(np.int64)).tolist():
             if (kind_stated := stated_kind(self._trace, strings[code])) is not None:
@@ -223,7 +223,7 @@ class _Told:
         return Texts(codes, tuple(known))
 
     def peers(self, kind: Texts) -> Int64s:
-        peer = np.full(len(self._row), UNKNOWN, np.int64)
+        peer = np.full(len(self._row), NO_VALUE, np.int64)
         for name, arg in ((SEND, "Dst Rank"), (RECV, "Src Rank")):
             if name in kind.values:
                 is_kind = kind.codes == kind.values.index(name)
@@ -245,9 +245,9 @@ class _Told:
 
     def received(self) -> Int64s:
         dtype, count = self.texts("dtype"), self.ints("Out msg nelems")
-        sizes = np.array([*(element_bytes(name) or UNKNOWN for name in dtype.values), UNKNOWN], np.int64)[dtype.codes]
+        sizes = np.array([*(element_bytes(name) or NO_VALUE for name in dtype.values), NO_VALUE], np.int64)[dtype.codes]
         known = (sizes > 0) & (count >= 0) & (count <= _INT64_MAX // 16)
-        return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), UNKNOWN)
+        return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), NO_VALUE)
 
     def bytes(self, kind: Texts) -> Int64s:
         dtype = self.texts("dtype")
@@ -264,8 +264,8 @@ class _Told:
         for code_of_kind, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
             count = size_elements(kind.values[code_of_kind], sent, received, ranks)
             each = size[code] if code >= 0 else None
-            size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
-            sizes.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
+            size_bytes = count * each if each is not None and count >= 0 else NO_VALUE
+            sizes.append(size_bytes if size_bytes <= _INT64_MAX else NO_VALUE)
         return np.array(sizes, np.int64)[which]
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from augment.arrays import (
     NO_INDEX,
+    NO_VALUE,
     Bools,
     Bytes,
     EventRows,
@@ -29,7 +30,7 @@ from augment.arrays import (
     sums,
 )
 from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, Where, derived
-from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
+from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, is_of
@@ -177,7 +178,7 @@ _NO_WORK = (*_BACKENDS, *_HANDING_OVER, "enumerate(DataLoader)", "ProfilerStep")
 
 
 class HostCollectives(Struct, frozen=True):
-    """Equal-length columns, ascending ``ts``; empty for a rank with GPU work. :data:`UNKNOWN`: not recorded."""
+    """Equal-length columns, ascending ``ts``; empty for a rank with GPU work. :data:`NO_VALUE`: not recorded."""
 
     row: EventRows  #: the annotation
     ts: Int64s  #: ns
@@ -210,7 +211,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
     kinds = dict.fromkeys(kind_of(name) for name in names) or {OTHER: None}
     codes = np.array([list(kinds).index(kind_of(name)) for name in names], np.int32)
     ts, end = events.ts[row], events.ts[row] + np.maximum(events.dur[row], 0)
-    number = np.append(steps(trace).number, UNKNOWN)
+    number = np.append(steps(trace).number, NO_VALUE)
     operators = host_operators(trace) if len(row) else Intervals(ts, end)
     exposed = end - ts
     which, _, computing = intervals.clip(Intervals(ts, end), operators)
@@ -262,19 +263,19 @@ def _bytes(args: dict[str, Any], name: str) -> int:
     """The bytes of the tensors in the args of an annotation; of an operator with ``name``, those of the largest."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list) or not dims or len(dims) != len(types):
-        return UNKNOWN
+        return NO_VALUE
     sizes = []
     for shape, kind in zip(dims, types, strict=True):
         width = element_bytes(kind) if isinstance(kind, str) else None
         if name.startswith(":") and shape == [] and width is None:
             continue  # a number, or nothing
         if width is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-            return UNKNOWN
+            return NO_VALUE
         sizes.append(width * math.prod(shape))
     if name.startswith(":") and (not sizes or (kind_of(name) == ALL_GATHER and len(sizes) < 2)):
-        return UNKNOWN  # what is received is not among the tensors
+        return NO_VALUE  # what is received is not among the tensors
     total = max(sizes) if name.startswith(":") else sum(sizes)
-    return total if 0 <= total < 1 << 63 else UNKNOWN
+    return total if 0 <= total < 1 << 63 else NO_VALUE
 
 
 # What a rank's devices do at each moment: one state of :class:`State` at a time, from the recording's begin.

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays import Bools, Int64s, MemberIndexes, each
-from augment.facts.collectives.collective_kernels import UNKNOWN, Group
+from augment.arrays import NO_VALUE, Bools, Int64s, MemberIndexes, each
+from augment.facts.collectives.collective_kernels import Group
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
 APART_NS = 100_000  #: ends of one collective differ by less, or by less than a tenth of its duration
@@ -66,13 +66,13 @@ def inferred_groups(
     between = np.diff(ends[np.argsort(ends[:, 0], kind="stable")], axis=0)
     apart = max(APART_NS, int(np.median(end[rows] - ts[rows])) // 10)
     cluster = _equal_clusters(between, apart, size)
-    if cluster is not None and size == UNKNOWN and not cluster.any():
+    if cluster is not None and size == NO_VALUE and not cluster.any():
         cluster = _not_merged(cluster, between, starts, ends)
-    if cluster is None or (size == UNKNOWN and _has_siblings(cluster, members, others, between)):
+    if cluster is None or (size == NO_VALUE and _has_siblings(cluster, members, others, between)):
         return []
     result = []
     for _, places in each(cluster, int(cluster.max()) + 1):
-        if len(places) == size or (size == UNKNOWN and len(places) > 1):
+        if len(places) == size or (size == NO_VALUE and len(places) > 1):
             chosen = members[places]
             ranks = "[" + ", ".join(labels[int(index)] for index in chosen) + "]"
             inside: Bools = np.isin(member[rows], chosen)
@@ -98,7 +98,7 @@ def _equal_clusters(between: Int64s, apart: int, size: int) -> Int64s | None:
             cluster[left[distance <= min(ordered[step], apart)]] = count
             count += 1
         counts = set(np.bincount(cluster).tolist())
-        if len(counts) == 1 and (counts == {size} or (size == UNKNOWN and counts != {1})):
+        if len(counts) == 1 and (counts == {size} or (size == NO_VALUE and counts != {1})):
             return cluster
     return None
 

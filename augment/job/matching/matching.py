@@ -23,9 +23,9 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, run_starts
+from augment.arrays import NO_VALUE, Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, run_starts
 from augment.core import Diagnostic
-from augment.facts.collectives.collective_kernels import UNKNOWN, Group
+from augment.facts.collectives.collective_kernels import Group
 from augment.facts.names import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -149,7 +149,7 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     if len(first):
         fixed = np.array([kind in _EQUAL_BYTES for kind in table.kinds], np.bool_)[table.kind[kept[first]]]
         size = table.bytes[kept]
-        least = np.minimum.reduceat(np.where(size == UNKNOWN, np.iinfo(np.int64).max, size), first)
+        least = np.minimum.reduceat(np.where(size == NO_VALUE, np.iinfo(np.int64).max, size), first)
         differing = fixed & (least < np.maximum.reduceat(size, first)) & ~alone
     good = np.repeat(~alone & ~differing, lengths)
     diagnostics = _diagnostics(
@@ -188,7 +188,7 @@ class _Table:
             kind_codes = np.array([kinds.setdefault(each, len(kinds)) for each in summary.kinds], np.int64)
             kind.append(kind_codes[summary.column("kind")])
         self.group, self.kind = _joined(group), _joined(kind)
-        self.world = max((summary.world for summary in summaries), default=UNKNOWN)
+        self.world = max((summary.world for summary in summaries), default=NO_VALUE)
         lengths = [len(summary.column("ts")) for summary in summaries]
         self.member = np.repeat(np.arange(len(summaries), dtype=MemberIndex), lengths)
         self.place = _joined([np.arange(length) for length in lengths])
@@ -196,32 +196,32 @@ class _Table:
         self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns = (
             _joined([summary.column(name) for summary in summaries]) for name in names
         )
-        ranks = np.repeat([UNKNOWN if summary.rank is None else summary.rank for summary in summaries], lengths).astype(
-            np.int64
-        )
+        ranks = np.repeat(
+            [NO_VALUE if summary.rank is None else summary.rank for summary in summaries], lengths
+        ).astype(np.int64)
         self._pair(kinds, ranks, _joined([summary.column("peer") for summary in summaries]))
         self.kinds = tuple(kinds)
 
     def _pair(self, kinds: dict[str, int], ranks: Int64s, peer: Int64s) -> None:
-        sends, receives, several = (self.kind == kinds.get(kind, UNKNOWN) for kind in (SEND, RECV, SEND_RECV))
+        sends, receives, several = (self.kind == kinds.get(kind, NO_VALUE) for kind in (SEND, RECV, SEND_RECV))
         # The other rank of a group of two, for wanted rows; -1 where the group has more or is not named
         wanted = sends | receives | several
-        others = np.full(len(ranks), UNKNOWN, np.int64)
+        others = np.full(len(ranks), NO_VALUE, np.int64)
         for group, places in each(self.group[wanted], len(self.groups)):
             pair = re.fullmatch(r"\[(\d{1,9}), *(\d{1,9})\]", self.groups[group].ranks)  # PyTorch's text
             if pair is not None:
                 rows = np.flatnonzero(wanted)[places]
                 first, second = map(int, pair.groups())
                 others[rows[ranks[rows] == first]], others[rows[ranks[rows] == second]] = second, first
-        peer = np.where((peer == UNKNOWN) | several, others, peer)
-        paired = (sends | receives | several) & (ranks != UNKNOWN) & (peer != UNKNOWN) & (ranks != peer)
+        peer = np.where((peer == NO_VALUE) | several, others, peer)
+        paired = (sends | receives | several) & (ranks != NO_VALUE) & (peer != NO_VALUE) & (ranks != peer)
         low, high = np.minimum(ranks, peer), np.maximum(ranks, peer)
-        self.source = np.where(paired, np.where(sends, ranks, np.where(receives, peer, low)), UNKNOWN)
-        self.target = np.where(paired, np.where(sends, peer, np.where(receives, ranks, high)), UNKNOWN)
+        self.source = np.where(paired, np.where(sends, ranks, np.where(receives, peer, low)), NO_VALUE)
+        self.target = np.where(paired, np.where(sends, peer, np.where(receives, ranks, high)), NO_VALUE)
         self.unpaired = np.isin(self.kind, [kinds[kind] for kind in POINT_TO_POINT if kind in kinds]) & ~paired
         if paired.any():
             self.kind = np.where(paired, kinds.setdefault(SEND_RECV, len(kinds)), self.kind)
-            self.seq = np.where(paired, UNKNOWN, self.seq)
+            self.seq = np.where(paired, NO_VALUE, self.seq)
 
     def matched(self, rows: Places, instance: Int64s, diagnostics: tuple[Diagnostic, ...]) -> Matched:
         first = run_starts(instance)
@@ -251,7 +251,7 @@ def _joined(parts: Sequence[Int64s]) -> Int64s:
 
 def _key(table: _Table) -> tuple[Int64s, Bools]:
     """A key of rows that are told apart by number or order, and whether by order."""
-    counted = table.seq == UNKNOWN
+    counted = table.seq == NO_VALUE
     of = table.group, table.kind, table.source, table.target, counted.astype(np.int64)
     number = np.where(counted, table.step, table.seq)
     _, key = combinations(*of, number)
@@ -259,7 +259,7 @@ def _key(table: _Table) -> tuple[Int64s, Bools]:
     # a late host may launch the last ones after the step: equally many in all, but not in each step
     uneven = counted & _uneven(key, table.member)
     across = np.isin(whole, whole[uneven]) & ~_uneven(whole, table.member)
-    return combinations(*of, np.where(across, UNKNOWN, number))[1], counted
+    return combinations(*of, np.where(across, NO_VALUE, number))[1], counted
 
 
 def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
@@ -278,7 +278,7 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
     (group_of, member), _ = combinations(table.group[~unnamed], table.member[~unnamed])
     of_groups = (cast("MemberIndexes", each) for each in np.split(member, run_starts(group_of)[1:]))
     known: list[MemberIndexes] | None = [each for each in of_groups if len(each) > 1]
-    stated = np.array([group.size != UNKNOWN for group in table.groups], np.bool_)[groups]
+    stated = np.array([group.size != NO_VALUE for group in table.groups], np.bool_)[groups]
     parts = dict(each(which, len(groups)))
     for number in sorted(parts, key=lambda number: not stated[number]):  # siblings by groups of known size come first
         chosen, size = rows[parts[number]], table.groups[int(groups[number])].size
@@ -288,7 +288,7 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
         if size > 1 and known is not None:
             found_groups = [np.unique(table.member[members]) for _, members in inferred or ()]
             known = known + found_groups if found_groups else None
-        left[chosen] = inferred is not None or size != UNKNOWN
+        left[chosen] = inferred is not None or size != NO_VALUE
         for group, members in inferred or ():
             left[members] = False
             table.group[members] = len(table.groups)

@@ -21,9 +21,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bools, Int64s, Places
+from augment.arrays import NO_VALUE, Bools, Int64s, Places
 from augment.core import Findings, Skipped, column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names import ALL_REDUCE
 from augment.job.collectives import Fit, Waits, fit
 from augment.job.matching.clocks import Clock
@@ -110,7 +109,7 @@ def buckets(
 ) -> list[Buckets]:
     """The buckets of each group that averages gradients by all-reduces in backward, the longest first."""
     # the phase of the first part of each collective
-    phase = np.full(len(matched.member), UNKNOWN, np.int64)
+    phase = np.full(len(matched.member), NO_VALUE, np.int64)
     for member, summary in enumerate(summaries):
         rows, known = matched.rows_of(member), summary.table_column("collectives", "phase")
         if known is not None:
@@ -209,7 +208,7 @@ class _Times:
             rows, ready = matched.rows_of(member), summary.table_column("collectives", "ready")
             if ready is not None:
                 known = ready[matched.place[rows]]
-                self.ready[rows] = np.where(known == UNKNOWN, matched.ts[rows], known)
+                self.ready[rows] = np.where(known == NO_VALUE, matched.ts[rows], known)
 
     def of(self, values: Int64s, member: int, step: Int64s) -> Int64s:
         """Times of a member in these steps."""

@@ -13,9 +13,18 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, MemberIndexes, combinations, each, group_bounds, grouped_medians, sums
+from augment.arrays import (
+    NO_VALUE,
+    Bools,
+    Int64s,
+    MemberIndexes,
+    combinations,
+    each,
+    group_bounds,
+    grouped_medians,
+    sums,
+)
 from augment.core import Diagnostic, Findings, Skipped, column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
@@ -263,7 +272,7 @@ class RankSteps(Struct, frozen=True):
     @property
     def numbered(self) -> bool:
         """Whether steps were recorded."""
-        return bool((self.number != UNKNOWN).any())
+        return bool((self.number != NO_VALUE).any())
 
     @property
     def wall_ns(self) -> int:

@@ -18,9 +18,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays import Int64s, combinations
+from augment.arrays import NO_VALUE, Int64s, combinations
 from augment.core import Diagnostic, column
-from augment.facts.collectives import UNKNOWN as UNKNOWN_PART
 from augment.facts.collectives import Group
 from augment.facts.names import POINT_TO_POINT, SEND_RECV
 from augment.job.matching.inferred_groups import ABOUT
@@ -407,4 +406,4 @@ def nodes(summaries: Sequence[RankSummary]) -> tuple[list[str], str]:
 
 def _first(summary: RankSummary, name: str) -> int:
     column = summary.table_column("device", name)
-    return UNKNOWN_PART if column is None or not len(column) else int(column[0])
+    return NO_VALUE if column is None or not len(column) else int(column[0])

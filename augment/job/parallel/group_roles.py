@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from augment.arrays import combinations, sums
+from augment.arrays import NO_VALUE, combinations, sums
 from augment.core import text
-from augment.facts.collectives.collective_kernels import UNKNOWN, Origin
+from augment.facts.collectives.collective_kernels import Origin
 from augment.facts.names import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, RECV, REDUCE_SCATTER, SEND
 from augment.job.ranks.dimension_names import DP, DP_SHARD, EP, PP, TP
 from augment.job.ranks.dimension_names import UNKNOWN as NO_DIMENSION
@@ -87,7 +87,7 @@ def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> 
         if not len(step):
             continue
         phase = summary.table_column("collectives", "phase")
-        phase = np.full(len(group), UNKNOWN, np.int64) if phase is None else phase
+        phase = np.full(len(group), NO_VALUE, np.int64) if phase is None else phase
         dur = summary.column("end") - summary.column("ts")
         expert = summary.table_column("collectives", "expert")
         expert = np.zeros(len(group), np.int64) if expert is None else expert
@@ -212,14 +212,14 @@ def chains(summaries: Sequence[RankSummary]) -> list[list[int]]:
             continue
         codes = [code for code, kind in enumerate(summary.kinds) if kind in (SEND, RECV)]
         kind, peer = summary.column("kind"), summary.column("peer")
-        rows = np.flatnonzero(np.isin(kind, codes) & (peer != UNKNOWN) & (peer != summary.rank))
+        rows = np.flatnonzero(np.isin(kind, codes) & (peer != NO_VALUE) & (peer != summary.rank))
         if not len(rows):
             continue
         in_steps = rows[summary.column("step")[rows] >= 0]
         rows = in_steps if len(in_steps) else rows
         launched = summary.table_column("collectives", "launched")
         ts = summary.column("ts")
-        known = ts if launched is None else np.where(launched == UNKNOWN, ts, launched)
+        known = ts if launched is None else np.where(launched == NO_VALUE, ts, launched)
         first = rows[np.argmin(known[rows])]  # the device may begin a receive before an earlier send
         sends_first[summary.rank] = summary.kinds[int(kind[first])] == SEND
         for other in np.unique(peer[rows]).tolist():

@@ -24,9 +24,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, Places
+from augment.arrays import NO_VALUE, Int64s, Places
 from augment.core import Findings, Skipped, column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names import SEND
 from augment.job.collectives import common_times
 from augment.job.matching.clocks import Clock
@@ -143,7 +142,7 @@ def pipeline(
         steps = [
             step
             for step in sorted(set.intersection(*[set(stage.step.tolist()) for stage in chain]))
-            if step != UNKNOWN or all((stage.step == UNKNOWN).all() for stage in chain)
+            if step != NO_VALUE or all((stage.step == NO_VALUE).all() for stage in chain)
         ]
         windows = [_window(chain, [stage.of(step) for stage in chain], by_clocks=by_clocks) for step in steps]
         usual = float(np.median(windows)) if windows else 0.0
@@ -164,7 +163,7 @@ def _alone(stages: Mapping[int, _Stage]) -> list[list[int]]:
         return [sorted(stages)]
     parts = {rank: set(np.unique(stage.chunk).tolist()) for rank, stage in stages.items()}
     every = set().union(*parts.values())
-    if UNKNOWN in every or sum(len(of) for of in parts.values()) != len(every):
+    if NO_VALUE in every or sum(len(of) for of in parts.values()) != len(every):
         return []
     return [sorted(parts, key=lambda rank: min(parts[rank]))]
 

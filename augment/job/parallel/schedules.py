@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s
-from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_PART
+from augment.arrays import NO_VALUE, Int64s
 from augment.job.ranks.rank_tables import ActionKind
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
@@ -57,7 +56,7 @@ class Passes(Struct, frozen=True):
     def microbatches(self) -> int:
         """Forwards of each part; by DualPipe the microbatches of both directions, if they are known."""
         known = np.unique(self.microbatch[np.isin(self.kind, (ActionKind.FORWARD, ActionKind.OVERLAPPED))])
-        if ActionKind.OVERLAPPED in self.kind and UNKNOWN_PART not in known:
+        if ActionKind.OVERLAPPED in self.kind and NO_VALUE not in known:
             return len(known)
         return int(np.count_nonzero(np.isin(self.kind, (ActionKind.FORWARD, ActionKind.OVERLAPPED)))) // self.chunks
 
@@ -67,7 +66,7 @@ def parted(stages: Sequence[Passes]) -> Sequence[Passes]:
     1F1B, stage s of p goes forward ``2(p-1-s) + (v-1)p + 1`` times before it goes backward, and all microbatches go in
     rounds of p through each of its v parts (arXiv 2104.04473, Megatron's ``schedules.py``)."""
     count, many = len(stages), stages[0].microbatches
-    if any((stage.chunk != UNKNOWN_PART).any() or stage.microbatches != many for stage in stages):
+    if any((stage.chunk != NO_VALUE).any() or stage.microbatches != many for stage in stages):
         return stages
     chunks, rest = divmod(stages[-1].warm_up - 1, count)
     chunks += 1
@@ -211,7 +210,7 @@ def _order(stage: Passes, place: int, stages: Sequence[Passes]) -> list[tuple[Ac
         way = _WAYS[ActionKind(kind)]
         count = counts.get((way, at), 0)
         counts[way, at] = count + 1
-        number = count if batch == UNKNOWN_PART else batch
+        number = count if batch == NO_VALUE else batch
         if way == ActionKind.FORWARD:
             forwards.setdefault(at, []).append(number)
         nodes: list[Node] = [(way, at, number)]
@@ -243,7 +242,7 @@ def _parts(chunk: Int64s, place: int, stages: Sequence[Passes]) -> Int64s:
     else in turn from stage to stage."""
     every = [set(np.unique(stage.chunk).tolist()) for stage in stages]
     distinct = sum(len(each) for each in every) == len(set().union(*every))
-    if (distinct or both_ways(stages)) and UNKNOWN_PART not in set().union(*every):
+    if (distinct or both_ways(stages)) and NO_VALUE not in set().union(*every):
         return chunk
     chunks = np.maximum(chunk, 0)
     return chunks * len(stages) + place

@@ -16,9 +16,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, combinations, each, sums
+from augment.arrays import NO_VALUE, Int64s, combinations, each, sums
 from augment.core import Diagnostic, Findings, Skipped, column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names import ALL_GATHER, REDUCE_SCATTER
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
@@ -82,12 +81,12 @@ class _Columns:
 
     def __init__(self, matched: Matched, summaries: Sequence[RankSummary]) -> None:
         count = len(matched.member)
-        self.phase, self.unit, self.ready = (np.full(count, UNKNOWN, np.int64) for _ in range(3))
+        self.phase, self.unit, self.ready = (np.full(count, NO_VALUE, np.int64) for _ in range(3))
         self.late_ns = np.zeros(count, np.int64)
         units: dict[str, int] = {}
         for member, summary in enumerate(summaries):
             rows, names = matched.rows_of(member), summary.texts.get("unit", [])
-            codes = np.array([*(units.setdefault(name, len(units)) for name in names), UNKNOWN], np.int64)
+            codes = np.array([*(units.setdefault(name, len(units)) for name in names), NO_VALUE], np.int64)
             place = matched.place[rows]
             tables = {name: summary.table_column("collectives", name) for name in ("phase", "unit", "ready")}
             for name, column_of in tables.items():
@@ -98,15 +97,15 @@ class _Columns:
             held = (summary.column("held")[place] == 1) & (exposed > LEAST_STAND_NS)
             self.late_ns[rows] = np.where(held, exposed, 0)
         self.units = list(units)
-        self.ahead_ns = np.where(self.ready == UNKNOWN, 0, self.ready - matched.ts)
+        self.ahead_ns = np.where(self.ready == NO_VALUE, 0, self.ready - matched.ts)
 
 
 def _rows(dims: Dimensions, matched: Matched, parted: Waits, chosen: Int64s, columns: _Columns) -> Iterator[Row]:
     first = matched.first[chosen]
     phase, unit = columns.phase[first], columns.unit[first]
-    ordinal = np.where(unit == UNKNOWN, _ordinals(matched, chosen, phase), UNKNOWN)
+    ordinal = np.where(unit == NO_VALUE, _ordinals(matched, chosen, phase), NO_VALUE)
     values, which = combinations(matched.group[chosen], matched.kind[chosen], phase, unit, ordinal)
-    part_of = np.full(len(matched), UNKNOWN, np.int64)
+    part_of = np.full(len(matched), NO_VALUE, np.int64)
     part_of[chosen] = which
     of_part = part_of[matched.instance]
     parts = np.flatnonzero(of_part >= 0)
@@ -118,18 +117,18 @@ def _rows(dims: Dimensions, matched: Matched, parted: Waits, chosen: Int64s, col
             ("late", columns.late_ns),
             ("late_count", (columns.late_ns > 0).astype(np.int64)),
             ("ahead", columns.ahead_ns),
-            ("ready", (columns.ready != UNKNOWN).astype(np.int64)),
+            ("ready", (columns.ready != NO_VALUE).astype(np.int64)),
         )
     }
     for place, rows in each(which, len(values[0])):
         group, kind, of_phase, of_unit, number = (int(column_of[place]) for column_of in values)
         sizes = np.unique(matched.bytes[chosen[rows]])
-        label = columns.units[of_unit] or "root" if of_unit != UNKNOWN else "" if number == UNKNOWN else f"#{number}"
+        label = columns.units[of_unit] or "root" if of_unit != NO_VALUE else "" if number == NO_VALUE else f"#{number}"
         yield Row(
             dimension=dims.of(group, matched.kinds[kind]),
             group=matched.groups[group].name,
             unit=label,
-            phase=Phase(of_phase).name.lower() if of_phase != UNKNOWN else "",
+            phase=Phase(of_phase).name.lower() if of_phase != NO_VALUE else "",
             kind=matched.kinds[kind],
             count=len(rows),
             bytes=int(sizes[0]) if len(sizes) == 1 and sizes[0] >= 0 else None,
@@ -157,4 +156,4 @@ def _ordinals(matched: Matched, chosen: Int64s, phase: Int64s) -> Int64s:
     most, least = np.zeros(int(family.max()) + 1, np.int64), np.full(int(family.max()) + 1, len(chosen))
     np.maximum.at(most, family[of_step], sizes[run[of_step]])
     np.minimum.at(least, family[of_step], sizes[run[of_step]])
-    return np.where(of_step & (most == least)[family], ordinal, UNKNOWN)
+    return np.where(of_step & (most == least)[family], ordinal, NO_VALUE)

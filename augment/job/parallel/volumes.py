@@ -14,9 +14,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Int64s, Places, combinations, each, sums
+from augment.arrays import NO_VALUE, Int64s, Places, combinations, each, sums
 from augment.core import Findings, Skipped, column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.facts.names import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
@@ -224,7 +223,7 @@ def experts(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequen
 
 def _of_parts(matched: Matched, summaries: Sequence[RankSummary], name: str | None) -> Int64s:
     """A column of the ranks' tables, or the bytes that they send, for each part; -1 where unknown."""
-    values = np.full(len(matched.member), UNKNOWN, np.int64)
+    values = np.full(len(matched.member), NO_VALUE, np.int64)
     for member, summary in enumerate(summaries):
         rows: Places = matched.rows_of(member)
         of = summary.column("bytes") if name is None else summary.table_column("collectives", name)

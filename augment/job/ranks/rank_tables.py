@@ -19,14 +19,10 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, Places, distinct, run_starts
+from augment import facts
+from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRows, Int64s, Places, distinct, run_starts
 from augment.core import Category, Trace, Window
-from augment.facts.collectives.collective_kernels import UNKNOWN, collectives
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, innermost
-from augment.facts.names import POINT_TO_POINT, STEP, KernelType, element_bytes, matching, starting, strings_where
 from augment.facts.operators.counted_operators import counted
-from augment.facts.steps.step_windows import steps
 
 Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
@@ -38,36 +34,36 @@ _UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) -> tuple[Tables, dict[str, list[str]]]:
     """The tables of a rank in the ``window``, of its ``chosen`` collectives; and the texts that columns index."""
-    records, units = collectives(trace), list[str]()
+    records, units = facts.collectives.kernels(trace), list[str]()
     if len(records):
-        launch = gpu_work(trace).launch[records.place[chosen]]
+        launch = facts.gpu.work(trace).launch[records.place[chosen]]
         unit, units = _units(trace, launch)
         phase = phases(trace, launch, records.step[chosen])
         known = launch != NO_INDEX
         of_collectives = {
             "phase": phase,
             "unit": unit,
-            "ready": np.where(known, _done_before(trace, trace.events.ts[launch]), UNKNOWN),
+            "ready": np.where(known, _done_before(trace, trace.events.ts[launch]), NO_VALUE),
         }
         of_collectives["received"] = records.received[chosen]
-        names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
-        of_collectives["expert"] = matching(trace, _EXPERT)[names].astype(np.int64)
-        of_collectives["launched"] = np.where(launch == NO_INDEX, UNKNOWN, trace.events.ts[launch])
+        names = trace.events.name[facts.gpu.work(trace).row[records.place[chosen]]]
+        of_collectives["expert"] = facts.names.matching(trace, _EXPERT)[names].astype(np.int64)
+        of_collectives["launched"] = np.where(launch == NO_INDEX, NO_VALUE, trace.events.ts[launch])
     else:  # those of the host, if any, are not launched
-        of_collectives = {name: np.full(len(chosen), UNKNOWN, np.int64) for name in _OF_COLLECTIVES}
+        of_collectives = {name: np.full(len(chosen), NO_VALUE, np.int64) for name in _OF_COLLECTIVES}
         of_collectives["expert"] = np.zeros(len(chosen), np.int64)
     actions = pipeline_actions(trace)
     inside = np.ones(len(actions.step), np.bool_)
     if window is not None:
         inside = (actions.step >= window.first_step) & (actions.step <= window.last_step)
     actions = actions.take(np.flatnonzero(inside)[:MOST])
-    devices = gpu_work(trace).devices
+    devices = facts.gpu.work(trace).devices
     listed = trace.source.metadata.get("deviceProperties")
     index = devices[0].device if len(devices) == 1 else None
     count = len(listed) if isinstance(listed, list) else 0
     device = {
-        "index": np.array([index if isinstance(index, int) else UNKNOWN], np.int64),
-        "count": np.array([count or UNKNOWN], np.int64),
+        "index": np.array([index if isinstance(index, int) else NO_VALUE], np.int64),
+        "count": np.array([count or NO_VALUE], np.int64),
     }
     tables = {"collectives": of_collectives, "device": device, "actions": actions.columns()}
     rows = gradient_rows(trace)
@@ -79,7 +75,7 @@ def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) ->
     tables["gradients"] = {"bytes": gradient_bytes(trace, rows, step), "step": step, "ready": _done_before(trace, ts)}
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(trace, re.compile(_LIMITER))[events.name[rows]]]
+    rows = rows[facts.names.matching(trace, re.compile(_LIMITER))[events.name[rows]]]
     step = step_at(trace, events.ts[rows])
     inside = step >= 0
     if window is not None:
@@ -87,9 +83,9 @@ def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) ->
     tables["limiter"] = {"dur": events.dur[rows[inside]]}
     place, kind, _, works = counted(trace)
     flops = np.array([work.flops or 0 for work in works], np.float64)[kind]
-    number, which = np.unique(step_at(trace, events.ts[call_stacks(trace).row[place]]), return_inverse=True)
+    number, which = np.unique(step_at(trace, events.ts[facts.host.stacks(trace).row[place]]), return_inverse=True)
     if window is not None:
-        number = np.where((number >= window.first_step) & (number <= window.last_step), number, UNKNOWN)
+        number = np.where((number >= window.first_step) & (number <= window.last_step), number, NO_VALUE)
     tables["work"] = {"step": number, "flops": np.bincount(which, flops, len(number)).astype(np.int64)}
     return tables, {"unit": units}
 
@@ -104,26 +100,28 @@ def _units(trace: Trace, launch: EventRows) -> tuple[Int64s, list[str]]:
     """The module of the innermost FSDP range around each launch, such as ``layers.3``; the root has no name."""
     names = unit_names(trace)
     if not names:
-        return np.full(len(launch), UNKNOWN, np.int64), []
+        return np.full(len(launch), NO_VALUE, np.int64), []
     texts = sorted({text or "" for text in names.values()})
-    table = np.full(len(trace.strings), UNKNOWN, np.int64)
+    table = np.full(len(trace.strings), NO_VALUE, np.int64)
     for code, text in names.items():
         table[code] = texts.index(text or "")
-    row = innermost(trace, launch, (Category.USER_ANNOTATION, Category.CPU_OP), table >= 0)
-    return np.where(row == NO_INDEX, UNKNOWN, table[trace.events.name[row]]), texts
+    row = facts.host.innermost(trace, launch, (Category.USER_ANNOTATION, Category.CPU_OP), table >= 0)
+    return np.where(row == NO_INDEX, NO_VALUE, table[trace.events.name[row]]), texts
 
 
 def _done_before(trace: Trace, moments: Int64s) -> Int64s:
     """When the work was done that had been launched on the main stream before each moment; -1 without any. The main
     stream is that with the most kernels that compute."""
-    work, events = gpu_work(trace), trace.events
-    counts = [np.count_nonzero(work.type[stream.places] == KernelType.COMPUTATION) for stream in work.streams]
-    ready = np.full(len(moments), UNKNOWN, np.int64)
+    work, events = facts.gpu.work(trace), trace.events
+    counts = [
+        np.count_nonzero(work.type[stream.places] == facts.names.KernelType.COMPUTATION) for stream in work.streams
+    ]
+    ready = np.full(len(moments), NO_VALUE, np.int64)
     if not any(counts):
         return ready
     main = work.streams[int(np.argmax(counts))]
     of_main = np.arange(main.start, main.stop)
-    of_main = of_main[(work.launch[of_main] != NO_INDEX) & (work.type[of_main] != KernelType.COMMUNICATION)]
+    of_main = of_main[(work.launch[of_main] != NO_INDEX) & (work.type[of_main] != facts.names.KernelType.COMMUNICATION)]
     launched = events.ts[work.launch[of_main]]
     order = np.argsort(launched, kind="stable")
     place = np.searchsorted(launched[order], moments, side="left") - 1
@@ -143,7 +141,7 @@ def gradient_rows(trace: Trace) -> EventRows:
     """The rows of the operators that accumulate a parameter's gradient in steps, at most :data:`MOST_GRADIENTS`."""
     events = trace.events
     rows = np.sort(events.slices_of(Category.CPU_OP))
-    named = strings_where(trace, lambda name: name == _ACCUMULATE)
+    named = facts.names.strings_where(trace, lambda name: name == _ACCUMULATE)
     rows = rows[named[events.name[rows]]]
     return rows[step_at(trace, events.ts[rows]) >= 0][:MOST_GRADIENTS]
 
@@ -153,7 +151,7 @@ def gradient_bytes(trace: Trace, rows: EventRows, step: Int64s) -> Int64s:
 
     The shapes are those of the first step; a step with another number of gradients has none.
     """
-    sizes = np.full(len(rows), UNKNOWN, np.int64)
+    sizes = np.full(len(rows), NO_VALUE, np.int64)
     first = np.flatnonzero(step == step[0]) if len(step) else step
     if not len(first) or not trace.source.metadata.get("record_shapes"):
         return sizes  # avoids reading the source again
@@ -167,13 +165,13 @@ def gradient_bytes(trace: Trace, rows: EventRows, step: Int64s) -> Int64s:
 
 def _bytes(args: object) -> int:
     if not isinstance(args, dict):
-        return UNKNOWN
+        return NO_VALUE
     dims, kinds = args.get("Input Dims"), args.get("Input type")
     if not (isinstance(dims, list) and dims and isinstance(kinds, list) and kinds):
-        return UNKNOWN
-    shape, size = dims[0], element_bytes(str(kinds[0]))
+        return NO_VALUE
+    shape, size = dims[0], facts.names.element_bytes(str(kinds[0]))
     if size is None or not isinstance(shape, list) or not all(isinstance(extent, int) for extent in shape):
-        return UNKNOWN
+        return NO_VALUE
     return int(np.prod(shape, dtype=np.int64)) * size
 
 
@@ -239,13 +237,13 @@ def pipeline_actions(trace: Trace) -> Actions:
     labels: dict[int, tuple[int, int, int]] = {}
     for code, name in enumerate(trace.strings):
         if match := _PASS.match(name):
-            labels[code] = (ActionKind[match[1].upper()], int(match[2]), int(match[3] or UNKNOWN))
+            labels[code] = (ActionKind[match[1].upper()], int(match[2]), int(match[3] or NO_VALUE))
         elif match := _ACTION.match(name):
             labels[code] = (ActionKind("FBIW".index(match[2])), int(match[3]), int(match[1]))
         elif match := _OVERLAP.match(name):
             labels[code] = (ActionKind.OVERLAPPED, int(match[2]), int(match[1]))
         elif match := _MEGATRON.match(name):
-            labels[code] = (ActionKind[match[1].upper()], UNKNOWN, UNKNOWN)
+            labels[code] = (ActionKind[match[1].upper()], NO_VALUE, NO_VALUE)
     if labels:
         codes = np.array(sorted(labels), np.int64)
         host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
@@ -254,11 +252,11 @@ def pipeline_actions(trace: Trace) -> Actions:
             # last. The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work, the
             # ranges of actions (``PP:2F3``) are the passes. Those of GPipe also contain the waits of the host for
             # messages
-            work, events = gpu_work(trace), trace.events
+            work, events = facts.gpu.work(trace), trace.events
             actions = _of_ranges(trace, host, labels, ActionSource.LABELS)
-            computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
+            computing = np.flatnonzero((work.type == facts.names.KernelType.COMPUTATION) & (work.launch != NO_INDEX))
             if not len(computing):
-                return actions.take(np.flatnonzero(actions.chunk != UNKNOWN))
+                return actions.take(np.flatnonzero(actions.chunk != NO_VALUE))
             launched = events.ts[work.launch[computing]]
             place = np.searchsorted(events.ts[host], launched, side="right") - 1
             inside = (place >= 0) & (launched < events.end[host[place]])
@@ -267,8 +265,10 @@ def pipeline_actions(trace: Trace) -> Actions:
             columns = actions.columns() | {"start": start, "end": end}
             return Actions(**columns).take(kept)
         return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, ActionSource.TIMELINE)
-    known = collectives(trace)
-    codes = np.array([code for code, kind in enumerate(known.kind.values) if kind in POINT_TO_POINT], np.int64)
+    known = facts.collectives.kernels(trace)
+    codes = np.array(
+        [code for code, kind in enumerate(known.kind.values) if kind in facts.names.POINT_TO_POINT], np.int64
+    )
     sends = known.place[np.isin(known.kind.codes, codes)]
     return _of_phases(trace, sends) if len(sends) else _none()
 
@@ -295,14 +295,14 @@ def _of_ranges(trace: Trace, rows: EventRows, labels: dict[int, tuple[int, int, 
 
 def _of_phases(trace: Trace, sends: Places) -> Actions:
     """Passes by phases; ``sends`` are the places of sends and receives in ``gpu_work``."""
-    work, events = gpu_work(trace), trace.events
-    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_INDEX))
+    work, events = facts.gpu.work(trace), trace.events
+    computing = np.flatnonzero((work.type == facts.names.KernelType.COMPUTATION) & (work.launch != NO_INDEX))
     launched = events.ts[work.launch[computing]]
     order = np.argsort(launched, kind="stable")
     computing, launched = computing[order], launched[order]
     step = step_at(trace, launched)
     phase = phases(trace, work.launch[computing], step)
-    if not len(phase) or (phase == UNKNOWN).all():
+    if not len(phase) or (phase == NO_VALUE).all():
         return _none()
     sent = np.sort(events.ts[work.launch[sends[work.launch[sends] != NO_INDEX]]])
     part = np.searchsorted(sent, launched)
@@ -312,13 +312,13 @@ def _of_phases(trace: Trace, sends: Places) -> Actions:
     start, end = _extents(run, work.ts[computing], work.end[computing], len(first))
     busy = np.bincount(run, work.end[computing] - work.ts[computing], len(first))
     of = phase[first]
-    wanted = np.isin(of, (Phase.FORWARD, Phase.BACKWARD)) & (step[first] != UNKNOWN)
+    wanted = np.isin(of, (Phase.FORWARD, Phase.BACKWARD)) & (step[first] != NO_VALUE)
     for each in (Phase.FORWARD, Phase.BACKWARD):
         of_phase = wanted & (of == each)
         if of_phase.any():
             wanted &= ~of_phase | (busy >= _LEAST_SHARE * np.median(busy[of_phase]))
     kind = np.where(of == Phase.FORWARD, ActionKind.FORWARD, ActionKind.BACKWARD).astype(np.int64)
-    unknown = np.full(len(first), UNKNOWN, np.int64)
+    unknown = np.full(len(first), NO_VALUE, np.int64)
     known = np.full(len(first), ActionSource.PHASES, np.int64)
     return Actions(kind, unknown, unknown, step[first], start, end, known).take(np.flatnonzero(wanted))
 
@@ -334,10 +334,10 @@ def _extents(code: Int64s, ts: Int64s, end: Int64s, count: int) -> tuple[Int64s,
 
 def step_at(trace: Trace, ts: Int64s) -> Int64s:
     """The number of the step that the host is in at each moment; -1 where there is none."""
-    windows = steps(trace)
+    windows = facts.steps.recorded(trace)
     place = np.searchsorted(windows.ts, ts, side="right") - 1
     inside = (place >= 0) & (ts < np.append(windows.end, 0)[place])
-    return np.where(inside, np.append(windows.number, UNKNOWN)[place], UNKNOWN)
+    return np.where(inside, np.append(windows.number, NO_VALUE)[place], NO_VALUE)
 
 
 def _none() -> Actions:
@@ -365,20 +365,22 @@ class Phase(IntEnum):
 def phases(trace: Trace, launch: EventRows, step: Int64s) -> Int64s:
     """The :class:`Phase` of work by the rows of its launches (in steps of these numbers), -1 where unknown, int64."""
     events = trace.events
-    engine = starting(trace, _ENGINE)
+    engine = facts.names.starting(trace, _ENGINE)
     ops = events.slices_of(Category.CPU_OP)
     ops = ops[engine[events.name[ops]]]
     is_autograd = np.array([_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks], np.bool_)
     is_autograd[events.track[ops]] = True
     annotations = events.slices_of(Category.USER_ANNOTATION)
-    is_autograd[events.track[annotations[starting(trace, STEP)[events.name[annotations]]]]] = False
+    is_autograd[events.track[annotations[facts.names.starting(trace, facts.names.STEP)[events.name[annotations]]]]] = (
+        False
+    )
     if not is_autograd.any():
-        return np.full(len(launch), UNKNOWN, np.int64)
+        return np.full(len(launch), NO_VALUE, np.int64)
     backward = is_autograd[events.track[launch]]
     nodes = np.flatnonzero(is_autograd[events.track[:]]) if not len(ops) else ops
-    around = innermost(trace, launch, (Category.USER_ANNOTATION,), starting(trace, _OPTIMIZER))
+    around = facts.host.innermost(trace, launch, (Category.USER_ANNOTATION,), facts.names.starting(trace, _OPTIMIZER))
     # the last of these in each step; the greatest integer where there is none
-    ts, windows = np.sort(events.ts[nodes]), steps(trace)
+    ts, windows = np.sort(events.ts[nodes]), facts.steps.recorded(trace)
     place = np.searchsorted(ts, windows.end, side="left") - 1
     inside = (place >= 0) & (ts[np.maximum(place, 0)] >= windows.ts) if len(ts) else np.zeros(len(place), np.bool_)
     last = {int(number): int(ts[at]) for number, at in zip(windows.number[inside], place[inside], strict=True)}
@@ -387,4 +389,4 @@ def phases(trace: Trace, launch: EventRows, step: Int64s) -> Int64s:
         events.ts[launch] > np.array([last.get(number, never) for number in step.tolist()], np.int64)
     )
     phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
-    return np.where(launch == NO_INDEX, UNKNOWN, phase)
+    return np.where(launch == NO_INDEX, NO_VALUE, phase)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays import NO_INDEX, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
+from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
 from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
 from augment.core.findings import Column, columns_of
 from augment.diagnosis import verdict
@@ -21,7 +21,7 @@ from augment.diagnosis.judging import measure
 from augment.diagnosis.verdict import PART_COLUMNS
 from augment.diagnosis.wording import vendor
 from augment.errors import InputError
-from augment.facts.collectives.collective_kernels import UNKNOWN, Group, collectives
+from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.rank_progress import (
     HostCollectives,
     Spent,
@@ -155,7 +155,7 @@ class RankSummary(msgspec.Struct):
     partial: str | None = None  #: why the trace is incomplete; None if it is whole
     tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.ranks.rank_tables`
     texts: dict[str, list[str]] = {}
-    world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
+    world: int = NO_VALUE  #: the number of ranks of the job, -1 unknown
     text_bytes: int = 0  #: of the source
     first_ns: int | None = None  #: when its first event begins; None without events
     last_ns: int | None = None  #: when its last event ends
@@ -237,7 +237,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
     info = trace.source.metadata.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
-    world = size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
+    world = size if isinstance(size, int) and 0 < size < 1 << 31 else NO_VALUE
     hosts = (trace.source.metadata.get(key) for key in _HOST_KEYS)
     in_name = _HOST_IN_NAME.match(trace.source.label)
     host = next((name for name in hosts if isinstance(name, str) and name), in_name[1] if in_name else "")
@@ -397,7 +397,7 @@ def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     steady = np.isin(windows.number, measure(trace).windows.number).astype(np.int64)
     of_step = batches(trace)
     requests = np.array(
-        [of_step[number].requests if of_step else UNKNOWN for number in windows.number.tolist()], np.int64
+        [of_step[number].requests if of_step else NO_VALUE for number in windows.number.tolist()], np.int64
     )
     columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, steady, requests, *parts)
     return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)

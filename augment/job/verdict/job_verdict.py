@@ -17,11 +17,21 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Intervals, MemberIndex, MemberIndexes, combinations, each, intervals, sums
+from augment.arrays import (
+    NO_VALUE,
+    Bools,
+    Int64s,
+    Intervals,
+    MemberIndex,
+    MemberIndexes,
+    combinations,
+    each,
+    intervals,
+    sums,
+)
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
-from augment.facts.collectives.collective_kernels import UNKNOWN as UNKNOWN_WORLD
 from augment.facts.names import FETCH
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -305,7 +315,7 @@ class Judgement:
         """Whether the traces say themselves that they are ranks of one job: distinct ones of equally many."""
         ranks = [summary.rank for summary in self._summaries]
         worlds = {summary.world for summary in self._summaries}
-        return None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) == 1 and worlds != {UNKNOWN_WORLD}
+        return None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) == 1 and worlds != {NO_VALUE}
 
     @cached_property
     def _why_not(self) -> str:

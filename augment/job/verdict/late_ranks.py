@@ -9,9 +9,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Places, combinations, each, robust_z, sums
+from augment.arrays import NO_VALUE, Bools, Int64s, Places, combinations, each, robust_z, sums
 from augment.core import column
-from augment.facts.collectives.collective_kernels import UNKNOWN
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
 from augment.job.ranks.states import Parts
@@ -143,8 +142,8 @@ def stragglers(
         order = np.lexsort((-charges, steps))
         steps, members, charges = steps[order], members[order], charges[order]
         most = np.append(True, steps[1:] != steps[:-1])[: len(steps)] & (charges > 0)
-        if (steps != UNKNOWN).any():
-            most &= steps != UNKNOWN
+        if (steps != NO_VALUE).any():
+            most &= steps != NO_VALUE
         worst = np.bincount(members[most], minlength=count)
         present = np.flatnonzero(totals.count)
         z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
@@ -192,7 +191,7 @@ def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
         for name in ("number", "start", "end")
     )
     compute = np.concatenate([summary.computing_ns for summary in summaries]) if summaries else np.empty(0, np.int64)
-    wall, known = end - start, number != UNKNOWN
+    wall, known = end - start, number != NO_VALUE
     member, number, wall, compute = member[known], number[known], wall[known], compute[known]
     order = np.argsort(number, kind="stable")
     distinct, first = np.unique(number[order], return_index=True)
