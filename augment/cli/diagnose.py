@@ -99,13 +99,16 @@ def command(
 def _next(path: str, *, has_page: bool) -> Iterator[str]:
     """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page, if
     there is one of it."""
+    from augment.readers.attachments import begins_as
     from augment.results.report.health import trace_of
 
     shown = trace_of(path)
     if shown is None or not (shown == "-" or os.path.exists(shown)):  # a glob, a URL, or metrics alone
         return
     yield ""
-    yield f"the timeline:   augment open {shlex.quote(shown)}"
+    kind = begins_as(shown) if os.path.isfile(shown) else None
+    if kind is None or kind.name == "memory_snapshot":  # a log alone has nothing to draw
+        yield f"the timeline:   augment open {shlex.quote(shown)}"
     if has_page:
         yield f"a page to send: augment report {shlex.quote(path)}"
 

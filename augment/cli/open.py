@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,7 @@ def _of_folder(
     from augment.cli.merge import say_merged
     from augment.errors import InputError
     from augment.job.rank_answers import in_folder
+    from augment.results.report.health import is_dump
     from augment.writers.perfetto import SUFFIX
 
     inputs = [item for item in choose_inputs([folder], None).inputs if has_events(item.path)]
@@ -143,6 +145,9 @@ def _of_folder(
         raise InputError(folder, f"holds {len(written)} augmented traces; name one")
     if len(inputs) == 1:
         return inputs[0].path
+    if all(is_dump(item.path) for item in inputs):
+        what = "holds dumps of the flight recorder, which have nothing to draw; who hangs: augment diagnose"
+        raise InputError(folder, f"{what} {shlex.quote(folder)}")
     job = only_job(inputs)
     changed_ns = max(os.stat(rank.input.path).st_mtime_ns for rank in job.members)
     for made in (Path(default_output(job)), Path(job.folder, f"job{SUFFIX}")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,8 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
             left_out_ns = int(fitting.events.ts[0] - recorded.events.ts[0]) if len(fitting.events) else 0
             del recorded
             augmented = augment(fitting, progress=lambda analysis, _done, _of: stage(analysis))
+            if not len(fitting.events) and not augmented.annotations:  # a log, or a dump of the flight recorder
+                raise InputError(name, f"has nothing to draw; what is in it: augment diagnose {shlex.quote(name)}")
             stage("writing")
             prepared = augmented_into(augmented, folder)
             say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")

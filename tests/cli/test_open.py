@@ -480,12 +480,12 @@ def test_the_browser_is_opened(trace: Path, augment: Augment, quick: None, monke
 
 
 def test_what_cannot_be_opened(tmp_path: Path, augment: Augment, quick: None, trace: Path) -> None:
-    (tmp_path / "a.metrics.json").write_text("{}")
-    (tmp_path / "b.json").write_text("{}")
+    for name, text in (("a.metrics.json", "{}"), ("b.json", "{}"), ("dump_0", '{"version": "2.1", "entries": []}')):
+        (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
     for name, code, because in (
         ("none.json", 3, "no such file"), ("b.json", 3, "without traceEvents"),
-        ("a.metrics.json", 2, "holds metrics"), ("empty", 3, "holds no "),
+        ("a.metrics.json", 2, "holds metrics"), ("empty", 3, "holds no "), ("dump_0", 3, "has nothing to draw"),
     ):  # fmt: skip
         ended = augment("open", tmp_path / name)
         assert (ended.code, ended.out) == (code, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ def kernels_of(document: Document) -> Iterator[tuple[tuple[str, int], int, Any]]
     """Each kernel that begins and ends alone on the device: its name and place among those of its name in the step, the
     step, and its event; by launches, plainly."""
     events = [each for each in document["traceEvents"] if each.get("ph") == "X"]
-    work = sorted((each for each in events if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=_ts)
+    work = sorted(
+        (each for each in events if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=itemgetter("ts")
+    )
     launches = {each["args"]["correlation"]: each["ts"] for each in events if "runtime" in each.get("cat", "").lower()
                 and "correlation" in each.get("args", {})}  # fmt: skip
     steps = sorted(
@@ -127,10 +130,6 @@ def kernels_of(document: Document) -> Iterator[tuple[tuple[str, int], int, Any]]
             if busy <= each["ts"] and end <= following and step >= 0:
                 yield (each["name"], place[each["name"], step]), step, each
         busy = max(busy, end)
-
-
-def _ts(event: Any) -> Any:
-    return event["ts"]
 
 
 def slowed(document: Document, chance: np.random.Generator) -> Document:

@@ -76,7 +76,7 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
 
 
 def host(sidecar: Sidecar) -> Section:
-    """Of a recording without {_accelerator(sidecar)} work: what the host did, by operator."""
+    """Of a recording without GPU work: what the host did, by operator."""
     if rows_of(sidecar, "temporal_breakdown"):
         return Section("Operators")
     spent = totals(rows_of(sidecar, "operator_breakdown"), lambda row: row["operator"], "self_cpu_ns")
@@ -189,22 +189,22 @@ def steps(sidecar: Sidecar) -> Section:
         return Section("Steps")
     judged = [row for row in rows_of(sidecar, "diagnosis") if row["rule"] == "step_outliers"]
     outlying = {step for row in judged if row["status"] == "found" for step in row["figures"]["steps"]}
+    on_device = any(row.get(name) for row in chosen for name in STEP_PARTS)
+    parts = STEP_PARTS if on_device else {"wall_ns": ("time on the host", charts.BLUE)}
     bars = [
         charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
         for row in chosen
-        for name, (label, _) in STEP_PARTS.items()
+        for name, (label, _) in parts.items()
         if row.get(name)
     ]
-    if not bars:
-        return Section("Steps")
     steady = [row for row in chosen if row.get("is_steady", True)]
     some = f"{len(chosen)} steps; {len(steady)}" if len(steady) < len(chosen) else f"{len(chosen)} steps"
     lead = f"{some} take {time(mean(steady, 'wall_ns') or 0)} on average"
     lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
     more = len(devices) - 1
     if more > 0:
-        lead += f" The chart shows {_accelerator(sidecar)} {devices[0]}; the table has {more} more."
-    used = {label: colour for label, colour in STEP_PARTS.values() if any(bar["part"] == label for bar in bars)}
+        lead += f" The chart shows {_device_name(sidecar, chosen[0])}; the table has {more} more."
+    used = {label: colour for label, colour in parts.values() if any(bar["part"] == label for bar in bars)}
     chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
 

@@ -204,6 +204,7 @@ def test_what_tells_nothing_is_not_shown(outputs: Path) -> None:
     for row in sidecar["analyses"]["steps"]["rows"]:
         row["is_outlier"] = True
     assert "outl" not in steps(sidecar).lead
+    assert steps({"analyses": {"steps": {"rows": [{"step": n, "device": None, "wall_ns": n} for n in (7, 9)]}}}).charts
 
 
 @pytest.mark.parametrize(("steps", "slowest", "drawn"), [(1, 9, []), (2, 100, []), (2, 9, ["heat_idle_ns"])])
