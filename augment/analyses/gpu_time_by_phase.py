@@ -27,16 +27,19 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX
 from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.gpu_time import gpu_time_by, gpu_time_of
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks
-from augment.facts.host.training_phases import TrainingPhase, training_phases
 
 NAME = "gpu_time_by_phase"
 NEEDS = (GPU_WORK, LAUNCHES)
-_ORDER = (TrainingPhase.FORWARD, TrainingPhase.BACKWARD, TrainingPhase.OPTIMIZER, TrainingPhase.OTHER, NO_INDEX)
+_ORDER = (
+    facts.host.TrainingPhase.FORWARD,
+    facts.host.TrainingPhase.BACKWARD,
+    facts.host.TrainingPhase.OPTIMIZER,
+    facts.host.TrainingPhase.OTHER,
+    NO_INDEX,
+)
 
 
 class Row(Struct, frozen=True):
@@ -52,20 +55,20 @@ class Row(Struct, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the phases."""
-    phase_of = training_phases(trace)
+    phase_of = facts.host.phases(trace)
     if phase_of is None:
         return Skipped("phases are unknown: no fwdbwd flow, autograd node, optimizer, module or annotation")
-    launch = gpu_work(trace).launch
+    launch = facts.gpu.work(trace).launch
     known = launch != NO_INDEX
     phase = np.full(len(launch), NO_INDEX, np.int64)
-    phase[known] = phase_of[call_stacks(trace).place_of[launch[known]]]
-    shares = gpu_time_by(trace, phase)
-    total = gpu_time_of(shares)
+    phase[known] = phase_of[facts.host.stacks(trace).place_of[launch[known]]]
+    shares = facts.gpu.gpu_time_by(trace, phase)
+    total = facts.gpu.gpu_time_of(shares)
     rows = [
         Row(
             share.device.rank,
             share.device.device,
-            "unknown" if share.key == NO_INDEX else TrainingPhase(share.key).name.lower(),
+            "unknown" if share.key == NO_INDEX else facts.host.TrainingPhase(share.key).name.lower(),
             share.kernel_count,
             share.gpu_ns,
             share.ratio(total[share.device]),

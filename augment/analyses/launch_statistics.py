@@ -30,10 +30,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import Int64s, distinct, percentiles
 from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import launch_delays, launch_diagnostics
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -72,7 +71,7 @@ def analyze(
     include_memory_events: bool = True,
 ) -> Findings | Skipped:
     """Describe the launches of each stream."""
-    work, delays = gpu_work(trace), launch_delays(trace)
+    work, delays = facts.gpu.work(trace), facts.gpu.delays(trace)
     if not include_memory_events:
         delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
     if not len(delays):
@@ -96,7 +95,7 @@ def analyze(
                 *_described(of_stream.delay_ns),
             )
             rows.append(row)
-    return Findings(rows, (), launch_diagnostics(trace))
+    return Findings(rows, (), facts.gpu.launch_diagnostics(trace))
 
 
 def _described(durations: Int64s) -> tuple[float, float, float, int]:

@@ -28,10 +28,9 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Identity, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
-from augment.facts.gpu.launched_work import before_recording_diagnostics
 from augment.facts.waits.gap_causes import STATES, device_states
 
 NAME = "temporal_breakdown"
@@ -56,9 +55,9 @@ class Row(Struct, frozen=True):
 def analyze(trace: Trace) -> Findings:
     """Divide each device's span, and draw the parts."""
     rows = []
-    for coverage in type_coverage(trace):
-        busy = coverage.time_of(any_of=COMPUTATION | COMMUNICATION | MEMORY)
-        compute = coverage.time_of(any_of=COMPUTATION)
+    for coverage in facts.gpu.coverage(trace):
+        busy = coverage.time_of(any_of=facts.gpu.COMPUTATION | facts.gpu.COMMUNICATION | facts.gpu.MEMORY)
+        compute = coverage.time_of(any_of=facts.gpu.COMPUTATION)
         rows.append(
             Row(
                 rank=coverage.device.rank,
@@ -67,8 +66,12 @@ def analyze(trace: Trace) -> Findings:
                 busy_ns=busy,
                 idle_ns=coverage.span_ns - busy,
                 compute_ns=compute,
-                exposed_communication_ns=coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION),
-                exposed_memory_ns=coverage.time_of(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
+                exposed_communication_ns=coverage.time_of(
+                    any_of=facts.gpu.COMMUNICATION, none_of=facts.gpu.COMPUTATION
+                ),
+                exposed_memory_ns=coverage.time_of(
+                    any_of=facts.gpu.MEMORY, none_of=facts.gpu.COMPUTATION | facts.gpu.COMMUNICATION
+                ),
                 non_compute_ns=busy - compute,
             )
         )
@@ -99,7 +102,10 @@ def analyze(trace: Trace) -> Findings:
             for state in device_states(trace)
             if len(state)
         ],
-        [*(diagnostic for diagnostic in diagnostics if diagnostic.count), *before_recording_diagnostics(trace)],
+        [
+            *(diagnostic for diagnostic in diagnostics if diagnostic.count),
+            *facts.gpu.before_recording_diagnostics(trace),
+        ],
     )
 
 

@@ -44,7 +44,6 @@ from augment.core.findings import table_of
 from augment.core.tabular import Table
 from augment.errors import UsageError, expect_known
 from augment.facts.memory.held import Held, Holder, Moment, held_memory
-from augment.facts.steps import batches
 from augment.readers import read
 
 Input = Trace | str | os.PathLike[str]
@@ -364,7 +363,7 @@ def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]
     """The lengths of an engine's steps by phase; nothing without an engine."""
     samples: list[Samples] = []
     for side, whole in zip((pair.control, pair.test), wholes, strict=True):
-        of_step = batches(side.trace)
+        of_step = facts.steps.batches(side.trace)
         if not of_step or len(side.steps) != len(whole["wall_ns"]) or (side.steps.number < 0).any():
             return {}
         phases = np.array([of_step[number].phase for number in side.steps.number.tolist()])

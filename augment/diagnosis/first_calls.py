@@ -14,7 +14,6 @@ from augment import arrays, facts
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.judging import idle_ns, measure, rows_in_steps, within_steps
 from augment.diagnosis.rule import Spans
-from augment.facts.names import matching
 from augment.facts.waits.dependencies import DependencyKind
 from augment.facts.waits.sync_dependencies import freeing_calls
 
@@ -29,7 +28,7 @@ def waiting_calls(trace: Trace) -> arrays.EventRows:
     calls = arrays.distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
     calls = calls[~arrays.is_among(calls, freeing_calls(trace))]
-    calls = calls[~matching(trace, _ASKS)[trace.events.name[calls]]]
+    calls = calls[~facts.names.matching(trace, _ASKS)[trace.events.name[calls]]]
     launch = facts.gpu.work(trace).launch
     launch = launch[launch != arrays.NO_INDEX]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone
@@ -137,7 +136,7 @@ def loading_calls(trace: Trace) -> arrays.EventRows:
     Without steps also calls that do nothing else, as at the start of a process."""
     work, events = facts.gpu.work(trace), trace.events
     place = np.flatnonzero((work.launch != arrays.NO_INDEX) & (events.category[work.row] == Category.KERNEL))
-    place = place[~matching(trace, _WORKS)[events.name[work.launch[place]]]]
+    place = place[~facts.names.matching(trace, _WORKS)[events.name[work.launch[place]]]]
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
     calls, first = work.launch[place], np.zeros(len(place), np.bool_)
     process = np.array([track.pid if isinstance(track.pid, int) else -1 for track in trace.tracks], np.int64)
@@ -147,9 +146,9 @@ def loading_calls(trace: Trace) -> arrays.EventRows:
     known = int(idle[~first].max(initial=0))
     far = int(idle[first].max(initial=0)) >= 10 * known
     loads = events.slices_of(Category.OVERHEAD)
-    loads = loads[matching(trace, _LOADS)[events.name[loads]]]
+    loads = loads[facts.names.matching(trace, _LOADS)[events.name[loads]]]
     alone = events.slices_of(*LAUNCHES) if measure(trace).unit == "recording" else loads[:0]
-    alone = alone[matching(trace, _LOADING)[events.name[alone]]]
+    alone = alone[facts.names.matching(trace, _LOADING)[events.name[alone]]]
     began = np.sort(events.ts[np.append(loads, alone)])  # by time: CUPTI has overhead on a track of its own
     loading = np.searchsorted(began, events.ts[calls] + events.dur[calls]) > np.searchsorted(began, events.ts[calls])
     loading &= idle > LEAST_NS
@@ -212,8 +211,8 @@ def _context_creation(trace: Trace) -> int:
     first = min(int(events.ts[launch].min()), int(work.ts.min()))
     calls = events.slices_of(*LAUNCHES)
     calls = calls[(events.ts[calls] + events.dur[calls] <= first) & (events.dur[calls] >= CONTEXT_NS)]
-    calls = calls[~matching(trace, _WORKS)[events.name[calls]]]
-    memory = matching(trace, _MEMORY)[events.name[calls]]
+    calls = calls[~facts.names.matching(trace, _WORKS)[events.name[calls]]]
+    memory = facts.names.matching(trace, _MEMORY)[events.name[calls]]
     calls = calls[~memory | (events.dur[calls] >= CONTEXT_BY_MEMORY_NS)]
     return int(calls[events.dur[calls].argmax()]) if len(calls) else arrays.NO_INDEX
 

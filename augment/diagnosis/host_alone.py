@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 import numpy.typing as npt
 
-from augment import arrays
+from augment import arrays, facts
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis.judging import fetches, measure
@@ -17,13 +17,6 @@ from augment.diagnosis.rule import Spans
 from augment.diagnosis.served import VERBS
 from augment.diagnosis.standstills import WHOLE, usually_short
 from augment.diagnosis.wording import known_slices, words
-from augment.facts.collectives.rank_progress import host_collectives
-from augment.facts.critical.handovers import main_track
-from augment.facts.host.call_stacks import operator_times
-from augment.facts.host.occupancy import host_segments
-from augment.facts.names import COMPILED, FETCH, STEP, starting
-from augment.facts.source.event_args import arg_columns
-from augment.facts.steps.step_windows import batches, steps
 
 MOST_NAMED = 3  #: operators
 TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
@@ -72,7 +65,7 @@ def unjudged(trace: Trace) -> tuple[str, str]:
 
 def timeless(trace: Trace) -> tuple[str, str]:
     """Why a recording cannot be judged whose steps or events take no time, and what to do."""
-    step_count = len(steps(trace))
+    step_count = len(facts.steps.recorded(trace))
     whole = counted(step_count, "step") if step_count else counted(len(known_slices(trace)), "event")
     return (
         f"Not judged: no time passes in the {whole} that PyTorch's profiler recorded.",
@@ -85,13 +78,16 @@ def host_sentence(trace: Trace, words: Words) -> str:
     calls = len(kernel_launches(trace))
     recorder = trace.source.metadata.get("recorder")
     note = str(recorder.get("note", "")) if isinstance(recorder, dict) else ""  # why the recorder has no work
-    if not calls and not len(operator_times(trace).row):
+    if not calls and not len(facts.host.operator_calls(trace).row):
         known = "only the annotations" if len(trace.events.slices_of(Category.USER_ANNOTATION)) else "nothing"
         return (
             f"Neither {words.gpu} work nor operators were recorded, so {known} can be judged: "
             f"{note or f'record with {words.everything}'}."
         )
-    ran = [trace.strings[code] for code in arrays.distinct(trace.events.name[operator_times(trace).row]).tolist()]
+    ran = [
+        trace.strings[code]
+        for code in arrays.distinct(trace.events.name[facts.host.operator_calls(trace).row]).tolist()
+    ]
     device = next((name for _, name in trace.source.devices if name), "")
     of_kernels = note or f"record with {words.kernels}"
     if calls:
@@ -110,7 +106,7 @@ def host_sentence(trace: Trace, words: Words) -> str:
 def _batches(trace: Trace) -> str:
     """How long the steps of an inference engine take by what they compute: ``. vLLM prefills 4 sequences (4,096 new
     tokens) in 674 ms (2 of 3 steps)``; empty without an engine."""
-    windows, of_step = measure(trace).windows, batches(trace)
+    windows, of_step = measure(trace).windows, facts.steps.batches(trace)
     lengths = defaultdict[tuple[str, str, int, int], list[int]](list)
     for number, ns in zip(windows.number.tolist(), (windows.end - windows.start).tolist(), strict=True):
         if of_step and (batch := of_step[number]).requests > 0 and batch.phase in VERBS:
@@ -134,18 +130,18 @@ def _operators(trace: Trace) -> str:
     outside = arrays.subtract(whole, arrays.union(events.ts[known], events.ts[known] + events.dur[known]))
     ratio = arrays.total(outside) / max(arrays.total(whole), 1)
     text = _outside(trace, outside, ratio) if ratio >= TOLD_OUTSIDE else ""
-    operators = operator_times(trace)
+    operators = facts.host.operator_calls(trace)
     chosen = arrays.is_among(operators.row, rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
     shares = _shares(trace, ns, float(ns.sum()))
     if not shares:
         return text
     taken = f"{text}. All operators of the recording take {time(float(ns.sum()))}: {listed(shares)}"
-    if ns[starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
+    if ns[facts.names.starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
         taken += f". What a Torch-Compiled Region takes itself is spent in loops that torch.compile made ({_LOOPS})"
     if text or len(events.slices_of(Category.PYTHON_FUNCTION)):
         return taken
-    if len(arg_columns(trace).texts("Input Dims")[0]):
+    if len(facts.source.args(trace).texts("Input Dims")[0]):
         return f"{taken}. {words(trace).stacks} shows which lines call them"
     return f"{taken}. {words(trace).stacks} and {words(trace).shapes} show which lines call them, and with which sizes"
 
@@ -154,18 +150,18 @@ def _operators(trace: Trace) -> str:
 def operators_alone(trace: Trace) -> arrays.Int64s:
     """The rows of operators; the oldest recordings have steps and fetches among them."""
     rows = trace.events.slices_of(Category.CPU_OP)
-    return rows[~starting(trace, STEP, FETCH)[trace.events.name[rows]]]
+    return rows[~facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)[trace.events.name[rows]]]
 
 
 def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
     annotations, if they were recorded."""
-    whole, lane = measure(trace), main_track(trace)
+    whole, lane = measure(trace), facts.critical.main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
     text = f". For {percent(ratio)} of {length} no thread runs an operator"
     if not len(operators_alone(trace)):  # of a program that is not of PyTorch
         text = f". No operator runs in {length}"
-    collectives = host_collectives(trace)
+    collectives = facts.collectives.host_collectives(trace)
     _, _, waits = arrays.clip(arrays.union(collectives.ts, collectives.end), outside)
     waited = arrays.total(waits) / max(arrays.total(outside), 1)
     if waited >= TOLD_OUTSIDE:
@@ -175,8 +171,8 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
         waiting = f"for {percent(ratio * waited)} of it {ways} {wait} for other ranks or the network"
         text += f"; {waiting} (the traces of all ranks, in a folder, show which)"
     ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
-    ns[starting(trace, STEP)] = 0
-    compiled = starting(trace, COMPILED)
+    ns[facts.names.starting(trace, facts.names.STEP)] = 0
+    compiled = facts.names.starting(trace, facts.names.COMPILED)
     ran = float(ns[compiled].sum()) / max(arrays.total(outside), 1)
     if ran > NAMED_RATIO:
         text += f"; {percent(ran)} of it is code that torch.compile made, whose loops are no operators ({_LOOPS})"
@@ -198,7 +194,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
 
 def _spent(trace: Trace, lane: int, times: arrays.Intervals) -> npt.NDArray[np.float64]:
     """The time that a thread is innermost in slices of each name within ``times``, ns, by the code of the name."""
-    segments, part = host_segments(trace), host_segments(trace).of(lane)
+    segments, part = facts.host.host_segments(trace), facts.host.host_segments(trace).of(lane)
     ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
     _, which, pieces = arrays.clip(times, arrays.Intervals(ts[:-1], ts[1:]))
     inside = row[which] >= 0
@@ -210,10 +206,10 @@ def _standing_still(trace: Trace, lane: int) -> str:
     """How long the main thread makes no progress in Python code that usually takes microseconds, and whether other
     threads of the process run Python meanwhile: then it cannot, as one at a time holds the interpreter's lock."""
     events, whole, names = trace.events, measure(trace), trace.strings
-    segments, part = host_segments(trace), host_segments(trace).of(lane)
+    segments, part = facts.host.host_segments(trace), facts.host.host_segments(trace).of(lane)
     ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
     known = np.maximum(row, 0)
-    interpreted = ~starting(trace, "<built-in")
+    interpreted = ~facts.names.starting(trace, "<built-in")
     frames = np.flatnonzero(
         (row >= 0) & (events.category[known] == Category.PYTHON_FUNCTION) & interpreted[events.name[known]]
     )

@@ -17,7 +17,6 @@ from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
-from augment.facts.names import FETCH, KernelType, starting
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
@@ -173,7 +172,7 @@ def rows_in_steps(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:
 @derived
 def fetches(trace: Trace) -> arrays.EventRows:
     """The slices, rows of the event table, in which the host fetches a batch."""
-    named = starting(trace, FETCH)
+    named = facts.names.starting(trace, facts.names.FETCH)
     rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
     return rows[named.take(trace.events.name[rows])]
 
@@ -215,7 +214,11 @@ def _beyond_full_ns(trace: Trace, cut: what_if.Cut) -> int:
 def full_ns(trace: Trace) -> int:
     """The time of the steady steps in which such a kernel computes, ns, of the device with the most of it."""
     work, windows = facts.gpu.work(trace), measure(trace).windows
-    full = (facts.gpu.occupancy(trace).filled >= 1) & (work.type == KernelType.COMPUTATION) & (work.end > work.ts)
+    full = (
+        (facts.gpu.occupancy(trace).filled >= 1)
+        & (work.type == facts.names.KernelType.COMPUTATION)
+        & (work.end > work.ts)
+    )
     places = (device.places for device in work.devices)
     ran = (arrays.union(work.ts[each][full[each]], work.end[each][full[each]]) for each in places)
     steps = arrays.Intervals(windows.start, windows.end)
@@ -255,7 +258,7 @@ def saved_unwaited(trace: Trace, cut: what_if.Cut) -> int:
     ]
     remaining = max((int(np.minimum(wait, delay_ns(trace)).sum()) for wait in waits), default=0)
     saved = saved_ahead(trace, cut)
-    if (facts.gpu.work(trace).type == KernelType.COMMUNICATION).any():
+    if (facts.gpu.work(trace).type == facts.names.KernelType.COMMUNICATION).any():
         saved = min(saved, _explained_idle_ns(trace) // measure(trace).count)
     return max(saved - remaining // measure(trace).count, 0)
 

@@ -11,7 +11,6 @@ from augment.core import LAUNCHES, Trace, derived
 from augment.diagnosis.captures import captures
 from augment.diagnosis.first_calls import cold_operators, cold_start, loading_calls
 from augment.diagnosis.judging import HELD_NS, idle_in_steps, late_beginnings, measure
-from augment.facts.names import matching
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
@@ -52,11 +51,11 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
     known = np.flatnonzero(work.launch != arrays.NO_INDEX)
     calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
     orders = events.slices_of(*LAUNCHES)
-    orders = np.sort(events.ts[orders[matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
+    orders = np.sort(events.ts[orders[facts.names.matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
     waits |= before == arrays.NO_INDEX
     loads = arrays.is_among(facts.host.operators_around(trace, calls), cold_operators(trace))
-    alike = calls[waits | loads | matching(trace, _GRAPHS)[events.name[calls]]]
+    alike = calls[waits | loads | facts.names.matching(trace, _GRAPHS)[events.name[calls]]]
     excused = arrays.distinct(np.concatenate((first, alike, loading_calls(trace))))
     busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []
@@ -116,7 +115,7 @@ def ends_early(trace: Trace) -> bool:
 def is_excerpt(trace: Trace) -> bool:
     """Whether there is GPU work, but less than of any run that can be judged: neither because it was lost, nor because
     a graph's capture only writes launches down."""
-    launching = matching(trace, _KERNEL).take(trace.events.name[facts.gpu.calls(trace).row])
+    launching = facts.names.matching(trace, _KERNEL).take(trace.events.name[facts.gpu.calls(trace).row])
     return 0 < len(facts.gpu.work(trace)) < LEAST_PIECES and int(np.count_nonzero(launching)) < LEAST_PIECES
 
 
@@ -125,7 +124,7 @@ def unlaunched_ratio(trace: Trace) -> float:
     migrations, which nobody launches."""
     work = facts.gpu.work(trace)
     unlaunched = (work.launch == arrays.NO_INDEX) & ~facts.gpu.before_recording(trace)
-    return share_of_work(trace, unlaunched & ~matching(trace, MIGRATES)[trace.events.name[work.row]])
+    return share_of_work(trace, unlaunched & ~facts.names.matching(trace, MIGRATES)[trace.events.name[work.row]])
 
 
 def share_of_work(trace: Trace, chosen: arrays.Bools) -> float:
@@ -139,7 +138,7 @@ def share_of_work(trace: Trace, chosen: arrays.Bools) -> float:
 def kernel_launches(trace: Trace) -> arrays.EventRows:
     """The rows of the calls that launch kernels, each once, without those that a graph's capture only writes down."""
     rows = arrays.ordered(facts.gpu.calls(trace).row)
-    named: arrays.Bools = matching(trace, _KERNEL)
+    named: arrays.Bools = facts.names.matching(trace, _KERNEL)
     rows = rows[named.take(trace.events.name[rows])]
     spans = captures(trace)
     whole = arrays.union(spans.start, spans.end)

@@ -9,7 +9,6 @@ from augment.arrays import Places, median
 from augment.core import GraphCapture, Trace
 from augment.core.text import counted, percent, time
 from augment.diagnosis.judging import measure
-from augment.facts.names import KernelType
 from augment.facts.operators.step_time_parts import largest_names
 
 LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
@@ -43,7 +42,7 @@ def served_sentence(trace: Trace) -> str:
         work, operators, on_roof = facts.gpu.work(trace), facts.operators.work(trace), facts.operators.bounds(trace)
         device = work.devices[steps.device]
         owner = operators.owner[device.start : device.stop]
-        computes = work.type[device.start : device.stop] == KernelType.COMPUTATION
+        computes = work.type[device.start : device.stop] == facts.names.KernelType.COMPUTATION
         lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
         names = " and ".join(largest_names(trace, steps.device, lacking, NAMED))
         known += f", not of {names}" if names else ""

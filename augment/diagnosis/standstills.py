@@ -15,7 +15,6 @@ from augment.diagnosis.first_calls import at_first_calls, cold_operators, waitin
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
 from augment.facts.host.occupancy import host_segments, occupants
-from augment.facts.names import STEP, matching
 
 STILL_NS = 2_000_000  #: schedulers give others some 3 ms and more
 USUAL_NS = 100_000  #: what usually takes less, by the median, has not that much to do
@@ -52,7 +51,9 @@ def standstills(trace: Trace) -> Spans:
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
     row = spans.row[chosen]
     known = np.maximum(row, 0)
-    calls = matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (trace.events.category[known] != Category.CPU_OP)
+    calls = facts.names.matching(trace, _OTHER_CALLS)[trace.events.name[known]] & (
+        trace.events.category[known] != Category.CPU_OP
+    )
     cold = arrays.is_among(facts.host.innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
     other: arrays.Bools = calls | cold | arrays.is_among(known, waiting_calls(trace))
     other |= at_first_calls(trace, known)
@@ -61,7 +62,7 @@ def standstills(trace: Trace) -> Spans:
     # the stretches in launches, in operators that launch, and in views
     launching = arrays.distinct(facts.gpu.work(trace).launch)
     operators = arrays.distinct(facts.host.innermost(trace, launching[launching >= 0], (Category.CPU_OP,)))
-    views = matching(trace, _VIEWS)[trace.events.name[np.maximum(spans.row, 0)]]
+    views = facts.names.matching(trace, _VIEWS)[trace.events.name[np.maximum(spans.row, 0)]]
     launches = arrays.is_among(spans.row, launching) | arrays.is_among(spans.row, operators)
     certain = np.flatnonzero((spans.row >= 0) & (launches | views))
     operator = facts.host.innermost(trace, spans.row[certain], (Category.CPU_OP,))
@@ -145,7 +146,7 @@ def names_of(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> list[st
     spent: Counter[str] = Counter()
     for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
         name = trace.strings[trace.events.name[row]] if row >= 0 else ""
-        spent["" if name.startswith(STEP) else _shown(name)] += part
+        spent["" if name.startswith(facts.names.STEP) else _shown(name)] += part
     return [name for name, _ in spent.most_common()]
 
 
@@ -174,7 +175,7 @@ def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str
     held = np.bincount(name[first], ns[stretch[first]], len(trace.strings))
     names = name[stretch == np.argmax(ns)]  # of the longest, from the innermost
     most = names[held[names] >= MOST_AROUND * ns.sum()][:1]
-    if not len(most) or trace.strings[int(most[0])].startswith(STEP):
+    if not len(most) or trace.strings[int(most[0])].startswith(facts.names.STEP):
         return ""
     slices, windows = np.flatnonzero((events.phase == COMPLETE) & (events.name == most[0])), measure(trace).windows
     parts = within_steps(trace, events.ts[slices], events.ts[slices] + events.dur[slices])[1]

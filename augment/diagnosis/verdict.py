@@ -33,7 +33,6 @@ from augment.diagnosis.rules import eager_decodes, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import heading, title, words
-from augment.facts.names import STEP, matching, starting
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
@@ -276,7 +275,7 @@ def unknown_reason(trace: Trace) -> str:
         text = " (the launch of its next work was not recorded)"
         work = facts.gpu.work(trace)
         row = work.row[np.isin(work.ts, end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
-        if len(row) and matching(trace, MIGRATES)[trace.events.name[row]].all():
+        if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
             text = " (until pages of managed memory migrate: the host uses them, or does something else first)"
     else:
         text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"
@@ -294,7 +293,7 @@ def unknown_reason(trace: Trace) -> str:
     # the shortest annotation that holds most of the gaps, but for steps
     events, around, shortest = trace.events, "", np.inf
     rows = events.slices_of(Category.USER_ANNOTATION)
-    rows = rows[(events.track[rows] == lane) & ~starting(trace, STEP)[events.name[rows]]]
+    rows = rows[(events.track[rows] == lane) & ~facts.names.starting(trace, facts.names.STEP)[events.name[rows]]]
     longest = np.bincount(events.name[rows], events.dur[rows], len(trace.strings))
     for code in np.argsort(-longest, kind="stable")[: min(MOST_ANNOTATIONS, np.count_nonzero(longest))].tolist():
         chosen = rows[events.name[rows] == code]

@@ -26,9 +26,7 @@ from augment.core import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
-from augment.facts.host.occupancy import host_segments
 from augment.facts.steps.window import rows_in_whole
 from augment.facts.waits.dependencies import DependencyKind
 from augment.hta.frames import SymbolTable, pandas
@@ -381,7 +379,7 @@ def event_graph(trace: Events) -> EventGraph:
     starts and ends of each thread's slices in order, and the ends of GPU work. The added nodes leave the length of
     every path unchanged.
     """
-    graph, work, events = critical_graph(trace), gpu_work(trace), trace.events
+    graph, work, events = critical_graph(trace), facts.gpu.work(trace), trace.events
     # the chain of each thread
     chains = []
     stacks = call_stacks(trace)
@@ -427,7 +425,7 @@ def event_graph(trace: Events) -> EventGraph:
     weight = graph.weight[edges] - np.where(ended, graph.self_ns[edges], 0)
     kinds, event = delay_kinds(graph.kind[edges], weight), graph.to_row[edges]
     if running.any():
-        work = gpu_work(trace)
+        work = facts.gpu.work(trace)
         kinds[running] = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place[running]]
         event = np.where(running, work.row[place], event)
     rank = _all(OTHER, len(edges))
@@ -473,7 +471,7 @@ def _boundaries(trace: Events, row: EventRows, moments: Int64s) -> tuple[Int64s,
 
 def _along(trace: Events, graph: CriticalGraph, chain: _Chain) -> _Edges:
     """The edges along a thread. Their time belongs to the innermost slice; where the thread only waits, it is 0."""
-    segments = host_segments(trace)
+    segments = facts.host.host_segments(trace)
     part = segments.of(chain.track)
     ts, dur = chain.ts[:-1], np.diff(chain.ts)
     innermost = segments.row[part.start + np.searchsorted(segments.ts[part], ts, side="right") - 1]

@@ -13,17 +13,14 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, Bools, Int64s, combinations
 from augment.core import Category, Identity, Trace
 from augment.core.source_code import NOT_USERS, function_line, labels, owner
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, communication_at, type_coverage
-from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.gpu.launched_work import work_operators
-from augment.facts.gpu.lines_of_work import source_lines
 from augment.facts.host.call_stacks import call_paths, call_stacks, directly_around, enclosing, is_of
 from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.host.training_phases import PREFIX, forward_backward
-from augment.facts.names import STEP, starting
 from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, device_gaps, device_idle
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import Blobs, Events, InternedTexts, slices
@@ -148,7 +145,7 @@ class TimeByStack(Struct, frozen=True):
     ``ts``: ns. ``node``: of the tree, the innermost frame."""
 
     kind: Kind
-    device: Device
+    device: facts.gpu.Device
     ts: Int64s
     dur: Int64s
     node: Int64s
@@ -156,14 +153,14 @@ class TimeByStack(Struct, frozen=True):
 
 def time_by_stack(trace: Trace) -> tuple[StackTree, list[TimeByStack]]:
     """The stacks of a trace, and the time of each device by them. Kinds that a device has no time of are left out."""
-    work, names, tree = gpu_work(trace), trace.strings, StackTree([], [], {})
+    work, names, tree = facts.gpu.work(trace), trace.strings, StackTree([], [], {})
     calls, is_shown = _calls(trace, tree)
     place_of, launch = call_stacks(trace).place_of, work.launch
     if len(queued_tasks(trace)):  # the operator is on another thread
-        launch = np.where(work_operators(trace) >= 0, work_operators(trace), launch)
+        launch = np.where(facts.gpu.innermost_operator(trace) >= 0, facts.gpu.innermost_operator(trace), launch)
     around = np.where(launch >= 0, calls[place_of[launch]], -1)
     # each kernel in its stack, and around it the lines that a compiler fused
-    source = source_lines(trace)
+    source = facts.gpu.lines(trace)
     fused = np.array([*(not site[0].is_start for site in source.sites), False], np.bool_)  # the last is for -1
     site = np.where(fused[source.site], source.site, -1)
     (above, lines, name), code = combinations(around, site, trace.events.name[work.row])
@@ -197,7 +194,7 @@ def time_by_stack(trace: Trace) -> tuple[StackTree, list[TimeByStack]]:
     return tree, [each for each in times if len(each.ts)]
 
 
-def _time(kind: Kind, device: Device, ts: Int64s, end: Int64s, node: Int64s) -> TimeByStack:
+def _time(kind: Kind, device: facts.gpu.Device, ts: Int64s, end: Int64s, node: Int64s) -> TimeByStack:
     lasting = end > ts
     return TimeByStack(kind, device, ts[lasting], (end - ts)[lasting], node[lasting])
 
@@ -208,8 +205,8 @@ def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
     stacks, links = call_stacks(trace), forward_backward(trace)
     lines = [function_line(name) for name in trace.strings]
     known = np.array([line is not None and owner(line.file) != NOT_USERS for line in lines], np.bool_)
-    is_outer = is_of(trace, (Category.PYTHON_FUNCTION,), known | starting(trace, PREFIX))
-    is_outer |= is_of(trace, (Category.USER_ANNOTATION,), ~starting(trace, STEP))
+    is_outer = is_of(trace, (Category.PYTHON_FUNCTION,), known | facts.names.starting(trace, PREFIX))
+    is_outer |= is_of(trace, (Category.USER_ANNOTATION,), ~facts.names.starting(trace, facts.names.STEP))
     is_shown = is_outer | is_of(trace, (Category.CPU_OP,))
     shown = stacks.where(is_shown)
     outer = directly_around(trace, shown)
