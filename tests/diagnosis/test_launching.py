@@ -54,6 +54,7 @@ def test_fetching_is_not_launching() -> None:
     loading = run("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert isinstance(data_loading.check(loading), Found)
     assert not isinstance(launch_bound.check(loading), Found)
+    assert isinstance(launch_bound.check(run("forward")), Found)
 
 
 @pytest.mark.parametrize(("loader", "saves"), [("_SingleProcess", True), ("_MultiProcessing", False)])
@@ -98,10 +99,6 @@ def test_a_stall_below_a_millisecond_is_told_from_launching(stall_us: int, long:
     assert isinstance(answer, Found | rule.Fine)
     assert isinstance(answer.seen, launch_bound.LaunchBound)
     assert (2 * answer.seen.long_ns > answer.seen.wait_ns) == long
-
-
-def test_short_operators_outside_a_fetch_are_launching() -> None:
-    assert isinstance(launch_bound.check(run("forward")), Found)
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,18 @@ def test_a_trace_of_another_run_changes_nothing(recorded: CollectiveArgs, layers
     assert [each.count for each in beside.diagnostics if each.code == "recorded_apart"] == [1]
 
 
-def test_a_rank_whose_recording_begins_a_step_later_changes_no_gain() -> None:
-    """The job is judged on the steps that all ranks recorded."""
+def test_a_rank_whose_recording_begins_a_step_later_changes_no_gain(tmp_path: Path) -> None:
+    """The job is judged on the steps that all ranks recorded; without steps, on the collectives."""
     rank, cause, _, gain = the_row(JOB)
     whole = verdicts.job(JOB).judgement.recorded_ns
     later = replace(JOB, record_from=(0.2, 0.2, 1.1, 0.2))
     assert the_row(later)[:2] == (rank, cause)
     assert the_row(later)[3] / verdicts.job(later).judgement.recorded_ns == pytest.approx(gain / whole, abs=0.02)
+    paths = [path for path, _ in simulate(later, tmp_path)]
+    for path in paths:
+        rows = [each for each in load(path)["traceEvents"] if not each["name"].startswith("ProfilerStep#")]
+        save(load(path) | {"traceEvents": rows}, path)
+    assert [(row.rank, row.cause) for row in answered(paths).verdict.rows] == [(rank, cause)]
 
 
 def halves(document: Document, number: int) -> list[Document]:

@@ -241,6 +241,8 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         sort = np.empty(0, np.int64)
     else:
         sort = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.step)[1]
+    # How many of its sort came before each collective in its group, also before a rank's recording began
+    earlier = _numbered(combinations(matched.group, sort)[1]) & ORDINALS if len(sort) else sort
     size, used = len(matched.instance) + len(summaries), 0
     member_of = np.empty(size, matched.member.dtype)
     row, begins, untils, ends, own_ns = np.empty((5, size), np.int64)
@@ -265,7 +267,9 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         rows_, ts = rows_[is_after], ts[is_after]
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)
-        until = _numbered(sort[matched.instance[rows_]])
+        instance = matched.instance[rows_]
+        _, first, which = np.unique(sort[instance], return_index=True, return_inverse=True)
+        until = _numbered(sort[instance]) + earlier[instance[first]][which]
         before = np.concatenate(([NO_INDEX], until))[:-1]
         before[since <= begin] = NO_INDEX  # it counts from there, as on ranks whose recording has nothing earlier
         if progress.step_count and len(ts) and progress.finish[member] > ts[-1]:
@@ -283,6 +287,9 @@ def stretches(progress: WorkProgress, summaries: Sequence[RankSummary]) -> Stret
         used = place.stop
     row, begins, untils, ends, own_ns = (each[:used] for each in (row, begins, untils, ends, own_ns))
     return Stretches(member_of[:used], row, begins, untils, ends, own_ns, Parts(*parts[:, :used]))
+
+
+ORDINALS = (1 << 32) - 1  #: the bits of a code that count
 
 
 def _numbered(sort: Int64s) -> Int64s:
