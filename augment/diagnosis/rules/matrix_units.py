@@ -65,6 +65,10 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     def at_least(self) -> bool:
         return self.peak_ratio >= _FAR
 
+    @property
+    def is_limit(self) -> bool:
+        return not self.at_least
+
     def title(self, words: text.Words) -> str:
         often = f"{text.time(self.product_ns)} {words.per_step}"
         later = f"; {self._later(words, self.cure(words))}" if self.is_later else ""
@@ -153,7 +157,7 @@ def check(trace: Trace) -> rule.Answer:
     confidence: rule.Confidence = "high" if tf32 else "medium"
     if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Found(msgspec.structs.replace(seen, is_later=True), spans, "medium", cut=cut)
-    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=not seen.at_least)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=seen.is_limit)
 
 
 def _ratio(peaks: list[facts.operators.Peak], number: str) -> float:

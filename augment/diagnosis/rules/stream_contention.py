@@ -23,9 +23,8 @@ from augment.diagnosis import judging, rule
 
 NAME = "stream_contention"
 BESIDE, ALONE = 0.5, 0.05  #: at least so much of a kernel's time is beside other streams, and at most
-LEAST_EQUAL = (
-    4  #: kernels alone tell how long equal ones take, and as many of any name beside others that these take longer
-)
+#: kernels alone tell how long equal ones take, and as many of any name beside others that these take longer
+LEAST_EQUAL = 4
 SLOWER = 1.1  #: as long, from which on a kernel is slowed down
 MOSTLY = 0.9  #: share of the time beside others that can be compared, from which on the saving is a bound
 ALIKE = 0.75  #: share of the time beside others, of what can be compared, that is slowed down
