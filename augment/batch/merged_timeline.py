@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from augment.job.rank_answers import Problems
     from augment.job.ranks.summary import RankSummary
     from augment.job.roles import Together
+    from augment.pipeline.request import Request
     from augment.writers.perfetto.several import FirstView, Several, TraceGroup
     from augment.writers.seams import Addable
 
@@ -248,10 +249,7 @@ def _looked_at(
     job: Job, plan: RunPlan, report: Report, folder: Path
 ) -> tuple[list[Member], Answer, list[tuple[str, AugmentError]]]:
     """The members that can be read, their answer, and the errors of the others."""
-    from augment.core import AugmentedTrace
     from augment.job.answer import answer
-    from augment.job.ranks.summary import summarize
-    from augment.readers.attachments.tables import with_tables
 
     members: list[Member] = []
     contents: list[bytes] = []
@@ -259,10 +257,8 @@ def _looked_at(
     for member in job.members:
         report(f"looking at {member.input.basename}")
         try:
-            bound = memory.bound_for([member.input], plan.memory)
-            with memory.bounded(bound, folder), _read(member.input) as source:
-                trace = with_tables(source, *plan.request.tables, region=plan.request.region)
-                contents.append(summarize(AugmentedTrace(trace, {})))  # without its figures
+            with memory.bounded(memory.bound_for([member.input], plan.memory), folder):
+                contents.append(_look(member, plan.request))
             members.append(member)
         except UnknownFormat as error:
             if member.input.named:
@@ -274,6 +270,16 @@ def _looked_at(
     names = [member.input.basename for member in members]
     found_out = answer(contents, names, plan.request.parallelism, trust_clocks=plan.request.trust_clocks)
     return members, found_out, failed
+
+
+def _look(member: Member, request: Request) -> bytes:
+    """The summary of a rank without its figures; its trace goes with this call, before the next one is read."""
+    from augment.core import AugmentedTrace
+    from augment.job.ranks.summary import summarize
+    from augment.readers.attachments.tables import with_tables
+
+    with _read(member.input) as source:
+        return summarize(AugmentedTrace(with_tables(source, *request.tables, region=request.region), {}))
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def command(
     from augment.errors import UnknownFormat, UsageError
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
-    from augment.results.report.health import is_grave, json_of, lines_of, of_jobs
+    from augment.results.report.health import is_dump, is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
     if graph_capture and len(names) != 1:
@@ -86,7 +86,7 @@ def command(
         lines = lines_of(shown, markdown=form == "markdown", brief=len(shown) > 1)
     for line in lines:
         emit(line)
-    if form is None and len(inputs) == 1 and "dumps" not in shown[0]:  # which no command draws
+    if form is None and len(inputs) == 1 and (failures or not all(is_dump(name) for name, _ in names)):  # not drawn
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         for line in _next("-" if spooled else inputs[0], has_page=has_page):
             say(line)

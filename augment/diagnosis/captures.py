@@ -80,7 +80,7 @@ def compiled_in(trace: Trace, spans: Spans) -> Bools:
     return compiled
 
 
-@derived
+@derived(until="diagnosis")
 def capturing_operators(trace: Trace) -> EventRows:
     """The outermost operators around captures that take far longer than those of their name without any, ascending
     rows: what a capture prepares, and does with its graph, is most of what they do."""

@@ -40,7 +40,7 @@ def late_device(trace: Trace) -> int | None:
     return longest if longest >= 0 and late_ns[longest] >= max(least, 1) else None
 
 
-@derived
+@derived(until="diagnosis")
 def late_starts(trace: Trace) -> list[arrays.Intervals]:
     """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
     in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was

@@ -334,7 +334,7 @@ def report_on_dumps(dumps: Sequence[RankDump], name: str) -> dict[str, Any]:
     """The report of ``augment diagnose`` on the dumps of a job's ranks."""
     hang = judge(dumps)
     what = f"job {name}, {counted(hang.dumps, 'dump')} of the flight recorder"
-    return {"input": what, "verdict": verdict(hang), "rows": rows(hang), "summary": None, "dumps": hang.dumps}
+    return {"input": what, "verdict": verdict(hang), "rows": rows(hang), "summary": None}
 
 
 def verdict(hang: Hang) -> list[str]:
