@@ -45,9 +45,8 @@ FIGURES = (
     Figure("other_wait_ns", "idle for other reasons", "ns"),
     Figure("communication_ns", "communication, hidden or not", "ns"),
     Figure("overlap_ratio", "hidden communication", "ratio", "higher"),
-    Figure(
-        "mean_launch_delay_ns", "mean delay from launch to start", "ns", "neither"
-    ),  # large where the host is far ahead
+    # large where the host is far ahead
+    Figure("mean_launch_delay_ns", "mean delay from launch to start", "ns", "neither"),
     Figure("work_count", "kernels, copies and memsets", "count", "neither"),
     Figure("memory_peak_bytes", "peak of allocated memory", "bytes"),
 )
