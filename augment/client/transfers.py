@@ -85,8 +85,9 @@ class Upload:
                 self._taken_over = failure_of(error).reason == "UPLOAD_TAKEN_OVER"
                 raise
 
-        # the server may have removed an idle upload to make room for others: start again
-        done = self._connection.persist(attempt, deadline, self._path, passing=("NOT_FOUND",))
+        # an idle upload may have gone to make room, or another server may have taken it over with less: ask again
+        passing = ("NOT_FOUND", "OFFSET_OUT_OF_RANGE")
+        done = self._connection.persist(attempt, deadline, self._path, passing=passing)
         if done.state != resources_pb2.Upload.STATE_COMPLETE:
             raise InputError(self._path, "was cut short while it was being sent; try again when it is whole")
         moved(self._size, self._size)

@@ -174,9 +174,8 @@ def test_without_its_own_diagnosis_a_rank_is_told_the_same() -> None:
         assert said.text == beside.text
         assert said.figures is not None
         assert beside.figures is not None
-        gain = beside.figures.transfer_gain_ns
-        assert msgspec.structs.replace(said.figures, transfer_gain_ns=gain) == beside.figures
-        assert (said.figures.transfer_gain_ns or 0) >= (gain or 0)
+        assert msgspec.structs.replace(said.figures, transfer_gain_ns=beside.figures.transfer_gain_ns) == beside.figures
+        assert (said.figures.transfer_gain_ns or 0) >= (beside.figures.transfer_gain_ns or 0)
         assert (said.rows, said.verdict) == ([], [])
 
 

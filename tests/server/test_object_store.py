@@ -99,12 +99,12 @@ def test_what_another_server_completes_stays(tmp_path: Path, url: str, monkeypat
     with serving(tmp_path / "state", store=url) as server:
         name = server.upload(trace(tmp_path / "a.json"))
         row, lists = server.core._storage.row("SELECT * FROM uploads"), obstore.list
+        insert = f"INSERT INTO uploads VALUES ({', '.join('?' * len([*row]))}) ON CONFLICT DO NOTHING"
 
         def listed(*args: Any) -> Any:
             if not server.core._storage.row("SELECT 1 FROM uploads"):  # else another thread lists, before
-                values = ", ".join("?" * len([*row]))
-                with server.core._storage.writing() as db:  # another thread may remove the same content
-                    db.execute(f"INSERT INTO uploads VALUES ({values}) ON CONFLICT DO NOTHING", [*row])
+                with server.core._storage.writing() as db:  # as may another thread, which removes it, too
+                    db.execute(insert, [*row])
                 monkeypatch.undo()
             return lists(*args)
 
