@@ -28,8 +28,7 @@ _MADE, _LOOKUP, SOON_NS = re.compile("ModuleLoad"), re.compile("^TorchDynamo Cac
 _RECORDING = re.compile(
     r"torch/_inductor/cudagraph_trees\.py\(\d+\): record_function|torch/cuda/graphs\.py\(\d+\): (?:__enter__|capture_)"
 )
-#: times as long as others of its name an operator takes that captures a graph: the capture takes the time
-FAR_LONGER = 4
+FAR_LONGER = 4  #: an operator so many times as long as others of its name does more than they: it captures, or loads
 _BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from augment import arrays, facts
 from augment.core import LAUNCHES, Category, Trace, derived
+from augment.diagnosis.captures import FAR_LONGER
 from augment.diagnosis.judging import idle_ns, measure, rows_in_steps, within_steps
 from augment.diagnosis.rule import Spans
 from augment.facts.waits.dependencies import DependencyKind
@@ -49,7 +50,6 @@ _MEMORY = re.compile(r"Malloc|Free|Alloc|Mem(?:Create|Map|Host)|Host(?:Register|
 DRIVERS_OWN = re.compile(r"(?i)(?:function|module) loading|driver (?:jit )?compiler|command buffer full")
 _LOADS = re.compile(r"(?i)(?:function|module) loading")
 _LOADING = re.compile(r"^cu\w*(?:(?:Module|Library)Load|GetFunction|LibraryGetKernel)")  #: calls that do nothing else
-FAR_LONGER = 4  #: a first call so many times as long as later ones does more than launch
 LEAST_USUAL = 2  #: operators that tell how long one of their name usually takes
 LEAST_NS = 200_000  #: a first call that takes less than this beyond the usual is ordinary
 
