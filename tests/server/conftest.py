@@ -19,14 +19,19 @@ def postgres() -> Iterator[Cluster]:
         yield made
 
 
+def put_rows_in_postgresql(request: pytest.FixtureRequest, patch: pytest.MonkeyPatch) -> None:
+    """Of the servers in this process, while ``patch`` holds."""
+    patch.setattr(in_process, "catalog_of", request.getfixturevalue("postgres").url)
+    patch.setattr("augment_server.storage.postgres._PLACES_S", 1e-6)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def beyond(request: pytest.FixtureRequest) -> Iterator[None]:
     """With ``--beyond``, servers in this process have what fronts of many machines share."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("beyond"):
-            patch.setattr(in_process, "catalog_of", request.getfixturevalue("postgres").url)
+            put_rows_in_postgresql(request, patch)
             patch.setattr(in_process, "store_of", functools.cache(lambda state: new_store()))
-            patch.setattr("augment_server.storage.postgres._PLACES_S", 1e-6)
         yield
 
 
@@ -41,6 +46,5 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def both_catalogs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Servers in this process keep their rows in SQLite, and once more in PostgreSQL; which of them it is."""
     if request.param == "postgresql":
-        monkeypatch.setattr(in_process, "catalog_of", request.getfixturevalue("postgres").url)
-        monkeypatch.setattr("augment_server.storage.postgres._PLACES_S", 1e-6)
+        put_rows_in_postgresql(request, monkeypatch)
     return str(request.param)

@@ -210,13 +210,8 @@ def serving(
         return Person(sent.get("client", client), *([roles] if roles else []))
 
     async def start() -> tuple[Core, grpc.aio.Server, int]:
-        more = {
-            "catalog": catalog_of(state),
-            "store": store or store_of(state),
-            "prefixes": prefixes,
-            "outputs": outputs,
-        }
-        core = Core(state, limits, roots, observer, person_of, **more)  # type: ignore[arg-type]
+        more: dict[str, Any] = {"catalog": catalog_of(state), "store": store or store_of(state), "prefixes": prefixes}
+        core = Core(state, limits, roots, observer, person_of, outputs=outputs, **more)
         workers: Any = core._scheduler._workers
         workers.prepare = partial(asyncio.sleep, 0)  # many tests have no job done: the first one starts the worker
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
