@@ -181,9 +181,9 @@ class _Memory:
         """Spill arrays, or only those that lie in files, if the process would otherwise come near the bound by ``size``
         more.
         """
-        if self._easing:
-            return  # a file that is being made takes memory, too
         with self._lock:
+            if self._easing:
+                return  # this thread makes a file, which takes memory, too
             self._easing = True
             try:
                 self._ease(size, self._files if in_files else self._arrays)
@@ -256,7 +256,7 @@ class _Memory:
             if zeros:
                 ctypes.memset(address, 0, length)
             return address
-        self._expect(length)
+        self._expect(2 * length if self._files else length)  # as much may be read from files to fill it
         kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = self._c.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
         if address in (None, ctypes.c_void_p(-1).value):
