@@ -299,7 +299,9 @@ class _Command:
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
-            blocks = summary(self._results), jobs(self._chosen.inputs, self._results, self._concluded)
+            shares = ["when all shares are done, run the same command without --shard: it compares the ranks"]
+            of_jobs = shares if self._plan.shard else jobs(self._chosen.inputs, self._results, self._concluded)
+            blocks = summary(self._results), of_jobs
             for lines in (verdicts(self._concluded), *blocks, next_steps(self._results, self._job_files)):
                 for line in lines:
                     say(line)
