@@ -70,15 +70,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return read(str(simulate(options, tmp_path_factory.mktemp("job"))[1][0]))
 
 
-def test_a_simulated_job(job: Trace, tmp_path: Path) -> None:
-    back = again(job, tmp_path)
-    lost = slices(job) - slices(back)
-    assert {row[5] for row in lost} <= {"Record Window End"}, "its process and thread are texts without a letter"
-    assert sum(slices(back).values()) == sum(slices(job).values())
-    assert figures(augment(back)) == figures(augment(job))
-    assert back.diagnostics == ()
-
-
 def test_flows_and_args(job: Trace, tmp_path: Path) -> None:
     back = again(job, tmp_path)
     assert flows(back, "ac2g") == flows(job, "ac2g")

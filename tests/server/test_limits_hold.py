@@ -118,19 +118,6 @@ def test_attempts_over_restarts(tmp_path: Path) -> None:
     assert "abandoned after 3 attempts" in job.error.message
 
 
-def test_how_much_is_kept(tmp_path: Path) -> None:
-    with serving(tmp_path / "state", max_kept=2) as server:
-        uploads = [server.upload(trace(tmp_path / "a.json", count=n)) for n in range(1, 5)]
-        jobs = [server.wait(server.create(upload).name).name for upload in uploads]
-        server.core._retention.sweep()
-        listed = server.stub.ListJobs(calls.ListJobsRequest()).jobs
-        assert {each.name for each in listed} == set(jobs[2:])
-        for name in uploads[:2]:
-            with refused("NOT_FOUND", "NOT_FOUND"):
-                server.stub.GetUpload(calls.GetUploadRequest(name=name))
-        assert [len(server.stored(folder)) for folder in ("artifacts", "blobs")] == [2, 2]
-
-
 FLAGS = ("--max-calls", 2, "--max-connections", 4, "--max-message", "100KiB")
 
 

@@ -13,8 +13,6 @@ import pytest
 from in_process import SMALL, Server, chunks, refused, serving, trace
 from serving_process import augment
 
-from augment.client import Client
-from augment.errors import MalformedTrace, UsageError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from simulator import JobOptions, simulate
@@ -41,18 +39,6 @@ def expect_the_commands(server: Server, path: Path, folder: Path, *flags: str, *
         assert artifact.size_bytes == len(made[artifact.file_name])
         assert artifact.sha256 == hashlib.sha256(made[artifact.file_name]).hexdigest()
     return job
-
-
-def test_simulated(server: Server, simulated: Path, tmp_path: Path) -> None:
-    for rank in (0, 1):
-        path = simulated / f"rank{rank}.pt.trace.json.gz"
-        flags = ("--to", "chrome,perfetto", "--skip", "queue_length")
-        job = expect_the_commands(
-            server, path, tmp_path / str(rank), *flags, formats=["chrome", "perfetto"], skip=["queue_length"]
-        )
-        assert [artifact.file_name.partition(".")[2] for artifact in job.artifacts] == [
-            "augmented.json.gz", "augmented.pftrace", "metrics.json"
-        ]  # fmt: skip
 
 
 def test_options(server: Server, simulated: Path, tmp_path: Path) -> None:
@@ -380,25 +366,7 @@ def test_comparisons_are_the_commands(server: Server, pair: tuple[Path, Path], t
     made = {artifact.file_name: server.read(artifact.name) for artifact in plain.artifacts}
     assert list(made) == ["rank0.diff.pftrace", "rank0.diff.metrics.json"]
     assert made == compared_by_the_command(pair, tmp_path / "plain")
-    flags = ("--to", "perfetto", "--overlay", "--label", "before", "--min-delta-us", 0, "--arrows", 3, "--step", "0:1",
-             "--short-names", "--functions")  # fmt: skip
-    asked = server.wait(
-        compare(
-            server,
-            *inputs,
-            formats=["perfetto"],
-            overlay=True,
-            label="before",
-            min_delta_us=0,
-            arrow_count=3,
-            steps=v1.StepPair(control=0, test=1),
-            short_names=True,
-            functions=True,
-        ).name
-    )
-    made = {artifact.file_name: server.read(artifact.name) for artifact in asked.artifacts}
-    assert list(made) == ["rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "rank0.diff.metrics.json"]
-    assert made == compared_by_the_command(pair, tmp_path / "asked", *flags)
+    asked = server.wait(compare(server, *inputs, steps=v1.StepPair(control=0, test=1), formats=["chrome"]).name)
     metrics = list(server.stub.GetMetrics(calls.GetMetricsRequest(name=asked.name, analyses=["diff_steps"])))
     assert '"control_step":0,"test_step":1' in metrics[0].metrics.json_rows[0]
 
@@ -410,62 +378,6 @@ def test_files_of_the_servers(pair: tuple[Path, Path], tmp_path: Path) -> None:
         assert {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts} == wanted
         job = server.wait(compare(server, input_of(server, pair[0]), v1.Input(uri=pair[1].as_uri())).name)
         assert {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts} == wanted
-
-
-def test_by_the_client(server: Server, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    output: list[str] = []
-    with Client(server.address) as client:
-        got = client.diff(*pair, out=tmp_path / "there", overlay=True, step=1, min_delta_us=2,
-                          progress=lambda stage, _done, _of: output.append(stage))  # fmt: skip
-    wanted = compared_by_the_command(pair, tmp_path / "here", "--overlay", "--step", 1, "--min-delta-us", 2)
-    assert {file.name: file.read_bytes() for file in got.files} == wanted
-    assert got.metrics["compared"][0]["test"]["steps"] == [1]
-    assert output[0] == "sending"
-    assert output[-1] == "fetching"
-    assert not server.stub.ListJobs(calls.ListJobsRequest(states=[v1.Job.STATE_RUNNING])).jobs
-
-
-def test_whose_fault_it_is(server: Server, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    broken = tmp_path / "broken.json"
-    broken.write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}, nonsense')
-    for inputs, name in (((broken, pair[1]), "broken.json"), ((pair[0], broken), "broken.json")):
-        job = server.wait(compare(server, *(input_of(server, each) for each in inputs)).name)
-        assert job.error.reason == "MALFORMED_TRACE"
-        assert job.error.message.startswith(name)
-    with Client(server.address) as client:
-        with pytest.raises(MalformedTrace):
-            client.diff(broken, pair[1], out=tmp_path)
-        with pytest.raises(UsageError, match="has no step 9"):
-            client.diff(*pair, step=9, out=tmp_path)
-        with pytest.raises(UsageError, match="no writer"):
-            client.diff(*pair, formats=["nonsense"], out=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ({"min_delta_us": -1}, "min_delta_us"),
-        ({"arrow_count": 10**9}, "arrow_count"),
-        ({"label": "x" * 201}, "label"),
-        ({"label": "a\nb"}, "label"),
-        ({"formats": ["chrome", "chrome"]}, "named twice"),
-    ],
-)
-def test_comparisons_that_are_refused(
-    server: Server, pair: tuple[Path, Path], spec: dict[str, Any], reason: str
-) -> None:
-    inputs = [input_of(server, path) for path in pair]
-    with pytest.raises(grpc.RpcError, match=reason):
-        compare(server, *inputs, **spec)
-
-
-def test_both_inputs_must_be_there(server: Server, pair: tuple[Path, Path]) -> None:
-    there = input_of(server, pair[0])
-    for inputs in ((there, v1.Input()), (v1.Input(), there)):
-        with pytest.raises(grpc.RpcError, match="must be an upload, a uri or an earlier job"):
-            compare(server, *inputs)
-    with pytest.raises(grpc.RpcError, match="there is no such upload"):
-        compare(server, v1.Input(upload="uploads/0"), there)
 
 
 def test_a_control_that_is_needed_stays(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -198,29 +198,6 @@ def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
             assert "/tmp" not in text
 
 
-def test_what_is_refused(server: Server, traces: Traces) -> None:
-    inputs = uploaded(server, traces)
-    twice = v1.Input(upload=inputs[0].upload, file_name=f"{traces.paths[-1].name.partition('.')[0]}.json")
-    bad: list[dict[str, Any]] = [
-        {"inputs": []},
-        {"inputs": [*inputs, twice]},
-        {"inputs": [v1.Input()]},
-        {"inputs": [v1.Input(upload=inputs[0].upload, file_name="../rank0.json")]},
-        {"inputs": [v1.Input(upload=inputs[0].upload, file_name="/rank0.json")]},
-        {"inputs": [*inputs, v1.Input(upload=inputs[0].upload, file_name="job.json")]},  # as job.metrics.json
-        {"inputs": inputs, "name": "../b"},
-        {"inputs": inputs, "augment": v1.AugmentSpec(input=inputs[0])},
-    ]
-    for spec in bad:
-        with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
-            create(server, **spec)
-    for spec in ({"parallelism": {"no": 2}}, {"augment": v1.AugmentSpec(only=["nothing"])}):
-        with refused("USAGE", "INVALID_ARGUMENT"):
-            create(server, inputs, **spec)
-    with refused("NOT_FOUND", "NOT_FOUND"):
-        create(server, [*inputs, v1.Input(job="jobs/0")])
-
-
 def test_the_inputs_must_be_the_callers(tmp_path: Path, traces: Traces) -> None:
     def of(name: str) -> tuple[tuple[str, str], ...]:
         return (("client", f"name:{name}"),)

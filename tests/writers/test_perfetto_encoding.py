@@ -235,21 +235,6 @@ def test_args_of_added_slices() -> None:
     assert slice_args(track, ArgsEncoder(InternedTexts())).pieces() == plain_args(track, ArgsEncoder(InternedTexts()))
 
 
-def test_whole_files_are_equal_by_either_way(tmp_path: Path) -> None:
-    events = [
-        {"ph": "X", "name": f"n{k % 7}", "cat": "cpu_op", "pid": 1, "tid": 2 + k % 2, "ts": k // 3, "dur": k % 5,
-         "args": {"k": k, "half": k / 2, "dims": [k % 4, [k % 3]]}}
-        for k in range(300)
-    ]  # fmt: skip
-    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
-    written = []
-    for way in (nullcontext, plain_kernels):
-        with way():
-            writer.write(augmented(read(str(tmp_path / "t.json")), long_track(300)), tmp_path / "t.pftrace")
-        written.append((tmp_path / "t.pftrace").read_bytes())
-    assert written[0] == written[1]
-
-
 # Lanes and the slices of points: what the rules are, and that compiled code keeps them.
 Span = tuple[int, int, int]  #: place, ts, dur
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 12)), max_size=30)

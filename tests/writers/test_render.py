@@ -18,7 +18,6 @@ from augment.writers.templates import (
     render,
     rows_of,
 )
-from oracles import plain_kernels
 from plain_encoders import rendered
 
 pytestmark = pytest.mark.slow
@@ -57,12 +56,6 @@ def test_both_ways_give_the_same_bytes(rows: int) -> None:
     text = plain(template)
     assert text == compiled(template)
     assert len([json.loads(line) for line in text.splitlines()]) == rows == rows_of(template)
-
-
-def test_the_kernel_as_plain_python() -> None:
-    template = random_template(300)
-    with plain_kernels():
-        assert compiled(template) == plain(template)
 
 
 @pytest.mark.parametrize("way_of", [plain, compiled])
