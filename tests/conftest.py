@@ -6,12 +6,15 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from running import Augment, Ended, start
 
+from augment import cli
 from augment.errors import UsageError
 from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
@@ -89,3 +92,27 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     """Kernels as they are compiled, and once more as the plain Python that they are written in."""
     with plain_kernels() if request.param == "plain" else contextlib.nullcontext():
         yield request.param
+
+
+@pytest.fixture
+def augment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Augment:
+    """``augment ARGS…`` in this process."""
+
+    def run(*args: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["augment", *map(str, args)])
+        capsys.readouterr()
+        return Ended(cli.main(), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def augment_apart() -> Augment:
+    """``augment ARGS…`` in a process of its own."""
+
+    def run(*args: object) -> Ended:
+        process = start(*args)
+        out, err = process.communicate(timeout=600)
+        return Ended(process.returncode, out, err)
+
+    return run

@@ -207,14 +207,6 @@ def test_sidecars_and_timelines_say_what_the_job_tells(traces: Path, tmp_path: P
             assert int(str(wait)) == of_job["wait_per_step_ns"]
 
 
-def test_again_nothing_is_done(traces: Path, tmp_path: Path) -> None:
-    batch(traces, tmp_path)
-    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
-    results, drawn = batch(traces, tmp_path)
-    assert (states(results), drawn) == (Counter(done_before=4), [])
-    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()} == before
-
-
 def test_what_the_user_states_of_the_job_is_drawn(traces: Path, tmp_path: Path) -> None:
     batch(traces, tmp_path / "out")
     sizes = {"tp": 2, "dp": 2}

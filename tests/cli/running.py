@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ class Ended:
     code: int
     out: str
     err: str
+    written: dict[str, bytes] = field(default_factory=dict)  #: the files, where a test asks for them
 
     @property
     def lines(self) -> list[str]:

@@ -19,7 +19,7 @@ from augment.compare.outputs import diff_schema
 from augment.errors import AugmentError, InputError
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
-from traces import kernel, launch, op, step, write_trace
+from traces import kernel, launch, step, write_trace
 
 pytestmark = pytest.mark.slow
 
@@ -58,27 +58,6 @@ def test_diff_of_two_traces(jobs: Path, tmp_path: Path) -> None:
         row["delta_ns"] for row in sidecar["analyses"]["diff_steps"]["rows"]
     )
     assert "exposed_communication_ns" in ran("show", tmp_path / "rank0.diff.metrics.json", "diff_figures").stdout
-
-
-def test_captures_of_both_sides(tmp_path: Path) -> None:
-    dims = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
-    capture = write_trace(tmp_path / "capture.json", op(ts=2, dur=8, **dims), launch(ts=5, dur=3, correlation=9))
-    for name, dur in (("control", 20), ("test", 30)):
-        write_trace(
-            tmp_path / f"{name}.json",
-            step(),
-            launch("cudaGraphLaunch", correlation=1),
-            kernel("sgemm", 20, dur, correlation=1),
-        )
-    sides = [tmp_path / "control.json", tmp_path / "test.json", "-o", tmp_path / "out"]
-    both = ["--control-graph-capture", capture, "--test-graph-capture", capture]
-    assert "aten::mm" not in ran("diff", *sides).stdout
-    result = ran("diff", *sides, *both)
-    assert result.exception is None
-    assert "aten::mm" in result.stdout
-    missing = ran("diff", *sides, "--test-graph-capture", tmp_path / "none.json")
-    assert isinstance(missing.exception, AugmentError)
-    assert "--test-graph-capture" in str(missing.exception)
 
 
 def test_what_is_drawn(jobs: Path, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ def beyond(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server as the module makes them by ``serving``, for all its tests."""
-    with request.module.serving(tmp_path_factory.mktemp("state")) as running:
+    """A server as the module makes them by ``serving``, with its flags and limits, for all its tests."""
+    flags, limits = getattr(request.module, "SERVER_FLAGS", ()), getattr(request.module, "SERVER_LIMITS", {})
+    with request.module.serving(tmp_path_factory.mktemp("state"), *flags, **limits) as running:
         yield running
 
 

@@ -30,11 +30,7 @@ from augment_server.storage.uploads import Uploads
 from simulator import JobOptions, simulate
 from traces import kernel, launch, some_work, write_trace
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--max-running-jobs", 1) as server:
-        yield server
+SERVER_FLAGS = ("--max-running-jobs", 1)
 
 
 @pytest.fixture

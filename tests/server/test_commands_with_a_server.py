@@ -6,16 +6,14 @@ import json
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from serving_process import Server, serving
+from running import Augment, Ended
+from serving_process import Server, serving  # noqa: F401 - the fixture ``server`` calls it
 
-from augment import cli
 from augment.client import Client
 from augment.client.connection import Deadline
 from augment.pipeline.request import peaks_of
@@ -26,59 +24,31 @@ from memory_snapshots import MIB, training, write_snapshot
 from simulator import JobOptions, simulate
 from traces import HOST, kernel, launch, op, step, write_trace
 
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-    written: dict[str, bytes] = field(default_factory=dict)  #: the files, where a test asks for them
-
-
-Command = Callable[..., Ended]
 OUTPUTS = ("augmented.pftrace", "metrics.json", "ranks.summary")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as server:
-        yield server
-
-
 @pytest.fixture
-def augment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """``augment ARGS…`` in this process."""
-
-    def command(*args: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["augment", *map(str, args)])
-        capsys.readouterr()
-        return Ended(cli.main(), *capsys.readouterr())
-
-    return command
-
-
-@pytest.fixture
-def run(augment: Command) -> Command:
+def run(augment: Augment) -> Augment:
     return lambda *args: augment("run", *args)
 
 
 @pytest.fixture
-def both(augment: Command, server: Server, tmp_path: Path) -> Command:
+def both(augment: Augment, server: Server, tmp_path: Path) -> Augment:
     """``augment run ARGS…`` with a server; it must say, return and write what it does without one."""
     return same(augment, server, tmp_path / "out", "run")
 
 
 @pytest.fixture
-def diff(augment: Command, server: Server, tmp_path: Path) -> Command:
+def diff(augment: Augment, server: Server, tmp_path: Path) -> Augment:
     return same(augment, server, tmp_path / "out", "diff")
 
 
 @pytest.fixture
-def diagnose(augment: Command, server: Server) -> Command:
+def diagnose(augment: Augment, server: Server) -> Augment:
     return same(augment, server, None, "diagnose")
 
 
-def same(augment: Command, server: Server, out: Path | None, name: str) -> Command:
+def same(augment: Augment, server: Server, out: Path | None, name: str) -> Augment:
     """The command with a server; it must say, return and write what it does without one."""
 
     def command(*args: object) -> Ended:
@@ -114,7 +84,7 @@ def _timeless(manifest: bytes) -> bytes:
     return json.dumps(sorted(last.items())).encode()
 
 
-def test_one_file(both: Command, tmp_path: Path) -> None:
+def test_one_file(both: Augment, tmp_path: Path) -> None:
     ((trace, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1), tmp_path / "job")
     ended = both(trace, "--to", "chrome,perfetto")
     assert ended.code == 0
@@ -138,7 +108,7 @@ def without_manifest(result: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in result.items() if not name.endswith(".jsonl")}
 
 
-def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: Path) -> None:
+def test_ranks_of_a_job(both: Augment, server: Server, run: Augment, tmp_path: Path) -> None:
     """The job's own figures and tracks, too: of summaries and seams that the server tells of."""
     simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
     ended = both(tmp_path / "job", "--jobs", 2, "--to", "chrome,perfetto,bundle", "--trust-clocks")
@@ -151,7 +121,7 @@ def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: P
 
 
 def test_a_folder_is_one_job_of_the_server(
-    both: Command, server: Server, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    both: Augment, server: Server, run: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks are compared and merged there; what is fetched is as if it had been made here, and is gone on with."""
     folder = tmp_path / "iteration_5"
@@ -177,7 +147,7 @@ def test_a_folder_is_one_job_of_the_server(
         assert not [job for job in client._stub.ListJobs(calls.ListJobsRequest()).jobs if job.spec.HasField("job")]
 
 
-def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_path: Path) -> None:
+def test_ranks_of_which_some_are_done_here(run: Augment, server: Server, tmp_path: Path) -> None:
     """Those done here before, and those done there before, are drawn in again."""
     simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "job")
     args = (tmp_path / "job", "-o", tmp_path / "out", "--to", "chrome,perfetto,bundle")
@@ -199,7 +169,7 @@ def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_pat
     "content", [None, b"no list", b'[{"writer": "other"}, {"writer": "chrome", "of": "a later form"}]']
 )
 def test_a_server_of_another_version(
-    run: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+    run: Augment, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     """It does no whole jobs, and tells of no seams, or of ones that are not ours: all is well, but nothing is drawn."""
     monkeypatch.setattr(Client, "most_job_inputs", lambda _: 0)
@@ -227,7 +197,7 @@ def test_a_server_of_another_version(
     assert sorted(result) == ["job.metrics.json", *(f"rank{n}.{output}" for n in (0, 1) for output in OUTPUTS)]
 
 
-def test_a_folder_with_all_sorts_of_things(both: Command, tmp_path: Path) -> None:
+def test_a_folder_with_all_sorts_of_things(both: Augment, tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     write_trace(folder / "a" / "rank0.json.gz")
     write_trace(folder / "b" / "rank1.json")
@@ -242,39 +212,39 @@ def test_a_folder_with_all_sorts_of_things(both: Command, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("args", [["--only", "nothing"], ["--to", "nothing"], ["--option", "a.b=1"], ["--option", "a"]])
-def test_usage_errors(both: Command, tmp_path: Path, args: list[str]) -> None:
+def test_usage_errors(both: Augment, tmp_path: Path, args: list[str]) -> None:
     assert both(write_trace(tmp_path / "a.json"), *args).code == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no trace", b"[{", b"\x1f\x8b\x08garbage", b'{"traceEvents": ['])
-def test_bad_inputs(both: Command, tmp_path: Path, content: bytes) -> None:
+def test_bad_inputs(both: Augment, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.json"
     path.write_bytes(content)
     both(path)
 
 
-def test_an_input_that_is_not_there(both: Command, tmp_path: Path) -> None:
+def test_an_input_that_is_not_there(both: Augment, tmp_path: Path) -> None:
     assert both(tmp_path / "gone.json").code == 3
 
 
-def test_an_input_that_cannot_be_opened(both: Command, tmp_path: Path) -> None:
+def test_an_input_that_cannot_be_opened(both: Augment, tmp_path: Path) -> None:
     (tmp_path / "a.json").symlink_to("a.json")
     assert both(tmp_path / "a.json").code == 3
 
 
-def test_a_place_that_cannot_be_written_to(run: Command, server: Server, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_to(run: Augment, server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     args = (write_trace(tmp_path / "a.json"), "-o", tmp_path / "file" / "out")
     assert run(*args, "--server", server.address) == run(*args)
 
 
-def test_options_and_choices_go_there(both: Command, tmp_path: Path) -> None:
+def test_options_and_choices_go_there(both: Augment, tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "a.json")
     option = "idle_time_breakdown.consecutive_kernel_delay_ns=1"
     assert both(trace, "--only", "idle_time_breakdown,queue_length", "--option", option).code == 0
 
 
-def test_tables_peaks_and_regions_go_there(both: Command, recorded: Path, tmp_path: Path) -> None:
+def test_tables_peaks_and_regions_go_there(both: Augment, recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text("[[kernel]]\nfamily = 'ours'\npattern = 'nccldevkernel'\n")
     (tmp_path / "second.toml").write_text("[[collectives]]\nkind = 'Broadcast'\npattern = 'ncclDevKernel_AllReduce'\n")
     tables = ["--tables", tmp_path / "first.toml", "--tables", tmp_path / "second.toml"]
@@ -288,13 +258,13 @@ def test_tables_peaks_and_regions_go_there(both: Command, recorded: Path, tmp_pa
 
 
 @pytest.mark.parametrize("flag", ["--tls", "--token-file=x", "--tls-ca=x", "--patience=5"])
-def test_what_means_nothing_without_a_server(run: Command, tmp_path: Path, flag: str) -> None:
+def test_what_means_nothing_without_a_server(run: Augment, tmp_path: Path, flag: str) -> None:
     ended = run(write_trace(tmp_path / "a.json"), flag)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "needs --server" in ended.err
 
 
-def test_what_a_server_is_called(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_server_is_called(run: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUGMENT_TOKEN_FILE", str(tmp_path / "none"))  # of no consequence without a server
     path = write_trace(tmp_path / "a.json")
     assert run(path).code == 0
@@ -303,7 +273,7 @@ def test_what_a_server_is_called(run: Command, tmp_path: Path, monkeypatch: pyte
     assert "none: no such file" in run(path, "--server", "grpcs://localhost:1").err
 
 
-def test_no_server_there(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_there(run: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment.client.session._FIRST_PATIENCE_S", 0.2)
     path = write_trace(tmp_path / "a.json")
     ended = run(path, "--server", "127.0.0.1:1")
@@ -312,7 +282,7 @@ def test_no_server_there(run: Command, tmp_path: Path, monkeypatch: pytest.Monke
     assert ended.err.count("\n") == 1
 
 
-def test_without_grpc(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_grpc(run: Augment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [module for module in sys.modules if module.startswith("augment.client")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grpc", None)
@@ -330,7 +300,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return control, test
 
 
-def test_tables_and_files_of_a_comparison(diff: Command, traces: tuple[Path, Path]) -> None:
+def test_tables_and_files_of_a_comparison(diff: Augment, traces: tuple[Path, Path]) -> None:
     ended = diff(*traces)
     assert ended.code == 0
     assert "Where the difference comes from" in ended.out
@@ -338,7 +308,7 @@ def test_tables_and_files_of_a_comparison(diff: Command, traces: tuple[Path, Pat
     assert sorted(ended.written) == ["rank0.diff.metrics.json", "rank0.diff.pftrace"]
 
 
-def test_every_option_of_a_comparison_goes_there(diff: Command, traces: tuple[Path, Path]) -> None:
+def test_every_option_of_a_comparison_goes_there(diff: Augment, traces: tuple[Path, Path]) -> None:
     options = ("--to", "chrome,perfetto", "--overlay", "--label", "before", "--min-delta-us", 5, "--arrows", 3,
                "--step", "0:1", "--short-names", "--functions")  # fmt: skip
     ended = diff(*traces, *options, "--json")
@@ -348,7 +318,7 @@ def test_every_option_of_a_comparison_goes_there(diff: Command, traces: tuple[Pa
 
 
 @pytest.mark.parametrize("broken_side", [0, 1])
-def test_bad_sides(diff: Command, traces: tuple[Path, Path], tmp_path: Path, broken_side: int) -> None:
+def test_bad_sides(diff: Augment, traces: tuple[Path, Path], tmp_path: Path, broken_side: int) -> None:
     bad = tmp_path / "bad.json"
     for content in (None, "", "no trace", '{"traceEvents": [{"ph": "X", "ts": 1}, nonsense'):
         if content is not None:
@@ -361,11 +331,11 @@ def test_bad_sides(diff: Command, traces: tuple[Path, Path], tmp_path: Path, bro
 
 
 @pytest.mark.parametrize("args", [["--step", "9"], ["--step", "x"], ["--to", "nothing"]])
-def test_usage_errors_of_a_comparison(diff: Command, traces: tuple[Path, Path], args: list[str]) -> None:
+def test_usage_errors_of_a_comparison(diff: Augment, traces: tuple[Path, Path], args: list[str]) -> None:
     assert diff(*traces, *args).code == 2
 
 
-def test_folders_are_compared(diff: Command, tmp_path: Path) -> None:
+def test_folders_are_compared(diff: Augment, tmp_path: Path) -> None:
     """All ranks are compared, or one of each side; other files there are passed over."""
     simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "before")
     simulate(JobOptions(ranks=2, steps=2, layers=1, slow_kernel="nvjet"), tmp_path / "now")
@@ -379,7 +349,7 @@ def test_folders_are_compared(diff: Command, tmp_path: Path) -> None:
 
 
 def test_what_is_beside_traces_is_sent(
-    diff: Command, diagnose: Command, augment: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    diff: Augment, diagnose: Augment, augment: Augment, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables, peaks, captures of either side, regions: they have the same effect there."""
     dims = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
@@ -454,7 +424,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_is_diagnosed(diagnose: Command, folder: Path) -> None:
+def test_a_folder_is_diagnosed(diagnose: Augment, folder: Path) -> None:
     ended = diagnose(folder)
     assert ended.code == 0
     assert ended.out.startswith("job training, 2 traces:")
@@ -462,7 +432,7 @@ def test_a_folder_is_diagnosed(diagnose: Command, folder: Path) -> None:
     assert diagnose(folder, "--markdown", "--fail-on", "warning").code in (0, 1)
 
 
-def test_files_are_diagnosed(diagnose: Command, folder: Path, tmp_path: Path) -> None:
+def test_files_are_diagnosed(diagnose: Augment, folder: Path, tmp_path: Path) -> None:
     trace = sorted(folder.glob("*.gz"))[0]
     (tmp_path / "bad.json").write_text("no trace")
     assert diagnose(trace).code == 0
@@ -474,7 +444,7 @@ def test_files_are_diagnosed(diagnose: Command, folder: Path, tmp_path: Path) ->
 
 
 def test_reports(
-    augment: Command, folder: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    augment: Augment, folder: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a trace, a folder and a comparison: what they are made of comes from the server."""
     trace, other = sorted(folder.glob("*.gz"))
@@ -548,7 +518,7 @@ def rows_of(content: bytes, analysis: str) -> list[Any]:
     return rows
 
 
-def test_what_is_recorded_beside_a_trace(both: Command, recorded: Path) -> None:
+def test_what_is_recorded_beside_a_trace(both: Augment, recorded: Path) -> None:
     ended = both(recorded / "rank1.json", *beside_of(recorded))
     (metrics,) = [content for name, content in ended.written.items() if name.endswith("metrics.json")]
     recorders = {row["recorder"]: row for row in rows_of(metrics, "collective_records")}
@@ -561,7 +531,7 @@ def test_what_is_recorded_beside_a_trace(both: Command, recorded: Path) -> None:
 
 @pytest.mark.parametrize("merged", [(), ("--merge",)])
 def test_what_is_recorded_beside_the_ranks_of_a_job(
-    both: Command, recorded: Path, merged: tuple[str, ...], tmp_path: Path
+    both: Augment, recorded: Path, merged: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "beside" / "inspector0.log").unlink()
     ended = both(recorded, *beside_of(recorded), *merged)
@@ -578,7 +548,7 @@ def test_what_is_recorded_beside_the_ranks_of_a_job(
             assert b"Collective records" in b"".join(iter(lambda: text.read(1 << 20), b""))
 
 
-def test_recorded_files_alone(both: Command, diagnose: Command, diff: Command, recorded: Path, tmp_path: Path) -> None:
+def test_recorded_files_alone(both: Augment, diagnose: Augment, diff: Augment, recorded: Path, tmp_path: Path) -> None:
     snapshots = [recorded / f"rank{rank}_memory_snapshot.pickle" for rank in range(2)]
     assert "6.3 MB more are allocated" in diff(*snapshots).out
     for path in (recorded / "rank1_memory_snapshot.pickle", *(tmp_path / "beside").glob("*1*")):
@@ -591,7 +561,7 @@ def test_recorded_files_alone(both: Command, diagnose: Command, diff: Command, r
     assert diagnose(recorded / "rank0_memory_snapshot.pickle").code == 0
 
 
-def test_recorded_files_that_cannot_be_used(augment: Command, server: Server, recorded: Path, tmp_path: Path) -> None:
+def test_recorded_files_that_cannot_be_used(augment: Augment, server: Server, recorded: Path, tmp_path: Path) -> None:
     trace, out = recorded / "rank0.json", ("-o", tmp_path / "out", "--server", server.address)
     other = tmp_path / "beside" / "nccl0.txt"
     late = tmp_path / "late.pickle"

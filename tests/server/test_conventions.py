@@ -28,15 +28,11 @@ from augment_server.jobs.job_metadata import Card
 from augment_server.jobs.jobs import Jobs, Wanted
 from simulator import JobOptions, simulate
 
+SERVER_LIMITS = {"max_open_uploads": 5}
+
 QUICK = ["queue_length"]
 ALICE = Caller("name:alice", "")
 MINE, OTHERS = (("client", "name:me"),), (("client", "name:other"),)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), max_open_uploads=5) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

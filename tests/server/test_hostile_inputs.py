@@ -61,11 +61,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {  #: made when they are nee
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    limits = {"max_text_bytes": 100 * MIB, "max_events": 60_000, "max_name_bytes": 5000, "max_client_jobs": 1000}
-    with serving(tmp_path_factory.mktemp("state"), **limits) as running:
-        yield running
+SERVER_LIMITS = {"max_text_bytes": 100 * MIB, "max_events": 60_000, "max_name_bytes": 5000, "max_client_jobs": 1000}
 
 
 def job_of(server: Server, path: Path, data: bytes) -> v1.Job:

@@ -31,13 +31,9 @@ from augment.v1.service_pb2_grpc import AugmentServiceStub
 from augment_server.api import service as service_module
 from augment_server.api.http.calls import part_of
 
+SERVER_FLAGS = ("--http", "127.0.0.1:0", "--max-message", "100kB")
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--http", "127.0.0.1:0", "--max-message", "100kB") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ from augment.client import Client, Tls
 from augment.client.connection import Deadline, Failure
 from augment.errors import ServiceError
 
+SERVER_FLAGS = ("--http", "127.0.0.1:0")
+
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
 TOKEN = "t" * 32
 TEMPORARY = "".join(f"{kind}_temp_path {kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
@@ -62,12 +64,6 @@ def nginx(folder: Path, servers: str, port: int) -> Iterator[None]:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trace that is larger than nginx allows by default."""
     return trace(tmp_path_factory.mktemp("traces") / "large.json", count=30_000)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--http", "127.0.0.1:0") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -307,13 +307,6 @@ def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
         assert server.core._retention.stored_bytes() == 0
 
 
-@pytest.mark.embedded
-def test_a_second_server_is_refused(tmp_path: Path) -> None:
-    with serving(tmp_path), pytest.raises(AugmentError, match="another server uses it; choose another folder"):
-        Storage(tmp_path)
-    Storage(tmp_path).close()
-
-
 def test_a_state_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AugmentError, match=r"--state-dir .*file"):

@@ -31,14 +31,10 @@ from augment_server.ops.main import serve as command
 from augment_server.ops.metrics import Metrics
 from traces import write_trace
 
+SERVER_FLAGS = ("--metrics-listen", "127.0.0.1:0")
+
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--metrics-listen", "127.0.0.1:0") as server:
-        yield server
 
 
 def parsed(*args: str) -> dict[str, Any]:

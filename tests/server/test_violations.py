@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2
-from in_process import Server, serving, told_by, trace, violated
+from in_process import Server, serving, told_by, trace, violated  # noqa: F401 - the fixture ``server`` calls ``serving``
 
 import augment_server
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.base.errors import Refusal, invalid, within
+
+SERVER_LIMITS = {"max_job_inputs": 3, "max_upload_bytes": 10_000}
 
 #: refusals about a whole message or stream, by how they begin
 OF_NO_FIELD = (
@@ -25,12 +26,6 @@ OF_NO_FIELD = (
     "Content-Encoding ",
     " does not support ",
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), max_job_inputs=3, max_upload_bytes=10_000) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
