@@ -102,8 +102,8 @@ def _overview(report: Report) -> Iterator[str]:
     unpacked = f" ({exact_size(file['text_bytes'])} unpacked)" if file["compression"] else ""
     yield _line("file", f"{' in '.join(layers)}, {exact_size(file['bytes'])}{unpacked}")
     lost = file["elements"] - file["events"]
-    more = f"; {lost:,} more are metadata or have no time: kept, but not analysed"
-    yield _line("events", f"{file['events']:,}" + (more if lost else ""))
+    apart = f", {lost:,} of them metadata or without a time: kept, but not analysed"
+    yield _line("events", f"{file['elements']:,}" + (apart if lost else ""))
     if report["partial"]:
         yield _line("incomplete", report["partial"])
     yield _line("vendor", file["vendor"] or "no calls of a GPU runtime")
@@ -128,7 +128,9 @@ def _overview(report: Report) -> Iterator[str]:
         unmatched = f"{launches['unmatched_launch_count']:,} without GPU work"
         yield _line("launches", f"{launches['launch_count']:,}, {unmatched}")
     for each in report["beside"]:
-        yield _line("beside", f"{each['what']}: {os.path.basename(each['path'])}")
+        name, option = os.path.basename(each["path"]), each["kind"].replace("_", "-")
+        by_option = "" if each["is_used"] else f" (of which rank is not known: give --{option} {each['path']})"
+        yield _line("beside", f"{each['what']}: {name}{by_option}")
 
 
 def _line(name: str, value: str) -> str:

@@ -42,10 +42,14 @@ def inspect(augmented: AugmentedTrace) -> Report:
     """All facts about a trace: its content, its anomalies, and what will be lost."""
     trace = augmented.trace
     source, known = document(augmented)["source"], augmented.diagnostics
-    # What was recorded beside the trace and lies there under a usual name, so that it is used without an option
+    # What was recorded beside the trace and lies there under a usual name. It is used without an option, unless it may
+    # be of any rank of several
     world_size = distributed(trace.source.metadata, "world_size")
-    near = Evidence().near(trace.source.path, trace.rank, world_size).of(trace.rank)
-    beside = [{"kind": kind, "what": kind_named(kind).what, "path": path} for kind, path in near.items()]
+    used, near = (Evidence().near(trace.source.path, trace.rank, size).of(trace.rank) for size in (world_size, None))
+    beside = [
+        {"kind": kind, "what": kind_named(kind).what, "path": path, "is_used": kind in used}
+        for kind, path in (near | used).items()
+    ]
     known_members = trace.source.metadata.get("distributedInfo")
     members = known_members if isinstance(known_members, dict) else {}
     streams: dict[str, set[str]] = {}
