@@ -192,7 +192,7 @@ def without_one_offs(
             longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
             for place in np.flatnonzero(longer).tolist():
                 if not left_out[place]:
-                    took = f"{value_text(float(length[place]), 'ns')} (median {value_text(usual, 'ns')})"
+                    took = f"{three_digits(length[place])} (median {three_digits(usual)})"
                     said.append(f"step {windows.number[place]} of the {side}, {took}")
                 left_out[place] = True
     if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):

@@ -85,7 +85,8 @@ def figures(sidecar: Sidecar) -> Section:
         )
     lead = "Changes of a step's figures, with 95 % intervals. Green is better, red is worse; grey: neither, or noise."
     title = "change in % of the control's step"
-    chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if marks else []
+    differs = any(mark["at"] for mark in marks)
+    chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if differs else []
     return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", _in_words(rows))])
 
 
@@ -102,7 +103,7 @@ def waterfall(sidecar: Sidecar) -> Section:
     """From the control's step to the test's, by cause; the bars add up."""
     rows = rows_of(sidecar, "diff_waterfall")
     step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), None)
-    if not rows or step is None:
+    if step is None or not any(row[_DELTA] for row in rows):
         return Section("What changed")
     changes = parts(
         (row["kind"], row["operator"], row["control_names"] or row["test_names"], row[_DELTA]) for row in rows

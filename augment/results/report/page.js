@@ -26,7 +26,7 @@ function shown(name, value) {
   return `${grouped(Number((value / scale).toPrecision(4)))} ${word}`;
 }
 
-const WORDS = { robust_z: "deviation (robust z)", meanwhile: "did meanwhile", meanwhile_ratio: "share of that", after_the_others_ns: "others waited", p: "p-value" };
+const WORDS = { matrix_used_ns: "on matrix units", matrix_not_used_ns: "without these", matrix_eligible_ns: "could use them", robust_z: "deviation (robust z)", median_ratio: "of the median (%)", meanwhile: "did meanwhile", meanwhile_ratio: "share of that", after_the_others_ns: "others waited", p: "p-value" };
 function heading(name) {
   if (name in WORDS) return WORDS[name];
   const unit = unitOf(name);
@@ -55,8 +55,8 @@ const narrow = window.matchMedia("(max-width: 45rem)");
 // The column that tells rows apart, the first of those that do it about best, comes first and stays in sight; what all
 // rows have in common is said once
 function arranged(table, numeric) {
-  const all = table.columns.map((_, at) => at);
-  const different = all.map((at) => new Set(table.rows.map((row) => row[at])).size);
+  const different = table.columns.map((_, at) => new Set(table.rows.map((row) => row[at])).size);
+  const all = [...different.keys()].filter((at) => table.columns[at] !== "unit");  // each cell says its own
   const shared = table.rows.length > 1 ? all.filter((at) => different[at] === 1) : [];
   const rest = all.filter((at) => !shared.includes(at));
   const names = rest.filter((at) => !numeric[at] && !/shapes$|path$|evidence|reason/.test(table.columns[at]));

@@ -133,11 +133,11 @@ def verdict(figure: TrendFigure, others: Sequence[TrendFigure], series: Sequence
             said.append(f"{text}; {', '.join(moved)}.{_along(*changed[-1], figure, others, each)}")
             continue
         text += f" and {time(last.figures[figure.name])} in {last.run}"
-        if len(known) < 2 * FEWEST:
-            most = max(known, key=lambda entry: entry.figures[figure.name])
-            said.append(f"{text}; most in {most.run}: {time(most.figures[figure.name])}.")
-        else:
-            said.append(f"{text}; no change of its level was found in {counted(len(known), 'run')}.")
+        if len(known) >= 2 * FEWEST:
+            text += f"; no change of its level was found in {counted(len(known), 'run')}"
+        elif (most := max(known, key=lambda entry: entry.figures[figure.name])) not in (first, last):
+            text += f"; most in {most.run}: {time(most.figures[figure.name])}"
+        said.append(f"{text}.")
     return said or ["Fewer than two of the runs have a common figure."]
 
 
@@ -258,8 +258,8 @@ def document_of_history(runs: Sequence[Run], title: str) -> Document:
     series, order, left_out = _series(latest)
     figures = []
     for each in sorted(FIGURES, key=lambda each: each.name not in _TITLES):
-        title = each.title[0].upper() + each.title[1:]
-        figures.append(TrendFigure(each.name, _TITLES.get(each.name, title), each.unit))
+        heading = _TITLES.get(each.name, each.title[0].upper() + each.title[1:])
+        figures.append(TrendFigure(each.name, heading, each.unit))
     step, others = figures[0], figures[1:]
     sections = [made for each in figures if _matters(each, series) and (made := section(each, series, order))]
     tables = [made_table("changes", "Changes of a level", rows)] if (rows := change_rows(figures, series)) else []

@@ -294,9 +294,11 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
         {**alike, "control_names": [name], "delta_ns": 2 * ns, "delta_per_step_ns": ns}
         for name, ns in (("enumerate(DataLoader)", -35.0), ("aten::copy_", 10.0))
     ]
-    section = waterfall({"analyses": {"diff_figures": {"rows": [wall]}, "diff_waterfall": {"rows": parts}}})
-    labels = [bar["label"] for bar in section.charts[0].spec["data"]["values"]]
-    assert labels == ["waiting for the host (mostly enumerate(DataLoader))", "the whole step"]
+    analyses = {"diff_figures": {"rows": [wall]}, "diff_waterfall": {"rows": parts}}
+    bars = waterfall({"analyses": analyses}).charts[0].spec["data"]["values"]
+    assert [bar["label"] for bar in bars] == ["waiting for the host (mostly enumerate(DataLoader))", "the whole step"]
+    analyses["diff_waterfall"] = {"rows": [{**part, "delta_per_step_ns": 0.0} for part in parts]}
+    assert waterfall({"analyses": analyses}) == Section("What changed")
 
 
 def test_a_trend_tells_where_a_figure_changed(outputs: Path, tmp_path: Path) -> None:
@@ -329,8 +331,8 @@ def history_of(
 
 def test_a_history_tells_where_its_figures_changed() -> None:
     document = of_history(history_of(20, changed_at=12), "runs")
-    changed = "Changed with it: waiting for the host (+4.0 ms)."
-    assert document.verdict == [f"A step took 83 ms in c0; since c12 (2026-10-03) it is 4.9 % higher. {changed}"]
+    changed = "since c12 (2026-10-03) it is 4.9 % higher. Changed with it: waiting for the host (+4.0 ms)."
+    assert (document.title, document.verdict) == ("runs", [f"A step took 83 ms in c0; {changed}"])
     drawn = {chart.name: chart for section in document.sections for chart in section.charts}
     assert list(drawn) == ["trend_wall_ns", "trend_compute_ns", "trend_host_wait_ns"]  # the rest takes no time
     levels, points, rule, words = drawn["trend_wall_ns"].spec["layer"]
@@ -343,13 +345,14 @@ def test_a_history_tells_where_its_figures_changed() -> None:
 
 
 def test_runs_that_cannot_be_compared_are_series_of_their_own() -> None:
-    runs = [*history_of(12, 99), *history_of(8, 99, branch="fp8"), *history_of(6, 99, device="A100")]
+    runs = [*history_of(12, 99), *history_of(8, 99, branch="fp8"), *history_of(2, 99, device="A100")]
     document = of_history(sorted(runs, key=lambda run: run.time_ns), "runs")
     names = [sentence.partition(":")[0] for sentence in document.verdict]
     assert names == ["main, H100", "fp8, H100", "main, A100"]
     x = document.sections[0].charts[0].spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert x == [f"c{place}" for place in range(12)]
     assert "no change of its level was found in 12 runs" in document.verdict[0]
+    assert "; most in" not in document.verdict[2]  # it is the first or the last
 
 
 def test_words_of_neighbours_are_in_rows_of_their_own() -> None:
