@@ -25,6 +25,7 @@ from augment.core.text import (
     printable,
     scale_of,
     signed_text,
+    spaced,
     time_unit,
     unmangled,
     value_text,
@@ -42,6 +43,10 @@ _BETWEEN = 2  #: blanks between columns
 _LEAST_TEXT = 24  #: minimum width of a cut column of text
 _LEAST_SHOWN = 0.0005  #: of a unit; less would be shown as 0.000
 _LONG_TEXT = 40  #: columns of text wider than this come last
+_WORDS = {
+    "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these", "matrix_eligible_ns": "could use them",
+    "robust_z": "deviation (robust z)", "median_ratio": "of the median", "ts_ns": "start", "p": "p-value",
+}  # fmt: skip
 
 
 class TableColumn(Struct, frozen=True):
@@ -69,7 +74,7 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] not in ("skipped", "failed"):
             rows = analysis["rows"]
-            title = name.replace("_", " ").capitalize()
+            title = spaced(name[0].upper() + name[1:])
             host = name == "steps" and rows and rows[0]["device"] is None
             title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS and not host else title
             if rows:
@@ -168,10 +173,12 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> TableC
     """A column of the sidecar; the suffix of ``name`` is its unit."""
     stem, _, unit = name.rpartition("_")
     numbers = [value for value in values if value is not None]
-    words, whole = stem.replace("_", " "), all(isinstance(value, int) for value in numbers)
+    words, whole = _WORDS.get(name, spaced(stem)), all(isinstance(value, int) for value in numbers)
     if name in IDENTITIES or any(isinstance(value, (str, list)) for value in numbers):
         text = any(not isinstance(value, int) for value in numbers)
-        return TableColumn((name.replace("_", " "), ""), [_text(value) for value in values], key=True, text=text)
+        return TableColumn((spaced(name), ""), [_text(value) for value in values], key=True, text=text)
+    if any(isinstance(value, bool) for value in numbers):
+        return TableColumn((spaced(name), ""), [{None: NOTHING, True: "yes", False: "no"}[value] for value in values])
     if unit == "ns":
         return _numbers((words, time[1]), values, 1 / time[0], 3 if time[0] > 1 else 1 - whole)
     if unit == "ratio":
@@ -185,7 +192,7 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> TableC
                 (words or "size", ""), [NOTHING if value is None else exact_size(value) for value in values]
             )
         return _numbers((words or "size", sign), values, 1 / scale, 3 if scale > 1 else 0)
-    return _numbers((name.replace("_", " "), ""), values, 1, 0 if whole else 2)
+    return _numbers((_WORDS.get(name, spaced(name)), ""), values, 1, 0 if whole else 2)
 
 
 def _numbers(head: tuple[str, str], values: Iterable[Any], factor: float, digits: int) -> TableColumn:

@@ -8,6 +8,8 @@ from functools import cache
 
 from msgspec import Struct
 
+from augment.core.text import LONGEST_NAME, short
+
 #: what a program calls to run others, or that is below its own code: no place to change anything
 _BELOW = frozenset((
     "torch", "functorch", "triton", "numpy", "asyncio", "collections", "concurrent", "contextlib", "copy", "ctypes",
@@ -54,6 +56,12 @@ def function_line(name: str) -> CodeLine | None:
     """The line in the name of a Python function as PyTorch's profiler records it: ``model.py(217): forward``."""
     match = _FUNCTION.fullmatch(name) if "): " in name else None  # of most names, this is known at once
     return CodeLine(match[1], int(match[2]), match[3], is_start=True) if match else None
+
+
+def shown_frame(name: str) -> str:
+    """A name that fits a sentence; of a frame that does not, the file without its folders."""
+    line = function_line(name) if len(name) > LONGEST_NAME else None
+    return short(name if line is None else f"{line.file.rpartition('/')[2]}({line.line}): {line.function}")
 
 
 def innermost_line(stack: str) -> CodeLine | None:

@@ -99,7 +99,7 @@ def value_text(value: float, unit: str) -> str:
 def signed_text(value: float, unit: str) -> str:
     """A difference of two such figures with its sign; ratios in percentage points."""
     if unit == "ratio":
-        return f"{100 * value:+.1f} points"
+        return f"{100 * value:+.{1 if abs(value) >= 0.001 else 2}f} points"
     return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
 
 
@@ -118,7 +118,10 @@ def rough_interval(low_ns: float, high_ns: float) -> str:
 
 
 def percent(ratio: float) -> str:
-    """``12 %``; one digit after the point below 10 %, and where all but a little is meant: ``99.6 %``."""
+    """``12 %``; one digit after the point below 10 %, and where all but a little is meant: ``99.6 %``. What is not
+    quite nothing is ``<0.1 %``."""
+    if abs(ratio) < 0.0005:
+        return "<0.1 %" if ratio else "0 %"
     is_fine = abs(ratio) < 0.0995 or 0.99 < abs(ratio) < 0.9995
     return f"{100 * ratio:.{int(is_fine)}f} %"
 
@@ -196,6 +199,14 @@ _IN_LINES = {code: escape for code, escape in _CONTROL.items() if chr(code) not 
 def printable(text: str, *, several_lines: bool = False) -> str:
     """A text that no terminal obeys, in one line or as many as it has; JSON remains the same JSON."""
     return text.translate(_IN_LINES if several_lines else _CONTROL)
+
+
+_ABBREVIATIONS = re.compile(r"(?i)\b(?:gpu|cpu|cupti|ddp|mfu|hfu|mbu|sm)\b")
+
+
+def spaced(name: str) -> str:
+    """The name of a table or column as people write it: ``GPU time by phase``."""
+    return _ABBREVIATIONS.sub(lambda each: each[0].upper(), name.replace("_", " ")).replace("flops", "FLOPs")
 
 
 def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str:

@@ -169,7 +169,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
         wait = "waits" if len(names) == 1 else "wait"
         waiting = f"for {percent(ratio * waited)} of it {ways} {wait} for other ranks or the network"
-        text += f"; {waiting} (the traces of all ranks, in a folder, show which)"
+        text += f"; {waiting} (the traces of all ranks together show which)"
     ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
     ns[facts.names.starting(trace, facts.names.STEP)] = 0
     compiled = facts.names.starting(trace, facts.names.COMPILED)

@@ -9,8 +9,8 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import COMPLETE, Category, Trace, derived
-from augment.core.source_code import function_line
-from augment.core.text import LONGEST_NAME, short
+from augment.core.source_code import shown_frame
+from augment.core.text import short
 from augment.diagnosis.first_calls import at_first_calls, cold_operators, waiting_calls
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
@@ -146,14 +146,8 @@ def names_of(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> list[st
     spent: Counter[str] = Counter()
     for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
         name = trace.strings[trace.events.name[row]] if row >= 0 else ""
-        spent["" if name.startswith(facts.names.STEP) else _shown(name)] += part
+        spent["" if name.startswith(facts.names.STEP) else shown_frame(name)] += part
     return [name for name, _ in spent.most_common()]
-
-
-def _shown(name: str) -> str:
-    """A name that fits a sentence; of a frame that does not, the file without its folders."""
-    line = function_line(name) if len(name) > LONGEST_NAME else None
-    return short(name if line is None else f"{line.file.rpartition('/')[2]}({line.line}): {line.function}")
 
 
 def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str:
@@ -181,4 +175,4 @@ def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str
     parts = within_steps(trace, events.ts[slices], events.ts[slices] + events.dur[slices])[1]
     steps_ns = arrays.total(arrays.union(windows.begin, windows.finish))
     whole = arrays.total(arrays.union(parts.start, parts.end)) >= WHOLE * steps_ns
-    return "" if whole else _shown(trace.strings[int(most[0])])
+    return "" if whole else shown_frame(trace.strings[int(most[0])])

@@ -221,7 +221,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
     if 2 * spent.sum() >= measure(trace).length_ns * measure(trace).count:
         share = percent(float(spent.max() / spent.sum()))
-        text += f" {share} of the {say.gpu}'s work is {short(trace.strings[int(spent.argmax())])}."
+        text += f" {short(trace.strings[int(spent.argmax())])} is {share} of the {say.gpu}'s work."
     return [Sentence(text, is_nothing=True)]
 
 

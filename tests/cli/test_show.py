@@ -140,6 +140,8 @@ def test_columns_are_for_people() -> None:
             "least_bytes": [3_400_000_000, 192],
             "launch_count": [1_000, 2],
             "p50": [1.0, 2.5],
+            "self_gpu_ns": [1, 2],
+            "is_steady": [True, None],
         }
     )
     assert [(" ".join(column.head).strip(), *column.cells) for column in columns] == [
@@ -152,6 +154,8 @@ def test_columns_are_for_people() -> None:
         ("least", "3.4 GB", "192 B"),
         ("launch count", "1,000", "2"),
         ("p50", "1.00", "2.50"),
+        ("self GPU ms", "0.000", "0.000"),
+        ("is steady", "yes", "–"),
         ("name", "[bold]gemm[/bold]" + 40 * "x", "–"),
     ]
 
@@ -399,18 +403,10 @@ def test_ranks_are_told_in_the_steps_of_their_job(tmp_path: Path) -> None:
     for judged, means in (([2], ["20.000 ms", "20.000 ms"]), ([], ["20.000 ms", "15.000 ms"])):
         results = []
         for rank in (0, 1):
-            place = {"rank": rank, "device": 0, "compute_ns": 0, "exposed_communication_ns": 0, "exposed_memory_ns": 0}
-            rows = [
-                {
-                    **place,
-                    "step": step,
-                    "wall_ns": 10**7 * step,
-                    "busy_ns": 0,
-                    "idle_ns": 0,
-                    "is_steady": rank + step > 1,
-                }
-                for step in (1, 2)
-            ]
+            parts = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "busy_ns", "idle_ns")
+            place = {"rank": rank, "device": 0, **dict.fromkeys(parts, 0)}
+            steps = ({"step": step, "wall_ns": 10**7 * step, "is_steady": rank + step > 1} for step in (1, 2))
+            rows = [{**place, **step} for step in steps]
             path = tmp_path / f"rank{rank}.metrics.json"
             content = {"source": {"ranks": [rank]}, "analyses": {"steps": {"rows": rows}}, "diagnostics": []}
             path.write_text(json.dumps(content | {"told_by_job": {"steps": judged if rank else []}}))

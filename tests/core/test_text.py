@@ -8,7 +8,7 @@ from augment.core.text import percent, percents, unmangled
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"), [(0.0123, "1.2 %"), (0.916, "92 %"), (0.99, "99 %"), (0.9962, "99.6 %"), (0.9996, "100 %")]
+    ("ratio", "text"), [(0.0, "0 %"), (0.0004, "<0.1 %"), (0.0123, "1.2 %"), (0.916, "92 %"), (0.9962, "99.6 %")]
 )
 def test_shares(ratio: float, text: str) -> None:
     assert percent(ratio) == text

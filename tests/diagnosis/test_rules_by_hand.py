@@ -10,8 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 import traces
+from augment import facts
 from augment.analyses import kernel_occupancy
 from augment.core.findings import Skipped
+from augment.core.source_code import shown_frame
 from augment.core.trace import Category, Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
@@ -38,7 +40,6 @@ from augment.diagnosis.rules import (
     unaligned_shapes,
     wide_norms,
 )
-from augment.diagnosis.standstills import _shown
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import words
 from augment.readers import read
@@ -234,8 +235,11 @@ def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
 def test_a_name_of_any_length_is_shown_at_once() -> None:
     """Of a frame that fits no sentence the file is shown without its folders. A search from each letter of the other
     name would take hours."""
-    assert _shown(f"{'folder/' * 20}video.py(129): preprocess") == "video.py(129): preprocess"
-    assert _shown("x" * 4_000_000) == "x" * 59 + "…"
+    trace = trace_of(frame(f"{'folder/' * 20}video.py(129): preprocess", 0, 9), call("cudaDeviceSynchronize", 2, 4))
+    assert facts.host.python_lines(trace, trace.events.slices_of(Category.CUDA_RUNTIME)) == [
+        "video.py(129): preprocess"
+    ]
+    assert shown_frame("x" * 4_000_000) == "x" * 59 + "…"
 
 
 def test_waiting_for_the_last_work_of_a_recording_costs_nothing() -> None:
@@ -841,7 +845,7 @@ def test_a_first_step_that_began_in_earlier_work_is_left_out(
     assert ("mean of 3 steps, without the first, which overlaps earlier work" in verdict(trace)[0]) == is_hidden
 
 
-@pytest.mark.parametrize(("columns", "fits"), [(4096, "for 100 % of the time"), (50257, "for 0.0 % of the time")])
+@pytest.mark.parametrize(("columns", "fits"), [(4096, "for 100 % of the time"), (50257, "for 0 % of the time")])
 def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> None:
     args = shaped([4096, 768], [768, columns], types="float")
     launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
@@ -1003,10 +1007,7 @@ def test_kernels_whose_grids_leave_most_sms_idle(tmp_path: Path) -> None:
     large = {"est. achieved occupancy %": 50, "blocks per SM": 4.5}
     small = {"est. achieved occupancy %": 0, "blocks per SM": 0.125}
     trace, answer = judged("decode", small)
-    assert (
-        title_of(problem_of(answer), trace)
-        == "Kernels that fill 12 % of the SMs run for 44 % of a step, most of it decode"
-    )
+    assert title_of(problem_of(answer), trace) == "Kernels such as decode fill 12 % of the SMs for 44 % of a step"
     assert problem_of(answer).severity == "info"
     rows = {(row.step, row.family): row for row in kernel_occupancy.analyze(trace).rows}
     whole = rows[0, None]

@@ -30,7 +30,7 @@ class SmallGrids(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         name = text.short(self.longest)
         share = f"{text.percent(words.ratio(self.small_ns))} of {words.a_step}"
-        return f"Kernels that fill {text.percent(self.filled_ratio)} of the SMs run for {share}, most of it {name}"
+        return f"Kernels such as {name} fill {text.percent(self.filled_ratio)} of the SMs for {share}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"larger grids would save at most {text.percent(words.ratio(self.small_ns))} of {words.a_step}"

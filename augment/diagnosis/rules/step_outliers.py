@@ -54,9 +54,7 @@ class StepOutliers(rule.Seen, frozen=True):
 
     def advice(self, words: text.Words) -> str:
         if self.part in _WITH_OTHERS:
-            return (
-                "See which rank comes late in these steps, or whether the network is slow: diagnose all ranks' folder"
-            )
+            return "See whether a rank comes late in these steps (all ranks' traces show it) or the network is slow"
         return (
             "Look at what these steps do that others do not: a checkpoint, logging, an evaluation, a batch of another "
             "size"

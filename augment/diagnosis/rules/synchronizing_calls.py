@@ -61,7 +61,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return way + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        return [f"called from {line}" for line in self.lines] or [f"{words.stacks} would record the Python line"]
+        return [] if self.lines else [f"{words.stacks} would record the Python line"]
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -35,7 +35,7 @@ from augment.arrays import (
     sums,
 )
 from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
-from augment.core.source_code import USERS, function_line, owner
+from augment.core.source_code import USERS, function_line, owner, shown_frame
 from augment.facts.names import STEP, matching, starting, strings_where
 from augment.kernels.native import native
 
@@ -342,7 +342,7 @@ def python_lines(trace: Trace, rows: EventRows) -> list[str]:
     rows = rows[rows >= 0]
     frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), functions_of(trace, USERS))
     frames = frames[frames >= 0]
-    return [text.short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
+    return [shown_frame(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
 
 
 _COMPILED = re.compile(r"^(?:Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph)")

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.core.findings import columns_of
-from augment.core.text import counted, exact_time, listed, unmangled
+from augment.core.text import counted, exact_time, listed, spaced, unmangled
 from augment.diagnosis.wording import heading as in_words
 from augment.diagnosis.wording import saves
 from augment.results.sidecars import row_types
@@ -125,10 +125,7 @@ def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
     for name, analysis in sidecar["analyses"].items():
         if not analysis["rows"] or name in shown:
             continue
-        title = name.replace("_", " ")  # becomes "GPU time by phase"
-        for word in ("gpu", "cupti", "ddp", "flops"):
-            title = re.sub(rf"\b{word}\b", word.upper().replace("FLOPS", "FLOPs"), title)
-        tables.append(made_table(name, title[0].upper() + title[1:], analysis["rows"], folded=True))
+        tables.append(made_table(name, spaced(name[0].upper() + name[1:]), analysis["rows"], folded=True))
     return Section("All other figures", "", (), tables)
 
 
