@@ -155,7 +155,7 @@ def _whole(value: float) -> int | None:
 
 
 def _drawn(trace: Trace, served: facts.operators.ServedSteps, rows: list[Row]) -> Iterator[Annotation]:
-    """The steps by phase, their tokens, and the part of the memory's rate that they use."""
+    """The steps by phase, their tokens, and the part of memory bandwidth that they use."""
     track = facts.gpu.work(trace).devices[served.device].track
     start, wall = served.windows.start, served.wall_ns
     lasting = np.flatnonzero(wall > 0)

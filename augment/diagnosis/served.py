@@ -1,4 +1,4 @@
-"""What an inference engine did, in a sentence: phase, batch, time from token to token, use of the memory's rate."""
+"""What an inference engine did, in a sentence: phase, batch, time from token to token, use of memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from augment.core.text import counted, percent, time
 from augment.diagnosis.judging import measure
 from augment.facts.operators.step_time_parts import largest_names
 
-LEAST_COVERED = 0.3  #: of the busy time, to tell how much of the memory's rate is used
+LEAST_COVERED = 0.3  #: of the busy time, to tell how much of memory bandwidth is used
 NAMED = 0.1  #: of the work: the least share of a kernel without a formula that is named
 LEAST_GAP = 0.02  #: of the time from step to step: shorter gaps are not told, nor is time before the first work
 VERBS = {"prefill": "prefills", "decode": "decodes", "mixed": "prefills and decodes", "denoise": "denoises"}
@@ -35,7 +35,7 @@ def served_sentence(trace: Trace) -> str:
             f"the device idles {time(gap)} ({percent(gap / max(median(wall), 1))}) before the next step's work"
         )
     bandwidth = ""
-    if not _unknown_bandwidth(trace, steps, main):  # how much of the memory's rate the phase uses
+    if not _unknown_bandwidth(trace, steps, main):  # how much of memory bandwidth the phase uses
         used, covered = percent(median(steps.mbu_ratio[main])), percent(median(steps.covered_ratio[main]))
         known = f"bytes are known of {covered} of the busy time"
         # the kernels without a formula that take most of the device's time, if that is a good part of it
@@ -46,15 +46,15 @@ def served_sentence(trace: Trace) -> str:
         lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
         names = " and ".join(largest_names(trace, steps.device, lacking, NAMED))
         known += f", not of {names}" if names else ""
-        bandwidth = f". It uses at least {used} of the memory's rate (MBU) in that time: {known}"
+        bandwidth = f". It uses at least {used} of memory bandwidth (MBU) in that time: {known}"
     return f"{engine} {'; '.join(parts)}{bandwidth}."
 
 
 def unknown_bandwidth(trace: Trace) -> str:
-    """Why it is not known how much of the memory's rate the main phase uses; empty if it is, or without an engine."""
+    """Why it is not known how much of memory bandwidth the main phase uses; empty if it is, or without an engine."""
     phases = _phases(trace)
     why = _unknown_bandwidth(trace, phases[0], next(iter(phases[1].values()))) if phases else ""
-    return f"Its use of the memory's rate (MBU) is not known: {why}." if why else ""
+    return f"Its use of memory bandwidth (MBU) is not known: {why}." if why else ""
 
 
 def _phases(trace: Trace) -> tuple[facts.operators.ServedSteps, dict[str, Places]] | None:

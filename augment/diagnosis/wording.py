@@ -32,7 +32,7 @@ HEADINGS = {
     "host_gaps": "Stalls of the host",
     "late_gathers": "Late gathers of parameters",
     "launch_bound": "The host launches too late",
-    "long_calls": "Single long runtime calls",
+    "long_calls": "Long runtime calls",
     "low_roofline": "Far below the roofline",
     "matrix_units": "Matrix units are not used",
     "memory_capacity": "Memory of the device",

@@ -226,7 +226,7 @@ def _devices(trace: Trace) -> tuple[dict[Identity, _Device], _Device]:
     return devices, next(iter(alike)) if len(alike) == 1 else _Device()
 
 
-BEYOND = 1.05  #: times the memory's rate: more bytes than this were not moved, even with caches
+BEYOND = 1.05  #: times memory bandwidth: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency
 
 Floats = npt.NDArray[np.float64]

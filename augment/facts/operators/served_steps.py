@@ -21,7 +21,7 @@ from augment.facts.steps.engine_steps import UNKNOWN, Batch, engine_steps
 Floats = npt.NDArray[np.float64]
 _GRAPH = re.compile(r"GraphLaunch")
 NO_SHAPES = "no operator of these steps has shapes: record_shapes=True; for kernels of graphs --graph-capture FILE"
-NO_PEAK = "the memory's rate is not known: --peak memory_gbps=…"
+NO_PEAK = "memory bandwidth is not known: --peak memory_gbps=…"
 
 
 class ServedSteps(Struct, frozen=True):
@@ -41,7 +41,7 @@ class ServedSteps(Struct, frozen=True):
     attention_flops: Floats  #: of them, of attention over the cache; NaN where unknown
     attention_bytes: Floats  #: of them, read by attention from the cache; NaN where unknown
     covered_ratio: Floats  #: share of the busy time whose bytes are known
-    memory_gbps: float | None  #: the memory's rate, if known
+    memory_gbps: float | None  #: memory bandwidth, if known
     lacking: str  #: why there are no bytes, empty if there are some
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from augment.results.report.sections import Chart, Row
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
 BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
 #: more colours that differ from these, for parts of a kind
-INDIGO, TEAL, PALE = "#332288", "#44AA99", "#BDD7E7"
+INDIGO, TEAL, PALE = "#7B6BC9", "#44AA99", "#BDD7E7"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
 _WORDS_SHARE = 0.3  #: of the width: changes that are nearer than this could have overlapping words

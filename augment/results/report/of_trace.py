@@ -468,7 +468,7 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
         else:
             lines += [{"x": low, "y": peak, "line": name}, {"x": high, "y": peak, "line": name, "shown": name}]
     if bandwidth and not lines:
-        name = f"the memory's rate, {bandwidth:,.0f} GB/s"
+        name = f"memory bandwidth, {bandwidth:,.0f} GB/s"
         lines.append({"x": low, "y": low * bandwidth / 1e3, "line": name})
         lines.append({"x": high, "y": high * bandwidth / 1e3, "line": name, "shown": name})
     text = "Operators: operations per byte, and TFLOP/s; the area is time" + (

@@ -27,11 +27,12 @@ function shown(name, value) {
 }
 
 const WORDS = { matrix_used_ns: "on matrix units", matrix_not_used_ns: "without these", matrix_eligible_ns: "could use them", robust_z: "deviation (robust z)", median_ratio: "of the median (%)", meanwhile: "did meanwhile", meanwhile_ratio: "share of that", after_the_others_ns: "others waited", p: "p-value" };
+const spaced = (name) => name.replaceAll("_", " ").replace(/\b(gpu|cpu|mfu|hfu|mbu|sm)\b/g, (word) => word.toUpperCase()).replace("flops", "FLOPs");
 function heading(name) {
   if (name in WORDS) return WORDS[name];
   const unit = unitOf(name);
-  if (/_ratio$/.test(name)) return name.replace(/_ratio$/, name === "time_ratio" || name === "gpu_ratio" ? " share" : "").replaceAll("_", " ") + (name.endsWith("time_ratio") || name.endsWith("gpu_ratio") ? "" : " (%)");
-  return (unit && unit[1] !== "bytes" ? name.replace(unit[0], (text) => (text.startsWith("_") ? "" : text)) : name).replaceAll("_", " ");
+  if (/_ratio$/.test(name)) return spaced(name.replace(/_ratio$/, name === "time_ratio" || name === "gpu_ratio" ? " share" : "")) + (name.endsWith("time_ratio") || name.endsWith("gpu_ratio") ? "" : " (%)");
+  return spaced(unit && unit[1] !== "bytes" ? name.replace(unit[0], (text) => (text.startsWith("_") ? "" : text)) : name);
 }
 
 function download(name, table) {

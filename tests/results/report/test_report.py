@@ -394,7 +394,7 @@ def test_the_roof_of_memory_comes_from_operators_without_operations_too() -> Non
     assert [(row["x"], row["y"]) for row in roof["data"]["values"]][1] == (pytest.approx(1000 / 3), 1000.0)
     assert [row["shown"] for row in words["data"]["values"]] == ["peak of bf16, 1000 TFLOP/s"]
     assert points["mark"]["type"] == "point"
-    bound = common | norm | {"intensity": 2.0, "achieved_tflops": 5.0}  # of these alone, it shows the memory's rate
+    bound = common | norm | {"intensity": 2.0, "achieved_tflops": 5.0}  # of these alone, it shows memory bandwidth
     single, section = (
         kernels({"analyses": {"roofline": {"rows": [bound] * count}, "kernel_breakdown": {"rows": [kernel]}}})
         for count in (1, 2)
