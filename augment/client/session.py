@@ -14,7 +14,7 @@ import grpc
 
 from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to, job_failure
 from augment.client.transfers import Moved, Upload, all_of, sent_name
-from augment.core.attachment_kinds import RANK, TABLES
+from augment.core.attachment_kinds import KINDS, RANK, TABLES
 from augment.core.output_files import SERVER_JOB
 from augment.errors import InputError, ServiceError, UsageError
 from augment.pipeline.request import Request
@@ -246,8 +246,8 @@ class Session:
             upload = uploads[path]
             if isinstance(upload, InputError):
                 raise upload
-            # the folder of Inductor's files tells their graph
-            folder = f"{os.path.basename(os.path.dirname(path))}." if kind == "inductor_provenance" else ""
+            in_folder = any(each.inside for each in KINDS if each.name == kind)
+            folder = f"{os.path.basename(os.path.dirname(path))}." if in_folder else ""
             given = as_input(upload, sent_name(folder + os.path.basename(path)))
             messages.append(resources_pb2.Attachment(kind=kind, input=given, trace_index=trace_index))
         return messages

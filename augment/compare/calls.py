@@ -27,8 +27,7 @@ class Calls(Struct, frozen=True):
     outermost call. ``depth`` int32; ``thread`` int32, the track. ``step`` int32, the index among the chosen steps of
     the step in which the call began, or :data:`NO_INDEX`. ``name`` and ``path`` int32, numbers that both sides share.
     Times are int64: ``cpu_ns``, and ``cpu_self_ns`` without the calls in it; ``gpu_self_ns``, the durations of GPU work
-    that the call launched itself, and ``gpu_ns``, with all calls in it. ``work_count`` int64, the number of pieces in
-    ``gpu_ns``.
+    that the call launched itself, and ``gpu_ns``, with all calls in it.
     """
 
     row: EventRows
@@ -42,7 +41,6 @@ class Calls(Struct, frozen=True):
     cpu_self_ns: Int64s
     gpu_ns: Int64s
     gpu_self_ns: Int64s
-    work_count: Int64s
 
     def __len__(self) -> int:
         return len(self.row)
@@ -116,9 +114,8 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
         path[level] = paths.of(above, name[level])
     work = _work(trace, places, chosen, paths, path)
     dur = np.maximum(trace.events.dur[row], 0)
-    gpu_self, launched = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+    gpu_self = np.zeros(len(row), np.int64)
     np.add.at(gpu_self, work.call[work.call >= 0], work.ns[work.call >= 0])
-    np.add.at(launched, work.call[work.call >= 0], 1)
     inside = np.zeros(len(row), np.int64)
     np.add.at(inside, parent[parent >= 0], dur[parent >= 0])
     calls = Calls(
@@ -133,7 +130,6 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
         cpu_self_ns=dur - inside,
         gpu_ns=_with_descendants(parent, depth, gpu_self),
         gpu_self_ns=gpu_self,
-        work_count=_with_descendants(parent, depth, launched),
     )
     return Side(trace, chosen, calls, work)
 

@@ -20,7 +20,7 @@ from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import UNKNOWN
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.host.occupancy import innermost, occupants
-from augment.facts.names import FETCH, starting
+from augment.facts.names import fetches
 from augment.facts.steps.step_figures import step_idle
 from augment.facts.waits.gap_causes import GapCategory
 
@@ -111,10 +111,9 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
     start, end, events = idle.start[waits], idle.end[waits], trace.events
     doing = occupants(trace, CALLS, start, end, thread[waits]).name
     # whatever operators fetch a batch, it is the fetch that is waited for
-    fetches = events.slices_of(*CALLS)
-    fetches = fetches[starting(trace, FETCH)[events.name[fetches]]]
-    which, _, parts = clip(Intervals(start, end), union(events.ts[fetches], events.end[fetches]))
-    doing[2 * np.bincount(which, parts.end - parts.start, len(waits)) > end - start] = events.name[fetches[:1]]
+    rows = fetches(trace)
+    which, _, parts = clip(Intervals(start, end), union(events.ts[rows], events.end[rows]))
+    doing[2 * np.bincount(which, parts.end - parts.start, len(waits)) > end - start] = events.name[rows[:1]]
     known = doing >= 0
     name[waits[known]] = names.of(doing[known], trace.strings)
     nothing = np.full(len(kind), NO_INDEX, np.int32)

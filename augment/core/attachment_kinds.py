@@ -30,6 +30,8 @@ class Kind(NamedTuple):
         alone: whether a file of the kind can be an input by itself.
         several: whether a glob may name files of many ranks, for one trace.
         analyses: those that use it, if it is not called as its only one; the first says why it is not used.
+        inside: a pattern for the names of such files anywhere in a folder, which may be given for them. The name of the
+            folder that has a file then belongs to what the file says.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Kind(NamedTuple):
     alone: bool = False
     several: bool = False
     analyses: tuple[str, ...] = ()
+    inside: str = ""
 
     @property
     def option(self) -> str:
@@ -116,6 +119,7 @@ KINDS: tuple[Kind, ...] = (
         what="Inductor's origins of kernels",
         help="Folder with Inductor's origins of kernels, or such files.",
         reads="compile_log:read_provenance",
+        inside="inductor_provenance_track*",
         begins=re.compile(
             rb"\s*\{\s*\"(?:(?:preToPost|postToPre|cppCodeToPost)\"\s*:|[\w.:]{1,999}\"\s*:\s*\[\s*\"\s*File \\\")"
         ),

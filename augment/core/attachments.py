@@ -31,7 +31,7 @@ class MemoryChanges(Struct, frozen=True):
 
 
 class RequestSpans(Struct, frozen=True):
-    """The requests of a server in files of spans, equal-length columns, by arrival; and how much in the files is none.
+    """The requests of a server in files of spans, equal-length columns, by arrival.
 
     ``moments``, int64 ns (Unix), a row a request: it arrives, joins the engine's queue, is scheduled, has its first
     token, its last one, and ends. They ascend; what is not recorded is the moment before it.
@@ -43,7 +43,6 @@ class RequestSpans(Struct, frozen=True):
     moments: Int64s
     prompt_tokens: Int64s  #: -1 where not recorded
     output_tokens: Int64s  #: the same
-    other_spans: int = 0
     unreadable: int = 0  #: lines, or entries in them
 
 
@@ -98,7 +97,6 @@ class MemorySnapshot(Struct, frozen=True):
     action_compiled: Int32s
     mark_name: Sequence[str]
     mark_ts: Int64s
-    mark_device: Int64s
     stacks: Stacks
     settings: Mapping[str, Any]
     has_times: bool

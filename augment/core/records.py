@@ -107,7 +107,6 @@ class Communicator(Struct):
     rank: int
     size: int
     device: int
-    bus: str = ""
     identity: str = ""  #: equal on all ranks (NCCL ≥ 2.16)
     parent: str = ""
     nodes: int | None = None
@@ -128,7 +127,6 @@ class LoggedCollective(Struct):
 
     communicator: int  #: index, -1 if its beginning was not logged
     kind: str  #: ``AllReduce``
-    op_count: int  #: no sequence number since NCCL 2.10
     count: int
     type: str
     bytes: int

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from augment import arrays, facts
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.diagnosis.judging import fetches, measure
+from augment.diagnosis.judging import measure
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import Spans
 from augment.diagnosis.served import VERBS
@@ -126,7 +126,7 @@ def _operators(trace: Trace) -> str:
     rows = operators_alone(trace)
     windows, events = measure(trace).windows, trace.events
     whole = arrays.union(windows.start, windows.end)
-    known = np.concatenate((rows, fetches(trace)))  # a rule tells of fetches
+    known = np.concatenate((rows, facts.names.fetches(trace)))  # a rule tells of fetches
     outside = arrays.subtract(whole, arrays.union(events.ts[known], events.ts[known] + events.dur[known]))
     ratio = arrays.total(outside) / max(arrays.total(whole), 1)
     text = _outside(trace, outside, ratio) if ratio >= TOLD_OUTSIDE else ""

@@ -170,16 +170,9 @@ def rows_in_steps(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:
 
 
 @derived
-def fetches(trace: Trace) -> arrays.EventRows:
-    """The slices, rows of the event table, in which the host fetches a batch."""
-    named = facts.names.starting(trace, facts.names.FETCH)
-    rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    return rows[named.take(trace.events.name[rows])]
-
-
 def fetches_in_steps(trace: Trace) -> arrays.EventRows:
-    """Those of :func:`fetches` that are in a steady step."""
-    return rows_in_steps(trace, fetches(trace))
+    """The fetches of batches that are in a steady step."""
+    return rows_in_steps(trace, facts.names.fetches(trace))
 
 
 def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:

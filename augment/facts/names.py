@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays import Bools, Bytes, Int32s, compressed
+from augment.arrays import Bools, Bytes, EventRows, Int32s, compressed
 from augment.core import Category, Trace, tables_of
 from augment.errors import UsageError, expect_known
 
 # fmt: off
 __all__ = [
     "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "CALLS_FOR_MEMORY", "COMPILED", "FETCH", "LONG_CALL_NS", "POINT_TO_POINT",
-    "RECV", "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "matching", "starting",
-    "strings_where",
+    "RECV", "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "fetches", "matching",
+    "starting", "strings_where",
 ]
 # fmt: on
 
@@ -50,6 +50,12 @@ LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching
 def strings_where(trace: Trace, condition: Callable[[str], object]) -> Bools:
     """Whether ``condition`` is true for the beginning of each of ``trace.strings``, bool."""
     return np.array([bool(condition(name[:LOOKED_AT])) for name in trace.strings], np.bool_)
+
+
+def fetches(trace: Trace) -> EventRows:
+    """The slices, rows of the event table, in which the host fetches a batch."""
+    rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    return rows[starting(trace, FETCH)[trace.events.name[rows]]]
 
 
 def matching(trace: Trace, pattern: re.Pattern[str]) -> Bools:

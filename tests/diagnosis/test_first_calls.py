@@ -11,8 +11,8 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import launched
 
+from augment import facts
 from augment.core.trace import Trace
-from augment.diagnosis import judging
 from augment.diagnosis.first_calls import at_first_calls
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import allocator_calls, data_loading
@@ -216,7 +216,7 @@ def test_a_simulated_loader_begins_or_is_slow(place: int, brief: bool, phrase: s
 def test_no_epoch_begins_where_no_seed_was_drawn(name: str) -> None:
     path = real_trace(name)
     trace, names = read(str(path)), {each.get("name") for each in load(path)["traceEvents"]}
-    rows = judging.fetches(trace)
+    rows = facts.names.fetches(trace)
     assert len(rows)
     assert SEED not in names
     assert not data_loading._first_of_iterators(trace, rows).any()

@@ -118,7 +118,7 @@ def _first_of_iterators(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     ]
     first = np.zeros(len(rows), np.bool_)
     for thread in set(events.track[rows].tolist()):
-        seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, judging.fetches(trace)))
+        seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, facts.names.fetches(trace)))
         places = np.flatnonzero(events.track[rows] == thread)
         before = np.searchsorted(every, events.ts[rows[places]], side="left") - 1
         since = np.where(before >= 0, every[np.maximum(before, 0)], np.iinfo(np.int64).min)

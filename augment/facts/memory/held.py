@@ -380,14 +380,13 @@ def held_memory(trace: Trace) -> Held | str | None:
         return None
     ts = snapshot.action_ts
     what = f"the memory snapshot {snapshot.name}"
-    clocks = ComparedClocks(0)
+    clocks = ComparedClocks()
     if len(trace.events):
         if not snapshot.has_times:
             return f"{what} has no times (PyTorch before 2.4, or no history): it can only be judged alone"
-        first, last = int(ts.min()), int(ts.max())
-        if reason := apart(trace, first, last, what):
+        if reason := apart(trace, int(ts.min()), int(ts.max()), what):
             return reason
-        clocks = compared(trace, first, last, snapshot.mark_name, snapshot.mark_ts)
+        clocks = compared(trace, snapshot.mark_name, snapshot.mark_ts)
     devices = np.unique(np.concatenate([snapshot.segment_device, snapshot.action_device])).tolist()
     steps = step_begins(trace, snapshot)
     played = [replay(snapshot, device) for device in devices]

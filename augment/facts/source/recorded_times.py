@@ -22,11 +22,10 @@ _LEAST_PAIRS = 2
 class ComparedClocks(Struct, frozen=True):
     """How the times of a file lie to those of a trace.
 
-    ``overlap_ns``: how long both recorded. ``offset_ns``: what the file's clock is ahead by, the median of ``pairs``
-    moments that both have; ``spread_ns``: the median distance from it. None where too few moments are in both.
+    ``offset_ns``: what the file's clock is ahead by, the median of ``pairs`` moments that both have; ``spread_ns``: the
+    median distance from it. None where too few moments are in both.
     """
 
-    overlap_ns: int
     offset_ns: int | None = None
     spread_ns: int | None = None
     pairs: int = 0
@@ -46,13 +45,12 @@ def apart(trace: Trace, first_ns: int, last_ns: int, what: str) -> str:
     return ""
 
 
-def compared(trace: Trace, first_ns: int, last_ns: int, names: Sequence[str], ts: Int64s) -> ComparedClocks:
+def compared(trace: Trace, names: Sequence[str], ts: Int64s) -> ComparedClocks:
     """The clocks of a trace and of a file that overlaps it. ``names`` and ``ts`` (ns) are of the file's annotations:
     each is compared with the nearest of its name in the trace."""
     events = trace.events
     if not len(events):
-        return ComparedClocks(0)
-    overlap_ns = min(last_ns, int(events.end.max())) - max(first_ns, int(events.ts[0]))
+        return ComparedClocks()
     rows = events.slices_of(Category.USER_ANNOTATION)
     begun: dict[str, list[int]] = {}
     wanted = set(names)
@@ -66,9 +64,9 @@ def compared(trace: Trace, first_ns: int, last_ns: int, names: Sequence[str], ts
         marks = marks[(marks >= int(events.ts[0])) & (marks <= int(events.end.max()))]
         ahead += [int(mark - starts[np.abs(starts - mark).argmin()]) for mark in marks]
     if len(ahead) < _LEAST_PAIRS:
-        return ComparedClocks(overlap_ns, pairs=len(ahead))
+        return ComparedClocks(pairs=len(ahead))
     offset = int(np.median(ahead))
-    return ComparedClocks(overlap_ns, offset, int(np.median(np.abs(np.array(ahead) - offset))), len(ahead))
+    return ComparedClocks(offset, int(np.median(np.abs(np.array(ahead) - offset))), len(ahead))
 
 
 def period(first_ns: int, last_ns: int) -> str:

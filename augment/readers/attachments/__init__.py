@@ -177,10 +177,10 @@ def path_of(path: str, rank: int | None) -> str:
 
 
 def files_at(path: str) -> list[str]:
-    """The file, the files that match a glob, or those of Inductor in a folder at any depth, in order; what is given
-    after the name of a file (``FILE@zone=Z``) is no part of it."""
-    inside = f"{glob.escape(path)}/**/inductor_provenance_track*"
-    known = sorted(glob.glob(inside, recursive=True)) if os.path.isdir(path) else []
+    """The file, the files that match a glob, or those of a kind in a folder at any depth, in order; what is given after
+    the name of a file (``FILE@zone=Z``) is no part of it."""
+    inside = [kind.inside for kind in KINDS if kind.inside] if os.path.isdir(path) else []
+    known = sorted(file for each in inside for file in glob.glob(f"{glob.escape(path)}/**/{each}", recursive=True))
     known = known or ([path] if os.path.exists(path) else sorted(glob.glob(path)))
     return known if known or "@" not in path else files_at(path.rpartition("@")[0])
 

@@ -34,7 +34,7 @@ _HEADER = re.compile(
 )
 _VERSION = re.compile(r"(NCCL|RCCL) version(?:\s*:)?\s*(\d+\.\d+(?:\.\d+)*)")
 _COLLECTIVE = re.compile(
-    r"\b(?P<kind>\w+): opCount (?P<op_count>[0-9a-f]+) sendbuff \S+ recvbuff \S+(?: acc \S+)? count (?P<count>\d+) "
+    r"\b(?P<kind>\w+): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+(?: acc \S+)? count (?P<count>\d+) "
     r"datatype (?P<type>\d+) op (?P<op>\d+) root (?P<root>-?\d+) comm (?P<comm>0x[0-9a-f]+) \[nranks="
 )
 _TUNED = re.compile(
@@ -43,7 +43,7 @@ _TUNED = re.compile(
 )
 _INIT = re.compile(
     r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<ranks>\d+) cudaDev (?P<device>\d+)"
-    r"(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-f]+))?.{0,999}?- Init (?P<what>START|COMPLETE)"
+    r"(?: nvmlDev \d+)?(?: busId [0-9a-f]+)?.{0,999}?- Init (?P<what>START|COMPLETE)"
 )
 _ID = re.compile(r" commId (0x[0-9a-f]+)")
 _PARENT = re.compile(r" parent (0x[0-9a-f]+)")
@@ -143,7 +143,6 @@ class _LogReading:
                 LoggedCollective(
                     self.running[here],
                     kind,
-                    int(match["op_count"][-15:], 16),
                     count,
                     TYPES[number] if number < len(TYPES) else str(number),
                     size,
@@ -208,11 +207,8 @@ class _LogReading:
             if process[0] in hosts or len(hosts) < MOST_HOSTS:
                 hosts[process[0]] = index
             self.log.communicators.append(
-                Communicator(
-                    *process, match["comm"], _int(match["rank"]), _int(match["ranks"]), _int(match["device"]),
-                    match["bus"] or "",
-                )
-            )  # fmt: skip
+                Communicator(*process, match["comm"], _int(match["rank"]), _int(match["ranks"]), _int(match["device"]))
+            )
         communicator = self.log.communicators[index]
         communicator.is_complete |= match["what"] == "COMPLETE"
         communicator.is_begun |= match["what"] == "START"

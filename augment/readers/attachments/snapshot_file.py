@@ -78,7 +78,7 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
     stack = stack - int(len(lists) > 0 and lists[0] < 0)
     lists = lists[lists >= 0]
     marks = data.children(-1 if is_list else data.field(data.root, "external_annotations"))
-    stage, mark_name, mark_us, mark_device = data.fields(marks, ("stage", "name", "time_us", "device"))
+    stage, mark_name, mark_us = data.fields(marks, ("stage", "name", "time_us"))
     begins = np.flatnonzero((_numbered(data.codes(stage), texts, ("START",)) == 0) & (data.ints(mark_us) > 0))
     mark_codes = data.codes(mark_name)[begins].tolist()
     stacks, labels = _stacks(data, lists, texts)
@@ -115,7 +115,6 @@ def memory_snapshot(path: str, limits: Limits = UNLIMITED) -> MemorySnapshot:
         action_compiled=compiled_of[compiled],
         mark_name=[texts[code] if code >= 0 else "" for code in mark_codes],
         mark_ts=1000 * np.minimum(data.ints(mark_us)[begins], 1 << 53),
-        mark_device=data.ints(mark_device, 0)[begins],
         stacks=stacks,
         settings=settings if isinstance(settings, dict) else {},
         has_times=has_times,

@@ -63,13 +63,12 @@ def read_spans(path: str, limits: Limits = UNLIMITED) -> RequestSpans:
                     unreadable += 1
                 else:
                     spans.append(made)
-    requests, used = list[_Request](), 0
+    requests = list[_Request]()
     stages = defaultdict[str, list[_Span]](list)
     for span in spans:
         if span.name == "llm_request":
             try:
                 requests.append(_of_vllm(span))
-                used += 1
             except _FAULTS:
                 unreadable += 1
         else:
@@ -77,7 +76,6 @@ def read_spans(path: str, limits: Limits = UNLIMITED) -> RequestSpans:
     for group in stages.values():
         if request := _of_sglang(group):
             requests.append(request)
-            used += len(group)
     if not requests:
         raise UnknownFormat(path, "no spans of requests: neither vLLM's llm_request nor SGLang's Req")
     requests.sort(key=lambda request: (request.moments[0], request.id))
@@ -89,7 +87,6 @@ def read_spans(path: str, limits: Limits = UNLIMITED) -> RequestSpans:
         moments,  # that ascend: clocks of processes are microseconds apart
         np.array([request.prompt_tokens for request in requests], np.int64),
         np.array([request.output_tokens for request in requests], np.int64),
-        len(spans) - used,
         unreadable,
     )
 
