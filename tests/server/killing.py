@@ -7,7 +7,6 @@ import hashlib
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from serving_process import Ended, Server, Worker, augment
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
+from machine import free_ports
 
 T = TypeVar("T")
 PATIENCE_S = 240.0
@@ -70,7 +70,7 @@ class Storm:
         self._url = catalog.url("storm")
         flags = ["--catalog", self._url, "--max-job-attempts", 10_000]
         self._flags = [*flags, "--store", new_store()] if ranks else [*flags, "--max-running-jobs", 1]
-        self._ports = [_free_port() for _ in range(2)]
+        self._ports = free_ports(2)
         self._traces, self._wanted = {}, {}  # of each client
         for number in range(CLIENTS):
             here = folder / f"client{number}"
@@ -255,9 +255,3 @@ def _of_command(path: Path, out: Path) -> dict[str, bytes]:
     """The outputs of ``augment run``."""
     assert augment("run", path, "-o", out, "--quiet").returncode == 0
     return {each.name: each.read_bytes() for each in out.iterdir() if not each.name.endswith((".summary", ".jsonl"))}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

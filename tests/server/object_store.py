@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from augment_server.storage.storage import Store
+from machine import free_ports
 
 PATIENCE_S = 120.0
 _BUCKET = "augment"
@@ -102,17 +102,6 @@ class Weed:
             client_options={"allow_http": True},
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=5)},
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @functools.cache

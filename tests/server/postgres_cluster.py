@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+
+from machine import free_ports
 
 PATIENCE_S = 300.0
 
@@ -37,9 +38,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self._programs, self._folder = programs(), folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self._user = None
         if os.geteuid() == 0:
             try:

@@ -15,12 +15,13 @@ from object_store import new_store, weed
 from postgres_cluster import Cluster
 from serving_process import PATIENCE_S, Server, Worker, augment
 from test_hostile_worker import NEEDS_LANDLOCK, NEEDS_SECCOMP
-from test_proxies import free_port, nginx
+from test_proxies import nginx
 
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
+from machine import free_ports
 
 SUCCEEDED, RUNNING, QUEUED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_RUNNING, v1.Job.STATE_QUEUED
 HASTY = (str(Path(__file__).with_name("hasty.py")),)
@@ -220,7 +221,7 @@ def test_while_the_store_is_away_calls_say_so_and_jobs_wait(fleet: Fleet, tmp_pa
 
 def test_fronts_are_restarted_one_by_one_and_no_call_fails(fleet: Fleet, tmp_path: Path) -> None:
     """Under load, behind nginx, which sends each call to one that answers."""
-    path, port = trace(tmp_path / "a.json"), free_port()
+    path, (port,) = trace(tmp_path / "a.json"), free_ports(1)
     upstream = "".join(f"server {front.address};" for front in fleet.fronts)
     servers = f"""
     upstream fronts {{ {upstream} }}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from augment.client import Client
 from augment.client.connection import Deadline
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from machine import chromium
 
 HOSTILE = "<script>alert('x')</script> & \"'"
 BROWSER = ("-H", "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
@@ -83,16 +82,13 @@ def test_without_a_token(server: Server, jobs: list[str]) -> None:
 @pytest.mark.slow
 def test_in_a_browser(server: Server, jobs: list[str]) -> None:
     """Nothing of the names runs; files are downloaded, and handed over to the Perfetto UI."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not chromium:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in $CHROMIUM")
+    playwright, path = chromium()
     ui = """<script>addEventListener('message', (message) => {
       if (message.data === 'PING') message.source.postMessage('PONG', '*');
       else document.title = `${message.data.perfetto.title} ${message.data.perfetto.buffer.byteLength}`;
     })</script>"""
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(http_credentials={"username": "me", "password": "secret-token"})
         context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(body=ui, content_type="text/html"))
         said: list[Any] = []

@@ -21,18 +21,13 @@ from serving_process import PATIENCE_S, Server, augment, serving
 from augment.client import Client, Tls
 from augment.client.connection import Deadline, Failure
 from augment.errors import ServiceError
+from machine import free_ports
 
 SERVER_FLAGS = ("--http", "127.0.0.1:0")
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
 TOKEN = "t" * 32
 TEMPORARY = "".join(f"{kind}_temp_path {kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -69,7 +64,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """nginx as it comes: the place of its HTTP and of its gRPC."""
-    places = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
     servers = f"""
     server {{ listen {places[0]}; location / {{ proxy_pass {server.http}; }} }}
     server {{ listen {places[1]} http2; location / {{ grpc_pass grpc://{server.address}; }} }}"""
@@ -111,7 +106,7 @@ def test_a_413_is_told_as_the_proxys(plain: tuple[str, str], large: Path) -> Non
 
 
 def test_nginx_as_the_page_has_it(tmp_path: Path, large: Path) -> None:
-    authority, port = Authority(tmp_path / "tls"), free_port()
+    authority, (port,) = Authority(tmp_path / "tls"), free_ports(1)
     pair = authority.sign("proxy")
     (tmp_path / "tokens").write_text(f"ci:{TOKEN}\n")
     flags = ("--http", "127.0.0.1:0", "--token-file", tmp_path / "tokens")

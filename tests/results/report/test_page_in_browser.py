@@ -6,7 +6,6 @@ KINETO_AUGMENT_PICTURES=docs/pictures saves the pictures of pages that docs show
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import demo
 from augment.results.report.page import document_of, page
 from augment.results.report.sections import Document
 from augment.results.report.trend import document_of_history as of_history
+from machine import chromium
 
 pytestmark = pytest.mark.slow
 
@@ -25,19 +25,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, headless."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    playwright, path = chromium()
     vl_convert = pytest.importorskip("vl_convert", reason="no script of charts: pip install vl-convert-python")
     assert vl_convert
     from building.charts import build
 
     build()
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not chromium:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in $CHROMIUM")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=chromium, headless=True, args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = driver.chromium.launch(executable_path=path, headless=True, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 
