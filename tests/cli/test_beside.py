@@ -1,4 +1,4 @@
-"""``--memory-timeline``, and ``augment merge`` with files beside the traces; execution traces: test_run.py."""
+"""Files that were recorded beside traces: given for one, for each rank of a job, and to ``augment merge``."""
 
 from __future__ import annotations
 
@@ -43,14 +43,28 @@ def found_in(folder: Path, rank: int) -> Any:
     return {row["category"]: row["end_bytes"] for row in content["rows"]} or content["reason"]
 
 
+def node_of(folder: Path, rank: int) -> Any:
+    """The node of the only operator, or why there is none."""
+    content = json.loads((folder / f"rank{rank}.metrics.json").read_bytes())["analyses"]["execution_trace"]
+    return content["rows"][0]["node_id"] if content["rows"] else content["reason"]
+
+
 def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
-    ended = augment("run", job / "rank1.json", "--memory-timeline", memory_of(tmp_path, 1))
+    nodes = ("--execution-trace", tmp_path / "et" / "1.json.gz")
+    ended = augment("run", job / "rank1.json", "--memory-timeline", memory_of(tmp_path, 1), *nodes)
     assert ended.code == 0
     assert found_in(job, 1) == {"total": 109, "Parameter": 101, "Activation": 8}
-    assert b"Memory timeline Activation" in unpacked(job / "rank1.augmented.pftrace")
+    output = unpacked(job / "rank1.augmented.pftrace")
+    assert (node_of(job, 1), b"augment.execution_trace" in output, b"Memory timeline Activation" in output) == (
+        70,
+        True,
+        True,
+    )
     assert "not used" not in ended.err
     shown = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", memory_of(tmp_path, 0))
     assert "Parameter" in shown.out
+    missing = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", tmp_path / "no.json")
+    assert (missing.code, missing.err) == (3, f"augment: {tmp_path / 'no.json'}: no such file or directory\n")
     shown = augment("show", job / "rank1.metrics.json", "--memory-timeline", memory_of(tmp_path, 0))
     assert (shown.code, "--memory-timeline: these metrics are already computed" in shown.err) == (2, True)
 
@@ -86,6 +100,7 @@ def test_of_each_rank_and_again_when_one_changed(job: Path, tmp_path: Path, augm
     nodes = [{"name": "aten::mm", "id": 900, "rf_id": 5, "parent": 1, "tid": 1}]
     write_execution_trace(tmp_path / "et" / "0.json.gz", {"nodes": nodes})
     assert again(*both) == ["augmented", "done_before"]
+    assert [node_of(tmp_path / "out", rank) for rank in range(2)] == [900, 70]
     assert again(*both[2:]) == ["augmented", "augmented"], "other files beside them"
     memory_of(tmp_path, 0).unlink()
     assert again(*both[2:]) == ["augmented", "done_before"]

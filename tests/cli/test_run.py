@@ -7,14 +7,12 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import Augment, metrics, unpacked
+from running import Augment, metrics
 
 from augment.readers import read
-from execution_traces import write_execution_trace
-from traces import kernel, launch, op, write_trace
+from traces import kernel, launch, write_trace
 
 
 def files(folder: Path) -> list[str]:
@@ -283,58 +281,3 @@ def test_some_steps_alone(tmp_path: Path, augment: Augment) -> None:
     shown = augment("show", trace, "steps", "--steps", "0", "--json")
     assert json.loads(shown.out)["steps"]["rows"][0]["step"] == 0
     assert augment("show", tmp_path / "a.metrics.json", "--steps", "0").code == 2
-
-
-def executed(folder: Path, ranks: int) -> None:
-    """Traces of an operator each, and the execution traces recorded with them."""
-    for rank in range(ranks):
-        operator = op("aten::mm", **{"Record function id": 5})
-        write_trace(folder / f"rank{rank}.json", operator, distributedInfo={"rank": rank, "world_size": ranks})
-        nodes = [{"name": "aten::mm", "id": 70 + rank, "rf_id": 5, "parent": 1, "tid": 1}]
-        write_execution_trace(folder / "et" / f"et_{rank}.json.gz", {"nodes": nodes})
-
-
-def node_of(folder: Path, rank: int) -> Any:
-    result = metrics(folder / f"rank{rank}.metrics.json")["analyses"]["execution_trace"]
-    return result["rows"][0]["node_id"] if result["rows"] else result["reason"]
-
-
-def test_an_execution_trace(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 1)
-    ended = augment("run", tmp_path / "rank0.json", "--execution-trace", tmp_path / "et" / "et_0.json.gz")
-    assert (ended.code, node_of(tmp_path, 0)) == (0, 70)
-    assert b"augment.execution_trace" in unpacked(tmp_path / "rank0.augmented.pftrace")
-
-
-def test_it_is_shown_without_writing_anything(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 1)
-    call = ("show", tmp_path / "rank0.json", "execution_trace", "--execution-trace")
-    content = json.loads(augment(*call, tmp_path / "et" / "et_0.json.gz", "--json").out)
-    assert content["execution_trace"]["rows"][0]["node_id"] == 70
-    ended = augment(*call, tmp_path / "no.json")
-    assert (ended.code, ended.err) == (3, f"augment: {tmp_path / 'no.json'}: no such file or directory\n")
-    augment("run", tmp_path / "rank0.json")
-    ended = augment("show", tmp_path / "rank0.metrics.json", *call[2:], tmp_path / "et" / "et_0.json.gz")
-    assert (ended.code, "--execution-trace: these metrics are already computed" in ended.err) == (2, True)
-
-
-def test_each_rank_has_its_execution_trace(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 3)
-    (tmp_path / "et" / "et_1.json.gz").unlink()
-    ended = augment("run", tmp_path, "-o", tmp_path / "out", "--execution-trace", tmp_path / "et" / "et_{rank}.json.gz")
-    assert ended.code == 0
-    assert [node_of(tmp_path / "out", rank) for rank in (0, 2)] == [70, 72]
-    assert "no execution trace" in node_of(tmp_path / "out", 1)
-    assert "rank1.json: no execution trace: there is no file" in ended.err
-
-
-def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment) -> None:
-    executed(tmp_path, 2)
-    trace, beside = tmp_path / "rank0.json", tmp_path / "et" / "et_0.json.gz"
-    for arguments, code, problem in [
-        ((tmp_path, "--execution-trace", beside), 2, "there are several inputs; write {rank} in place of the rank"),
-        ((trace, "--execution-trace", tmp_path / "no.json"), 2, "no such file"),
-        ((trace, "--execution-trace", trace), 3, "not an execution trace: it has no nodes"),
-    ]:
-        ended = augment("run", *arguments)
-        assert (ended.code, problem in ended.err) == (code, True), ended.err

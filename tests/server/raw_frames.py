@@ -116,3 +116,12 @@ def _literal(name: str, value: str) -> bytes:
     """A header as it is, in no table."""
     assert max(len(name), len(value)) < 127
     return b"".join((b"\0", bytes([len(name)]), name.encode(), bytes([len(value)]), value.encode()))
+
+
+def sent(stack: contextlib.ExitStack, address: str, data: bytes) -> socket.socket:
+    """A connection to the port of an address or a URL that has sent something and waits; ``stack`` ends it."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=300.0))
+    with contextlib.suppress(ConnectionError):  # what is beyond a limit may be closed at once
+        connection.sendall(data)
+    return connection

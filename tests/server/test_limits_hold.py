@@ -18,6 +18,7 @@ import pytest
 from google.rpc import code_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from in_process import PATIENCE_S, Server, eventually, refused, serving, trace
+from raw_frames import sent
 from serving_process import serving as serving_apart
 
 from augment.client import Client
@@ -169,14 +170,6 @@ def test_a_message_that_is_too_large(address: str) -> None:
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def connected(stack: ExitStack, address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
-    with suppress(ConnectionError):  # what is beyond the limit is closed at once
-        connection.sendall(FIRST_FRAMES)
-    return connection
-
-
 def answers(connection: socket.socket) -> bool:
     with suppress(ConnectionError):
         return bool(connection.recv(1))
@@ -233,14 +226,15 @@ def peak_bytes(pid: int) -> int:
 
 def test_connections_at_once(address: str) -> None:
     with ExitStack() as stack:
-        assert eventually(lambda: answers(connected(stack, address)))  # once those of the tests before have gone
-        held = [connected(stack, address) for _ in range(5)]
+        # once those of the tests before have gone
+        assert eventually(lambda: answers(sent(stack, address, FIRST_FRAMES)))
+        held = [sent(stack, address, FIRST_FRAMES) for _ in range(5)]
         assert not all(answers(each) for each in held)
 
 
 def test_connections_without_calls_are_closed(tmp_path: Path) -> None:
     with serving_apart(tmp_path / "state", "--max-connection-idle", "1s") as server, ExitStack() as stack:
-        connection = connected(stack, server.address)
+        connection = sent(stack, server.address, FIRST_FRAMES)
         with suppress(ConnectionError):
             while connection.recv(1000):
                 pass

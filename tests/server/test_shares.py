@@ -22,7 +22,7 @@ import pytest
 from curl import curl
 from in_process import Server as Inside
 from in_process import eventually, refused, serving, trace
-from raw_frames import connected
+from raw_frames import connected, sent
 from serving_process import PATIENCE_S, Server
 from serving_process import serving as serving_apart
 
@@ -46,15 +46,6 @@ def bearer(name: str) -> tuple[str, str]:
     return "authorization", f"Bearer {TOKENS[name]}"
 
 
-def sent(stack: ExitStack, server: Server, data: bytes) -> socket.socket:
-    """A connection to the HTTP port that has sent something and waits."""
-    host, _, port = server.http.removeprefix("http://").rpartition(":")
-    connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
-    with suppress(ConnectionError):  # what is beyond a limit may be closed at once
-        connection.sendall(data)
-    return connection
-
-
 def answer(connection: socket.socket) -> bytes:
     """All that arrives, until the other side closes."""
     text = b""
@@ -73,7 +64,7 @@ def test_half_sent_bodies_hold_no_place(tmp_path: Path) -> None:
         grpc.insecure_channel(server.address) as channel,
         ExitStack() as stack,
     ):
-        held = [sent(stack, server, half.encode() + b"Content-Length: 1000\r\n\r\n{") for _ in range(30)]
+        held = [sent(stack, server.http, half.encode() + b"Content-Length: 1000\r\n\r\n{") for _ in range(30)]
         for _ in range(3):  # while they are held, and whatever has become of them
             AugmentServiceStub(channel).ListJobs(calls.ListJobsRequest(), metadata=[bearer("bob")], timeout=PATIENCE_S)
         answers = [answer(connection) for connection in held]
@@ -229,12 +220,12 @@ def test_more_connections_than_files(few_files: Server, tmp_path: Path) -> None:
     most = line["max_connections"]
     with Client(few_files.address) as client, ExitStack() as stack:
         client.augment(trace(tmp_path / "a.json"), only=["temporal_breakdown"], out=tmp_path / "first")
-        held = [sent(stack, few_files, b"") for _ in range(FEW_FILES + 100)]
+        held = [sent(stack, few_files.http, b"") for _ in range(FEW_FILES + 100)]
         eventually(lambda: open_files(few_files) >= most)
         assert open_files(few_files) < FEW_FILES
         result = client.augment(trace(tmp_path / "b.json"), only=["temporal_breakdown"], out=tmp_path / "second")
         assert result.files
-        full = [sent(stack, few_files, b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(3)]
+        full = [sent(stack, few_files.http, b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(3)]
         texts = [answer(connection) for connection in full]
         assert b" 429 " in texts[0].splitlines()[0]
         assert b"Retry-After: 1" in texts[0]
@@ -369,7 +360,7 @@ def test_incomplete_messages_of_a_client_have_a_bound(tmp_path: Path) -> None:
             return curl(f"{server.http}/v1/uploads:stream", *options).status
 
         with ExitStack() as stack:
-            held = [sent(stack, server, line) for _ in range(20)]  # of which 16 are 304 kB
+            held = [sent(stack, server.http, line) for _ in range(20)]  # of which 16 are 304 kB
             assert eventually(lambda: select.select(held, [], [], 1)[0])
             refusals = [connection.recv(4096) for connection in select.select(held, [], [], 0)[0]]
             assert all(b" 429 " in text.splitlines()[0] for text in refusals)
