@@ -131,6 +131,8 @@ def test_the_true_waits_are_in_every_ranks_outputs(traces: Path, tmp_path: Path,
         assert perfetto.rows(sql.format("transfer")) == moves
         output = perfetto.rows(f"select distinct {late} from slice where name = 'wait' and dur > 100000")
         assert output == ([(f"rank {LATE}",)] if rank != LATE else [])
+        below = "select count(*) from slice below join slice wait on below.parent_id = wait.id where wait.name = 'wait'"
+        assert perfetto.rows(f"{below} and below.name glob 'for rank [0-3]'") == [(len(waits),)]
         sums = [("transfer", len(moves), sum(dur for _, dur in moves)), ("wait", len(waits), sum(d for _, d in waits))]
         for suffix in (".augmented.json.gz", ".augmented.zip"):
             perfetto.load_clean(tmp_path / f"rank{rank}{suffix}")

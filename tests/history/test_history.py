@@ -7,14 +7,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from running import Augment, Ended
 
 import augment
-from augment.cli import main
 from augment.compare.gate import GateLimits, limit_of
 from augment.errors import InputError, UsageError
 from augment.history import Run, RunFigure, Store
@@ -138,58 +137,48 @@ def sidecars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def augment_(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with patch("sys.argv", ["augment", *map(str, arguments)]):
-        code = main()
-    return code, *capsys.readouterr()
-
-
 @needs_pyarrow
 def test_runs_are_added_listed_shown_and_a_run_is_checked(
-    sidecars: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sidecars: list[Path], tmp_path: Path, augment: Augment
 ) -> None:
     store = ("--store", tmp_path / "runs")
     for number, path in enumerate(sidecars[:15]):
         labels = ("--branch", "main", "--label", f"commit=c{number}", "--time", f"2026-11-{number + 1:02}T12:00:00Z")
-        assert augment_(capsys, "history", "add", path, *store, *labels) == (0, f"c{number}\n", "")
-    _, out, _ = augment_(capsys, "history", "list", *store, "--json")
-    listed = [json.loads(line) for line in out.splitlines()]
+        assert augment("history", "add", path, *store, *labels) == Ended(0, f"c{number}\n", "")
+    ended = augment("history", "list", *store, "--json")
+    listed = [json.loads(line) for line in ended.out.splitlines()]
     assert [each["name"] for each in listed] == [f"c{number}" for number in range(15)]
     device = json.loads(sidecars[0].read_text())["source"]["devices"][0]["name"]
     assert listed[0]["labels"] == {"branch": "main", "commit": "c0", "device": device}
 
-    _, out, _ = augment_(capsys, "history", "show", "wall_ns", *store, "--branch", "main")
-    assert "wall_ns changed from" in out.splitlines()[-1]
-    assert out.splitlines()[-1].endswith("at c8")
-    _, out, _ = augment_(capsys, "history", "show", *store, "--json")
-    assert [json.loads(line)["run"] for line in out.splitlines() if json.loads(line)["changed"]] == ["c8"]
+    ended = augment("history", "show", "wall_ns", *store, "--branch", "main")
+    assert "wall_ns changed from" in ended.out.splitlines()[-1]
+    assert ended.out.splitlines()[-1].endswith("at c8")
+    ended = augment("history", "show", *store, "--json")
+    assert [json.loads(line)["run"] for line in ended.out.splitlines() if json.loads(line)["changed"]] == ["c8"]
 
     against = ("--against-history", tmp_path / "runs", "--branch", "main")
-    code, out, err = augment_(capsys, "check", sidecars[15], *against)
-    assert code == 0, out
-    assert "confidence interval, 7 runs" in out
-    assert "at c8; compared with the runs since" in err
-    code, out, _ = augment_(capsys, "check", sidecars[0], *against)  # 10 % faster
-    assert code == 0
-    assert "better than the runs before" in out
-    code, out, _ = augment_(
-        capsys, "check", sidecars[14], *against
-    )  # which is in the history, and not its own baseline
-    assert "confidence interval, 6 runs" in out
-    code, out, _ = augment_(capsys, "check", sidecars[15], *against, "--max-regress", "1%", "--metric", "wall_ns=1ns")
-    assert code == 1
+    ended = augment("check", sidecars[15], *against)
+    assert ended.code == 0, ended.out
+    assert "confidence interval, 7 runs" in ended.out
+    assert "at c8; compared with the runs since" in ended.err
+    ended = augment("check", sidecars[0], *against)  # 10 % faster
+    assert ended.code == 0
+    assert "better than the runs before" in ended.out
+    ended = augment("check", sidecars[14], *against)  # which is in the history, and not its own baseline
+    assert "confidence interval, 6 runs" in ended.out
+    ended = augment("check", sidecars[15], *against, "--max-regress", "1%", "--metric", "wall_ns=1ns")
+    assert ended.code == 1
 
 
 @needs_pyarrow
-def test_a_history_without_such_runs_cannot_tell(
-    sidecars: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    augment_(capsys, "history", "add", sidecars[0], "--store", tmp_path, "--branch", "main")
-    code, out, err = augment_(capsys, "check", sidecars[1], "--against-history", tmp_path, "--branch", "other")
-    assert code == 4
-    assert "0 runs; 5 make a baseline" in out
-    assert "holds no other run of 1 rank with" in err
-    assert augment_(capsys, "check", sidecars[1], "--against-history", tmp_path, "--uncertain", "pass")[0] == 0
+def test_a_history_without_such_runs_cannot_tell(sidecars: list[Path], tmp_path: Path, augment: Augment) -> None:
+    augment("history", "add", sidecars[0], "--store", tmp_path, "--branch", "main")
+    ended = augment("check", sidecars[1], "--against-history", tmp_path, "--branch", "other")
+    assert ended.code == 4
+    assert "0 runs; 5 make a baseline" in ended.out
+    assert "holds no other run of 1 rank with" in ended.err
+    assert augment("check", sidecars[1], "--against-history", tmp_path, "--uncertain", "pass").code == 0
 
 
 @pytest.mark.parametrize(
@@ -202,7 +191,7 @@ def test_a_history_without_such_runs_cannot_tell(
         (["history", "add", "x", "--store", "y", "--time", "soon"], "must be a time such as"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = augment_(capsys, *arguments)
-    assert code == 2
-    assert why in err
+def test_wrong_arguments_are_told(arguments: list[str], why: str, augment: Augment) -> None:
+    ended = augment(*arguments)
+    assert ended.code == 2
+    assert why in ended.err

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from augment.cli.registry import group
 from augment.core.attachments import LateRank, RankInJob, Reason
-from augment.core.findings import AugmentedTrace, Findings
+from augment.core.findings import AugmentedTrace
 from augment.core.text import percent, period, three_digits, time, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
@@ -43,7 +43,6 @@ from augment.readers import read
 from augment.results.report.health import lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
 from augment.results.sidecars import in_job
-from augment.writers import perfetto as native
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from simulator.options import GPUS
@@ -645,32 +644,6 @@ def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
             left += second.tolist()
     assert drawn == len(path)
     assert sorted(come) == sorted(left) == list(range(int(is_handover(path).sum())))
-
-
-def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: Any) -> None:
-    result, traces = job
-    drawn = AugmentedTrace(traces[2], {"job_collectives": Findings((), result.annotations(2))})
-    assert native.write(drawn, tmp_path / "rank2.pftrace") == []
-    perfetto.load_clean(tmp_path / "rank2.pftrace")
-    rows = perfetto.rows(
-        "select name, count(*), sum(dur) from slice where category = 'augment.job_collectives' and depth = 0 "
-        "group by name"
-    )
-    part = result.matched.member == 2
-    wait, transfer = result.parted.wait_ns[part], result.parted.transfer_ns[part]
-    assert rows == [("transfer", (transfer > 0).sum(), transfer.sum()), ("wait", (wait > 0).sum(), wait.sum())]
-    late = "extract_arg(arg_set_id, 'debug.last_to_arrive')"
-    output = perfetto.rows(f"select distinct {late} from slice where category = 'augment.job_collectives' order by 1")
-    assert ("rank 1",) in output
-    assert {each for (each,) in output} <= {"rank 0", "rank 1", "rank 2", None}
-    below = dict(
-        perfetto.rows(
-            "select below.name, count(*) from slice below join slice wait on below.parent_id = wait.id "
-            "where wait.name = 'wait' and wait.category = 'augment.job_collectives' group by 1"
-        )
-    )
-    assert set(below) <= {"for rank 0", "for rank 1", "for rank 2"}
-    assert sum(below.values()) == (wait > 0).sum()
 
 
 def test_a_rank_that_is_cut_short_is_left_out(tmp_path: Path) -> None:
