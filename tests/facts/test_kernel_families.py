@@ -305,6 +305,7 @@ RTX3060 = {"name": "NVIDIA GeForce RTX 3060", "computeMajor": 8, "computeMinor":
         (V100, "float", SIMT, "aten::mm", "not_eligible"),
         (V100, "c10::BFloat16", SIMT, "aten::mm", "not_eligible"),
         (P100, "c10::Half", SIMT, "aten::mm", "not_eligible"),
+        (V100, "float", SIMT, "aten::cudnn_convolution", "not_eligible"),  # its work is unknown without strides
         (RTX3060, "float", SIMT, "aten::mm", "eligible"),
         (RTX3060, "double", SIMT, "aten::mm", "not_used"),
         ({"name": "GPU of tomorrow"}, "float", SIMT, "aten::mm", "not_used"),

@@ -7,14 +7,18 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bools, Bytes, Int64s, WorkIndexes
-from augment.core import Trace, derived
+from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, WorkIndexes
+from augment.core import SparseColumn, Trace, derived
 from augment.core.text import Words, percent
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import MatrixUnits
-from augment.facts.operators.operator_calls import Call
+from augment.facts.gpu.launched_work import work_operators
+from augment.facts.names import strings_where
+from augment.facts.operators.formulas_products import CONVOLUTION
+from augment.facts.operators.operator_calls import TYPES, Call
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import Peak, capability_of, device_peaks
+from augment.facts.source.event_args import arg_columns
 
 MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
 UNKNOWN_DEVICE = "give the device's peaks with --tables FILE"
@@ -144,16 +148,24 @@ def matrix_use(trace: Trace) -> Bytes:
     if not len(asked):
         return use  # skips reading the operators' args, which are not needed here
     operators = operator_work(trace)
-    asked = asked[operators.owner[asked] >= 0]
-    device = work.device_of(asked)
-    kind = operators.kind[operators.owner[asked]].astype(np.int64)
-    pairs, which = np.unique(kind * len(work.devices) + device, return_inverse=True)
+    kinds = zip(operators.calls, operators.works, strict=True)
+    numbers = ["" if call.operator in _WITH_VECTORS else made.number for call, made in kinds]
+    # of convolutions whose work is unknown, as without recorded strides, the type of the input tells
+    launched_by = work_operators(trace)[asked].astype(np.int64)
+    launched_by[~strings_where(trace, CONVOLUTION.__contains__)[trace.events.name[launched_by]]] = NO_INDEX
+    rows, types = arg_columns(trace).texts("Input type")
+    first = (text.strip("[]").partition(",")[0].strip('"') for text in types.values)
+    codes = SparseColumn(rows, types.codes + np.int64(len(numbers)))
+    numbers += [*(TYPES.get(name, ("", 0))[0] for name in first), ""]
+    code = codes.at(launched_by, len(numbers) - 1)
+    owner = operators.owner[asked]
+    code[owner >= 0] = operators.kind[owner[owner >= 0]]
+    pairs, which = np.unique(code * len(work.devices) + work.device_of(asked), return_inverse=True)
     answers = []
     for pair in pairs.tolist():
-        call, place = divmod(pair, len(work.devices))
-        number = "" if operators.calls[call].operator in _WITH_VECTORS else operators.works[call].number
+        number, place = divmod(pair, len(work.devices))
         on = work.devices[place].device
-        answers.append(_use(number, device_peaks(trace)[on], capability_of(trace, on)))
+        answers.append(_use(numbers[number], device_peaks(trace)[on], capability_of(trace, on)))
     use[asked] = np.array(answers, np.uint8)[which]
     return use
 
