@@ -317,19 +317,6 @@ def test_tls_and_certificates(tmp_path: Path, given: Path) -> None:
         assert output["subject"] == ((("commonName", "renewed"),),)
 
 
-def test_it_is_as_safe_as_the_other_port(tmp_path: Path) -> None:
-    ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", "--http", "0.0.0.0:0")
-    assert ended.returncode == 2
-    assert "--http 0.0.0.0:0: other machines could reach it without encryption" in ended.stderr
-
-
-def test_a_port_that_is_taken(server: Server, tmp_path: Path) -> None:
-    place = server.http.removeprefix("http://")
-    ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", "--http", place)
-    assert ended.returncode != 0
-    assert f"--http {place}: address already in use" in ended.stderr
-
-
 def test_it_drains(tmp_path: Path, given: Path) -> None:
     with serving(tmp_path / "state", "--http", "127.0.0.1:0") as server:
         job = create(server, upload(server, given))

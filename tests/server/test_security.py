@@ -69,6 +69,7 @@ def test_other_addresses_are_not(host: str) -> None:
     [
         (["--listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
         (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
+        (["--http", "0.0.0.0:0"], "--http 0.0.0.0:0: other machines could reach it without encryption"),
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
         (["--tls-client-ca", "a.pem"], "--tls-client-ca needs both"),
         (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no usable PEM files"),

@@ -228,7 +228,7 @@ def test_a_second_server_on_the_directory_refuses(tmp_path: Path) -> None:
     assert str(tmp_path / "state") in ended.stderr
 
 
-@pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
+@pytest.mark.parametrize("option", ["--listen", "--metrics-listen", "--http"])
 def test_a_port_that_is_taken(server: Server, tmp_path: Path, option: str) -> None:
     flags = {"--listen": "127.0.0.1:0", option: server.address}
     ended = augment("serve", "--state-dir", tmp_path / "state", *(word for pair in flags.items() for word in pair))
