@@ -113,11 +113,12 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
     from statistics import median
 
     from augment.cli.terminal import emit
+    from augment.compare.diff_verdict import figure_title
     from augment.compare.gate import level_text
     from augment.history import series
 
     figure = OLD.get(figure, figure)
-    stem, _, unit = figure.rpartition("_")
+    title, unit = figure_title(figure), figure.rpartition("_")[2]
     runs = _runs(store, labels, server)
     expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
     for (device, ranks), (members, changed) in series(runs, figure).items():
@@ -137,11 +138,11 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
             continue
         from augment.cli.table_output import print_rows
 
-        print_rows(f"{figure}{f' · {of}' if of else ''}", rows[-limit:])
+        print_rows(f"{title[0].upper()}{title[1:]}{f' · {of}' if of else ''}", rows[-limit:])
         for place, change in sorted(change_at.items()):
-            emit(f"{figure} {level_text(change.before, change.after, figure)} at {members[place].name}")
+            emit(f"{title} {level_text(change.before, change.after, figure)} at {members[place].name}")
         if not changed:
-            emit(f"no change of {stem} was found")
+            emit(f"no change of {title} was found")
 
 
 def _runs(store: str | None, labels: dict[str, str], server: str | None) -> list[Run]:

@@ -46,6 +46,7 @@ _LONG_TEXT = 40  #: columns of text wider than this come last
 _WORDS = {
     "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these", "matrix_eligible_ns": "could use them",
     "robust_z": "deviation (robust z)", "median_ratio": "of the median", "ts_ns": "start", "p": "p-value",
+    "meanwhile": "did meanwhile", "meanwhile_ratio": "share of that", "after_the_others_ns": "others waited",
 }  # fmt: skip
 
 
@@ -129,7 +130,11 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     A column without any value is left out, unless there is only one row; and figures that another column says.
     """
     shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
-    of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
+    of = ", ".join(  # several ranks, folded into one row, are "ranks 0 to 3"
+        value if name == "rank" and isinstance(value, str) else f"{name} {value}"
+        for name, value in shared.items()
+        if value is not None
+    )
     nested = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
     columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in {*shared, *nested}})
     telling = [column for column in columns if len(rows) == 1 or set(column.cells) - {"", NOTHING}]
@@ -176,7 +181,8 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> TableC
     words, whole = _WORDS.get(name, spaced(stem)), all(isinstance(value, int) for value in numbers)
     if name in IDENTITIES or any(isinstance(value, (str, list)) for value in numbers):
         text = any(not isinstance(value, int) for value in numbers)
-        return TableColumn((spaced(name), ""), [_text(value) for value in values], key=True, text=text)
+        head = _WORDS.get(name, spaced(name)), ""
+        return TableColumn(head, [_text(value) for value in values], key=True, text=text)
     if any(isinstance(value, bool) for value in numbers):
         return TableColumn((spaced(name), ""), [{None: NOTHING, True: "yes", False: "no"}[value] for value in values])
     if unit == "ns":

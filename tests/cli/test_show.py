@@ -195,8 +195,9 @@ def test_a_column_that_tells_nothing_is_left_out(capsys: pytest.CaptureFixture[s
     rows = [{"name": name, "host": "", "bytes": None, "count": count} for name, count in (("a", 1), ("b", 0))]
     print_rows("Some", rows)
     assert capsys.readouterr().out.splitlines()[2:] == ["name  count", "a         1", "b         0"]
-    print_rows("One", rows[:1])
-    assert capsys.readouterr().out.splitlines()[2].split() == ["name", "host", "size", "count"]
+    print_rows("One", [rows[0] | {"rank": "ranks 0 to 3"}])
+    title, heads, *_ = capsys.readouterr().out.splitlines()[1:]
+    assert (title, heads.split()) == ("One · ranks 0 to 3", ["name", "host", "size", "count"])
 
 
 def test_without_names_come_the_verdict_and_the_main_tables(tmp_path: Path, augment: Augment) -> None:
