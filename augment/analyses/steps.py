@@ -84,7 +84,7 @@ class Row(Struct, frozen=True):
         int | None, column("When the host's annotation of the step begins, after the first event of the trace.", "ns")
     ]
     host_wall_ns: Annotated[int | None, column("Length of the host's annotation of the step.", "ns")]
-    median_ratio: Annotated[float | None, column("wall_ns by the median of all steps.", "ratio")]
+    median_ratio: Annotated[float | None, column("wall_ns by the median of the steps of its kind.", "ratio")]
     robust_z: Annotated[float | None, column("Distance of wall_ns from the median of all steps, in robust deviations.")]
     is_outlier: Annotated[bool | None, column("Whether robust_z is beyond 3.5 either way.")]
     is_steady: Annotated[bool, column("Whether it is one of the steps that verdicts and summaries are about.")]

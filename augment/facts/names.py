@@ -25,7 +25,7 @@ from augment.errors import UsageError, expect_known
 # fmt: off
 __all__ = [
     "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "CALLS_FOR_MEMORY", "COMPILED", "FETCH", "LONG_CALL_NS", "POINT_TO_POINT",
-    "RECV", "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "KernelType", "bus_factor", "fetches", "matching",
+    "RECV", "REDUCE_SCATTER", "SEND", "SEND_RECV", "STEP", "UPDATE", "KernelType", "bus_factor", "fetches", "matching",
     "starting", "strings_where",
 ]
 # fmt: on
@@ -36,6 +36,7 @@ LOOKED_AT = 4096  #: the most characters at the beginning of a name that pattern
 REMEMBERED = 512  #: the most characters of a name of which it is kept whether patterns are found in it
 MOST_REMEMBERED = 1 << 11  #: names, for each pattern
 STEP = "ProfilerStep"  #: how the names of steps begin
+UPDATE = "Optimizer.step#"  #: and those of updates of the parameters
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches of batches begin
 COMPILED = "## Call CompiledFxGraph"  #: of annotations around what Inductor compiled; its loops on a CPU are no events
 #: calls that ask the driver for memory, or give it back

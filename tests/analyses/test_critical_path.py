@@ -109,11 +109,9 @@ def test_a_step_recorded_as_operator_names_nothing_that_lies_in_another() -> Non
 def test_a_late_host_holds_the_path() -> None:
     events = (
         op("aten::mm", 0, 20),
-        call("cudaLaunchKernel", 10, 15, correlation=1),
-        kernel("gemm", 14, 24, correlation=1),
+        *launched_kernel("gemm", (10, 15), (14, 24), correlation=1),
         op("aten::slow", 20, 90),
-        call("cudaLaunchKernel", 80, 84, correlation=2),
-        kernel("add", 86, 96, correlation=2),
+        *launched_kernel("add", (80, 84), (86, 96), correlation=2),
     )
     assert path_of(*events) == [
         ("cpu_operator", 10), ("runtime_call", 5), ("cpu_operator", 5), ("cpu_operator", 60), ("launch_delay", 6),

@@ -11,23 +11,25 @@ from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import step_outliers, synchronizing_calls
 from tables import Event, annotation, call, launched_kernel, op, trace_of
 
-MS = 1_000_000
+MS, UPDATE = 1_000_000, "Optimizer.step#Adam.step"
 
 
-def run(*pauses: int, work: int = 10 * MS) -> Trace:
-    """Steps in which the host pauses for so long, launches a kernel, and waits for it."""
+def run(*pauses: int, work: int = 10 * MS, updates: int = 0, name: str = UPDATE, apart: int = 1_000) -> Trace:
+    """Steps in which the host pauses for so long, launches a kernel, and waits for it; each of the last of so many
+    ``updates`` parameters, and works half as long again."""
     events, at = list[Event](), 0
     for number, pause in enumerate(pauses):
         begin, launch = at, at + pause
-        start = launch + 10_000
-        at = start + work
+        start, is_update = launch + 10_000, updates > 0 and number % updates == updates - 1
+        at = start + work + is_update * work // 2
         events += [
             annotation(f"ProfilerStep#{number}", begin, at + 5_000),
             op("aten::mm", launch - 5_000, launch + 8_000),
-            *launched_kernel("gemm", (launch, launch + 5_000), (start, start + work), correlation=number + 1),
+            *launched_kernel("gemm", (launch, launch + 5_000), (start, at), correlation=number + 1),
             call("cudaDeviceSynchronize", launch + 9_000, at + 1_000, correlation=100 + number),
         ]
-        at += 6_000
+        events += [annotation(name, launch, at)] * is_update
+        at += 5_000 + apart
     return trace_of(*events)
 
 
@@ -62,6 +64,19 @@ def test_a_single_step_that_is_hardly_later_may_be_chance(pauses_us: tuple[int, 
     scale = pauses_us[0]
     answer = step_outliers.check(run(*(pause * 1_000 for pause in pauses_us), work=10_000 * scale))
     assert (answer.confidence if isinstance(answer, Found) else None) == confidence
+
+
+@pytest.mark.parametrize(("name", "late", "named"), [(UPDATE, 0, []), ("f", 0, [2, 5, 8, 11, 14]), (UPDATE, 6, [6])])
+def test_steps_that_update_parameters_are_another_kind(name: str, late: int, named: list[int]) -> None:
+    """Gradients are accumulated over three steps. Metamorphic: without the optimizer's name nothing tells that."""
+    answer = step_outliers.check(run(*(MS + 9 * MS * (step == late > 0) for step in range(16)), updates=3, name=name))
+    seen = answer.seen if isinstance(answer, Found) else None
+    assert (seen.steps if isinstance(seen, step_outliers.StepOutliers) else []) == named
+
+
+@pytest.mark.parametrize("apart", [1_000, 0, -1, -900])
+def test_steps_are_no_more_apart_than_times_are_rounded(apart: int) -> None:
+    assert measure(run(*[MS] * 6, apart=apart)).count == 6
 
 
 @pytest.mark.parametrize(("pauses", "effect"), [((5, 5), "synchronizing_calls"), ((1, 1, 1, 9), "step_outliers")])

@@ -1,8 +1,9 @@
 """Do single steps take much longer than the others?
 
 A step is an outlier if it takes at least 1.2 times the median, and lies five deviations above it (1.4826 times the
-median absolute deviation, which one outlier cannot widen, unlike the standard deviation). It takes five steady steps;
-of an inference engine, five that decode.
+median absolute deviation, which one outlier cannot widen, unlike the standard deviation). It takes five steady steps
+of a kind: of an inference engine, steps that decode; where an optimizer runs in some steps only, as gradients are
+accumulated, steps with it or steps without. Where most steps are long, none is an outlier.
 The saving is the mean less the mean of the other steps. A single step that takes less than 1 ms beyond the median is
 merely possible: any host is so late at times.
 
@@ -66,12 +67,15 @@ def check(trace: Trace) -> rule.Answer:
     windows = judging.measure(trace).windows
     if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
-    if facts.steps.is_served(trace):  # prefills are as long as their prompts
-        usual = np.isin(facts.steps.kinds_of_steps(trace, windows), _ALIKE)
-        windows = windows.take(np.flatnonzero(usual))
-        if len(windows) < LEAST_STEPS:
-            return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps are alike: decodes alone are")
-    length = windows.end - windows.start
+    kinds, served = facts.steps.kinds_of_steps(trace, windows), facts.steps.is_served(trace)
+    # prefills are as long as their prompts; steps that update parameters do more than those that add to gradients
+    alike = [np.isin(kinds, _ALIKE)] if served else [kinds == 0, kinds == 1]
+    lengths = [(windows.end - windows.start)[chosen] for chosen in alike]
+    far = [lasts.max() / max(arrays.median(lasts), 1) if len(lasts) >= LEAST_STEPS else 0 for lasts in lengths]
+    if not any(far):
+        others = "decodes alone are" if served else "an optimizer runs in some of them"
+        return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps are alike: {others}")
+    length, windows = lengths[np.argmax(far)], windows.take(np.flatnonzero(alike[np.argmax(far)]))
     middle = arrays.median(length)
     deviation = 1.4826 * arrays.median(np.abs(length - middle))
     outlying = length > max(LEAST_FACTOR * middle, middle + DEVIATIONS * deviation)
@@ -83,8 +87,8 @@ def check(trace: Trace) -> rule.Answer:
             return rule.Fine(StepOutliers(numbers, int(length.max()), int(middle), "", 0.0), saved)
         often = f"none {LEAST_FACTOR:g} times the median, though more than usual"
         spread = f"steps take {text.time(length.min())} to {text.time(length.max())}"
-        far = (length > middle + DEVIATIONS * deviation).any()
-        return rule.Fine(f"{spread}, {often}" if far else spread)
+        several = (length > middle + DEVIATIONS * deviation).any()
+        return rule.Fine(f"{spread}, {often}" if several else spread)
     # The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half
     figures = facts.steps.step_figures(trace, windows)[0]
     growth = float(figures.wall_ns[outlying].mean() - figures.wall_ns[~outlying].mean())

@@ -16,7 +16,7 @@ from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
 from augment.facts.host.call_stacks import call_stacks, crossed, crossing_diagnostics, enclosing, innermost
 from augment.facts.host.occupancy import timelines
 from augment.facts.host.training_phases import forward_backward, modules
-from augment.facts.names import STEP, starting
+from augment.facts.names import STEP, UPDATE, starting
 
 
 class TimeShare(NamedTuple):
@@ -158,13 +158,10 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
     return [*crossing_diagnostics(trace), *diagnostics]
 
 
-_STEP = "Optimizer.step#"
-
-
 @derived
 def steps_of_optimizers(trace: Trace) -> Bools:
     """For each string whether it names a step of an optimizer."""
-    return starting(trace, _STEP)
+    return starting(trace, UPDATE)
 
 
 @derived(until="diagnosis")

@@ -27,7 +27,7 @@ from augment.arrays import (
 from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
-from augment.facts.names import STEP, matching, starting, strings_where
+from augment.facts.names import STEP, UPDATE, matching, starting, strings_where
 from augment.facts.source.cut_mark import limits_of
 from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
 
@@ -307,6 +307,7 @@ def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
 #: categories of the annotation; the oldest recordings have it as an operator. The GPU's copy is no step.
 _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
+ROUNDED_NS = 1_000  #: older recordings have whole microseconds
 
 
 class Steps(Struct, frozen=True):
@@ -333,7 +334,7 @@ class Steps(Struct, frozen=True):
 def steps(trace: Trace) -> Steps:
     """The host's annotations of steps.
 
-    Of two that overlap (two threads annotate one step), the first counts.
+    Of two that overlap (two threads annotate one step), the first counts; what times are rounded by is no overlap.
 
     A trace without ``ProfilerStep#n`` may have the steps of an inference engine. Their annotations end before the
     engine samples, answers and schedules the next batch. So such a step lasts until the next begins, unless there is a
@@ -347,10 +348,11 @@ def steps(trace: Trace) -> Steps:
     for place, (start, stop) in enumerate(
         zip(ts.tolist(), end.tolist(), strict=True)
     ):  # a loop over steps, which are few
-        if last_end is None or start >= last_end:
+        if last_end is None or start >= last_end or stop > last_end > start >= last_end - ROUNDED_NS:
             kept.append(place)
             last_end = stop
     rows, ts, end = rows[kept], ts[kept], end[kept]
+    end[:-1] = np.minimum(end[:-1], ts[1:])
     if not is_served(trace):
         return Steps(np.array([number_of[code] for code in events.name[rows].tolist()], np.int64), rows, ts, end)
     batch_of = engine_steps(trace).batch_of
@@ -387,13 +389,18 @@ def is_served(trace: Trace) -> bool:
 
 
 def kinds_of_steps(trace: Trace, windows: StepWindows) -> Int64s:
-    """A number for the kind of work of each step: the phase of an engine's step, as an index of ``PHASES``; 0 of
-    others. Only steps of one kind are expected to last equally long."""
-    if not is_served(trace) or (windows.number < 0).any():
-        return np.zeros(len(windows), np.int64)
-    batch_of, names = engine_steps(trace).batch_of, trace.events.name[steps(trace).row]
-    phases = [PHASES.index(batch_of[code].phase) for code in names.tolist()]
-    kinds: Int64s = np.array(phases, np.int64).take(windows.number)
+    """A number for the kind of work of each step: the phase of an engine's step, as an index of ``PHASES``; of others
+    whether an optimizer runs in it, 0 or 1. Only steps of one kind are expected to last equally long."""
+    kinds = np.zeros(len(windows), np.int64)
+    if (windows.number < 0).any():
+        return kinds
+    if is_served(trace):
+        batch_of, names = engine_steps(trace).batch_of, trace.events.name[steps(trace).row]
+        phases = [PHASES.index(batch_of[code].phase) for code in names.tolist()]
+        return np.array(phases, np.int64).take(windows.number)
+    rows = trace.events.slices_of(*_ON_HOST)
+    place = windows.of_host(trace.events.ts[rows[starting(trace, UPDATE)[trace.events.name[rows]]]])
+    kinds[place[place >= 0]] = 1
     return kinds
 
 

@@ -350,7 +350,6 @@ def _none() -> Actions:
 
 _ENGINE = "autograd::engine::evaluate_function"
 _AUTOGRAD_THREAD = "pt_autograd"
-_OPTIMIZER = "Optimizer.step"
 
 
 class Phase(IntEnum):
@@ -378,7 +377,7 @@ def phases(trace: Trace, launch: EventRows, step: Int64s) -> Int64s:
         return np.full(len(launch), NO_VALUE, np.int64)
     backward = is_autograd[events.track[launch]]
     nodes = np.flatnonzero(is_autograd[events.track[:]]) if not len(ops) else ops
-    around = facts.host.innermost(trace, launch, (Category.USER_ANNOTATION,), facts.names.starting(trace, _OPTIMIZER))
+    around = facts.host.innermost(trace, launch, (Category.USER_ANNOTATION,), facts.gpu.steps_of_optimizers(trace))
     # the last of these in each step; the greatest integer where there is none
     ts, windows = np.sort(events.ts[nodes]), facts.steps.recorded(trace)
     place = np.searchsorted(ts, windows.end, side="left") - 1
