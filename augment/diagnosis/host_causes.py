@@ -56,6 +56,7 @@ _COLLECTING = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
 _OF_WORKERS = re.compile(WORKERS)
+_POLLS = re.compile(r"^(?:cuda|cu|hip)(?:Event|Stream)Query")
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 
@@ -303,9 +304,12 @@ def _stretches(trace: Trace) -> tuple[Spans, Spans]:
 
 def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: EventRows) -> Spans:
     """The long stretches in which a thread is in no operator or call, but in one short frame of Python after the other;
-    the rows are the shortest frames that hold most of a stretch. Without stacks each would be one segment."""
+    the rows are the shortest frames that hold most of a stretch. Without stacks each would be one segment. Calls that
+    ask whether work is done are part of them while devices idle: what the host waits for is something else."""
     events = trace.events
     chosen = np.append(critical.host_kinds(trace, row) == critical.BoundBy.OUTSIDE_OPERATORS, False)
+    polls = np.flatnonzero((row >= 0) & matching(trace, _POLLS)[events.name[row]])
+    chosen[polls] = idle_ns(trace, Spans(ts[polls], ts[polls + 1], row[polls])) > 0
     outside = where(ts, chosen)
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
     long = outside.end - outside.start >= LONG_NS

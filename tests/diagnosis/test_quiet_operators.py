@@ -26,30 +26,33 @@ FETCH, SPLIT, VIEW = (
 JOB = changed(ranks=1, steps=4, layers=2, collectives="none", work=0.3, run_ahead=None)
 
 
-def quiet(options: JobOptions, folder: Path, view_us: int) -> Document:
-    """The job, but that it splits a tensor in place of fetching a batch: into views of so many µs (0: of none)."""
+def quiet(options: JobOptions, folder: Path, view_us: int, *, polls: bool) -> Document:
+    """The job, but that it splits a tensor in place of fetching a batch: into views of so many µs (0: of none). Or it
+    asks as often whether an event has come, in no operator."""
     document = load(simulate(options, folder)[0][0])
-    rows = []
+    rows, part = [], {"name": "cudaEventQuery", "cat": "cuda_runtime"} if polls else {"name": VIEW, "cat": "cpu_op"}
     for each in document["traceEvents"]:
-        rows.append(each | {"name": SPLIT, "cat": "cpu_op"} if each["name"] == FETCH else each)
+        if each["name"] != FETCH or not polls:
+            rows.append(each | {"name": SPLIT, "cat": "cpu_op"} if each["name"] == FETCH else each)
         if each["name"] == FETCH and view_us:
             at, end = each["ts"] + 3, each["ts"] + each["dur"] - 3
             while at + view_us < end:
-                rows.append(each | {"name": VIEW, "cat": "cpu_op", "ts": at, "dur": Decimal(view_us - 4)})
+                rows.append(each | part | {"ts": at, "dur": Decimal(view_us - 4)})
                 at += view_us
     return document | {"traceEvents": rows}
 
 
+@pytest.mark.parametrize("polls", [False, True])
 @pytest.mark.parametrize("stall_us", [6_000.0, 25_000.0])
-def test_a_simulated_split_saves_what_it_takes(stall_us: float, tmp_path: Path) -> None:
-    """Metamorphic: as much if its views were not recorded, or are longer; and no launching."""
+def test_a_simulated_split_saves_what_it_takes(stall_us: float, polls: bool, tmp_path: Path) -> None:
+    """Metamorphic: as much if its views were not recorded, or are longer; and no launching. So do calls that poll."""
     cured = measure(read(str(simulate(JOB, tmp_path / "cured")[0][0]))).length_ns
     for view_us in (0, 40, 400):
-        document = quiet(replace(JOB, host_stall_us=stall_us), tmp_path / "job", view_us)
+        document = quiet(replace(JOB, host_stall_us=stall_us), tmp_path / "job", view_us, polls=polls)
         trace = read(str(save(document, tmp_path / f"{view_us}.json")))
         answer, bound = host_gaps.check(trace), launch_bound.check(trace)
         assert isinstance(answer, Found)
-        assert SPLIT in title_of(answer)
+        assert (SPLIT in title_of(answer)) is not polls
         true = 1 - cured / measure(trace).length_ns
         assert measure(trace).ratio(answer.saved_ns or 0) == pytest.approx(true, abs=0.05)
         assert not isinstance(bound, Found) or measure(trace).ratio(bound.saved_ns or 0) < 0.1

@@ -5,13 +5,14 @@ whatever views it consists of, or in no operator at all, however many frames of 
 collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. So does the time between the end of
 the backward pass on its thread and the next that the main thread does, and before. What holds most of the time names
 it. Fetching batches, calls of the runtime, and compilation that names itself have rules of their own; frames of a
-compiler, and what ends with a call that loads code (``cuModuleLoad``), are said to compile. The prediction takes these
-stretches out of the steps. A function that waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may
-be a server without requests, and the finding is merely possible. Without steps, an operator that takes long at its
-first call alone sets a library up; a range called a warm-up says so itself, and is merely possible, too. An operator
-that launches a kernel for the first time, and takes more than four times as long as others of its name, loads that
-kernel or chooses an algorithm: all its time counts here, also in shorter stretches. Operators nested in themselves are
-those that a dispatch mode or a tensor subclass sends through Python.
+compiler, and what ends with a call that loads code (``cuModuleLoad``), are said to compile. Asking ``cudaEventQuery``
+again and again while devices idle is a stall. The prediction takes these stretches out of the steps. A function that
+waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
+finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up; a
+range called a warm-up says so itself, and is merely possible, too. An operator that launches a kernel for the first
+time, and takes more than four times as long as others of its name, loads that kernel or chooses an algorithm: all its
+time counts here, also in shorter stretches. Operators nested in themselves are those that a dispatch mode or a tensor
+subclass sends through Python.
 
 **What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
 ``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
