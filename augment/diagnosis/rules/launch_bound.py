@@ -96,10 +96,12 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         number = text.counted(self.kernel_count, "kernel")
-        graphs = f" in {text.counted(self.launch_count, 'launch', 'launches')}" if self.launcher == "graphs" else ""
+        launches = text.counted(self.launch_count, "launch", "launches")
         parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
-        idle = f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host launches {number}"
-        return f"{idle}{graphs}: {parts}"
+        does = f"launches {number}" + f" in {launches}" * (self.launcher == "graphs")
+        if 2 * self.long_ns > self.wait_ns:
+            does = f"does other things between {launches} of {number}"
+        return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host {does}: {parts}"
 
     def cure(self, words: text.Words) -> str:
         return "removing that idle time"
