@@ -235,7 +235,7 @@ def single_calls(trace: Trace) -> EventRows:
     rows = rows[events.dur[rows] >= LONG_CALL_NS]
     names = events.name[rows]
     rows = rows[~matching(trace, OTHER_CALLS)[names]]
-    rows = rows[~is_among(rows, waiting_calls(trace)) & ~is_among(rows, standstills(trace).row)]
+    rows = rows[~is_among(rows, waiting_calls(trace)) & ~is_among(rows, distinct(standstills(trace).row))]
     memory = matching(trace, CALLS_FOR_MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[host.outermost(trace, rows, LAUNCHES) == rows]

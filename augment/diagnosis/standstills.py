@@ -46,6 +46,7 @@ def standstills(trace: Trace) -> Spans:
     """
     lanes = arrays.distinct(facts.critical.graph(trace).lane).tolist()
     spans = Spans.joined([_long_stretches(trace, lane) for lane in lanes if lane >= 0])
+    spans = spans.take(np.argsort(spans.start, kind="stable"))
     chosen = arrays.distinct(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, spans.take(chosen)) >= (spans.end - spans.start)[chosen]]
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
