@@ -65,7 +65,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         after = f"a step would take {three_digits(length - gain / count)}{less} instead of {three_digits(length)}"
     else:
         after = f"the job would take {three_digits(time_ns - gain)}{less} instead of {three_digits(time_ns)}"
-    after += f" (\u2212{percent(gain / time_ns)})"
+    after += f" (-{percent(gain / time_ns)})"
     where = f" in {parallelism(row.dimension)}" if row.dimension else ""
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
@@ -352,7 +352,7 @@ def transfers(gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[f
     )
     return (
         f"Transfers that nothing hides, {percent(ratio)} of them {kind}, hold all ranks up: without them {of} would "
-        f"take {three_digits(after)} instead of {three_digits(before)} (−{percent(gain_ns / time_ns)})."
+        f"take {three_digits(after)} instead of {three_digits(before)} (-{percent(gain_ns / time_ns)})."
     )
 
 
