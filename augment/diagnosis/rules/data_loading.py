@@ -9,7 +9,7 @@ only then: PyTorch draws a seed (``aten::random_``) for each iterator, between t
 
 A batch of workers comes at a moment of the clock. Where at least half of the steps wait for one, and what that costs is
 grave, workers decide how long steps are: two fetches in a row that wait are as far apart as they need for a batch, and
-no other cure promises more than that leaves.
+no other cure promises more than that leaves. Workers behind another cause are not seen: a ready batch shows no pace.
 
 **What to do**: with `_SingleProcessDataLoaderIter`, load in other processes (``num_workers`` above 0). With workers,
 they are too slow: more of them, a larger ``prefetch_factor``, ``persistent_workers=True``, less work per sample. But
