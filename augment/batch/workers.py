@@ -298,6 +298,11 @@ def _begin() -> None:
     signal.signal(signal.SIGTERM, _end)
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    if sys.platform != "win32":
+        woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        threading.Thread(target=_end_idle, args=(woken,), daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -305,6 +310,13 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def _end_idle(woken: int) -> None:
+    """End a worker that waits for a task: a signal that comes just before it waits does not interrupt that."""
+    while os.read(woken, 1):
+        if not _working:
+            os._exit(143)
 
 
 def _end(*_: object) -> None:

@@ -6,6 +6,8 @@ import gzip
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -186,3 +188,17 @@ def test_outputs_whose_tracks_stay_are_not_written_again(tmp_path: Path) -> None
     assert contents(tmp_path / "out") == contents(tmp_path / "at once")
     assert batch(tmp_path / "in", tmp_path / "out", formats=FORMATS)[1] == []
     assert len({line["drawn"] for line in lines(tmp_path / "out")[-3:]}) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are ended otherwise there")
+def test_a_worker_that_waits_ends_though_no_signal_interrupts_it() -> None:
+    """As where the signal arrives after Python has looked for one, and before the system waits: blocked here."""
+    waits = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); print('waits', flush=True); os.read(0, 1)"
+    begun = f"import os, signal; from augment.batch import workers; workers._begin(); {waits}"
+    with subprocess.Popen([sys.executable, "-c", begun], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        try:
+            assert next(iter(worker.stdout or [])) == b"waits\n"
+            worker.terminate()
+            assert worker.wait(60) == 143
+        finally:
+            worker.kill()

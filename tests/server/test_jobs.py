@@ -138,6 +138,7 @@ def test_a_deadline(tmp_path: Path) -> None:
         job = server.wait(server.create(upload).name)
         assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_DEADLINE", 4)
         assert job.error.message == "a.json: exceeded the time limit of a job, 1 s"
+        server.freeze()  # the worker that took the place of that one
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         request = calls.CreateJobRequest(spec=spec, deadline=duration_pb2.Duration(nanos=300_000_000))
         job = server.wait(server.stub.CreateJob(request).job.name)  # with one of its own
