@@ -116,9 +116,9 @@ def _first_of_iterators(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
         )
         == drawn
     ]
-    first = np.zeros(len(rows), np.bool_)
+    first, every_fetch = np.zeros(len(rows), np.bool_), facts.names.fetches(trace)
     for thread in set(events.track[rows].tolist()):
-        seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, facts.names.fetches(trace)))
+        seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, every_fetch))
         places = np.flatnonzero(events.track[rows] == thread)
         before = np.searchsorted(every, events.ts[rows[places]], side="left") - 1
         since = np.where(before >= 0, every[np.maximum(before, 0)], np.iinfo(np.int64).min)
