@@ -20,11 +20,12 @@ what then passes, if it is 30 µs or more, the cause is not recorded (``other``)
 ``mean_launch_delay_ns`` is from the end of a launching call to the start of its work. The memory peak is the greatest
 sum that PyTorch's allocator had given out, if recorded (``profile_memory=True``).
 
-``robust_z`` is the distance of the window's length from the median of all steps, in units of the median absolute
-deviation over 0.6745; of an inference engine, of all steps of its phase. Beyond 3.5 either way the step is an outlier
-(Iglewicz and Hoaglin 1993). With fewer than four steps, or when most are equally long, there are no outliers and no
-``robust_z``; ``median_ratio`` there is always. ``is_steady`` is false of a first step that warms up, or of which work
-from before the recording hides a part: the verdict and the summary of ``augment run`` leave it out.
+``robust_z`` is the distance of the window's length from the median of the steps of its kind (of an inference engine, of
+its phase; else with an optimizer's step, or without), in units of the median absolute deviation over 0.6745. Beyond 3.5
+either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four steps, or when most are equally
+long, there are no outliers and no ``robust_z``; ``median_ratio`` there is always. ``is_steady`` is false of a first
+step that warms up, or of which work from before the recording hides a part: the verdict and the summary of ``augment
+run`` leave it out.
 
 The track ``Steps`` shows the windows. ``augment check`` uses these rows as samples, so a sidecar with them is a
 baseline. The analysis is skipped without any operator, launch or GPU work.
@@ -85,7 +86,7 @@ class Row(Struct, frozen=True):
     ]
     host_wall_ns: Annotated[int | None, column("Length of the host's annotation of the step.", "ns")]
     median_ratio: Annotated[float | None, column("wall_ns by the median of the steps of its kind.", "ratio")]
-    robust_z: Annotated[float | None, column("Distance of wall_ns from the median of all steps, in robust deviations.")]
+    robust_z: Annotated[float | None, column("Distance of wall_ns from that median, in robust deviations.")]
     is_outlier: Annotated[bool | None, column("Whether robust_z is beyond 3.5 either way.")]
     is_steady: Annotated[bool, column("Whether it is one of the steps that verdicts and summaries are about.")]
 
