@@ -121,7 +121,7 @@ def _batches(trace: Trace) -> str:
 
 
 def _operators(trace: Trace) -> str:
-    """Where the host's time goes: ``. For 86 % of a step of 1.2 s no thread runs an operator; …``, and ``.
+    """Where the host's time goes: ``. For 86 % of a step of 1.2 s no recorded thread runs an operator; …``, and ``.
     All operators of the recording take 412 ms: 78 % in aten::mm``."""
     rows = operators_alone(trace)
     windows, events = measure(trace).windows, trace.events
@@ -158,7 +158,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     annotations, if they were recorded."""
     whole, lane = measure(trace), facts.critical.main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
-    text = f". For {percent(ratio)} of {length} no thread runs an operator"
+    text = f". For {percent(ratio)} of {length} no recorded thread runs an operator"
     if not len(operators_alone(trace)):  # of a program that is not of PyTorch
         text = f". No operator runs in {length}"
     collectives = facts.collectives.host_collectives(trace)

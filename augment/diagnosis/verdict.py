@@ -125,6 +125,7 @@ _OF_NO_RANK = {step_outliers.NAME, eager_decodes.NAME}
 def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -> list[Sentence]:
     """What the named findings would save together, and what comes next, as far as that is known."""
     saving = [each for each in chosen if each.found.saved_ns]
+    apart = [each.rule for each in saving if each.found.cut is None]
     known = [each for each in saving if each.found.cut is not None]
     cut = facts.critical.joined([each.found.cut for each in known if each.found.cut is not None])
     saved, rules = saved_a_step(trace, cut), tuple(each.rule for each in chosen)
@@ -132,7 +133,6 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
     if len(known) > 1:
         parts = sum(each.found.saved_ns or 0 for each in known)
-        apart = [each.rule for each in saving if each.found.cut is None]
         alone = apart and {*apart} <= _OF_NO_RANK
         some = f" except {listed([heading(rule).lower() for rule in apart])}" if alone else ""
         some = " except what other ranks decide" if apart and not alone else some
@@ -140,7 +140,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         more = ", more than their sum: once one is fixed, the others save more" if is_more else ""
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
-    return [*made, *(_next(trace, result, known, cut) if known and len(known) == len(saving) else [])]
+    return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])]
 
 
 def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: facts.critical.Cut) -> list[Sentence]:
@@ -170,20 +170,14 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
     ):
         return []
     share = percent(getattr(then, decides) / then.ns)
-    rest = {name: getattr(then, limit) / then.ns for limit, name in _RESTS.items() if limit != decides}
-    more = [f"{name} {percent(ratio)}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
+    rest = {name: getattr(then, limit) / then.ns for limit, name in _BOUNDS.items() if limit != decides}
+    more = [f"{percent(ratio)} by {name}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
     others = f" ({listed(more)})" if more else ""
-    text = f"After that, {_DECIDES[decides]} {share} of what remains of {say.a_step}{others}."
+    text = f"After that, {share} of what remains of {say.a_step} is bound by {_BOUNDS[decides]}{others}."
     return [Sentence(text, tuple(sorted(done)))]
 
 
-_DECIDES = {
-    "host": "the host limits",
-    "computing": "computing limits",
-    "communication": "communication limits",
-    "copies": "copies limit",
-}
-_RESTS = {
+_BOUNDS = {
     "host": "the host",
     "computing": "computing",
     "communication": "communication",
@@ -196,10 +190,11 @@ _RESTS = {
 def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
     say = words(trace)
-    if unexplained := _unexplained(trace, result):
-        loading = [each for each in _possible(result)[:1] if each.rule == LONG_CALLS]
-        return [*(Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in loading), Sentence(unexplained)]
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
+    if unexplained := _unexplained(trace, result):
+        parts = [("Possible", each) for each in _possible(result)[:1] if each.rule == LONG_CALLS]
+        parts = parts or [("The largest known cause", each) for each in sure[:1]]
+        return [Sentence(unexplained), *(Sentence(f"{lead}: {title(say, at)}.", (at.rule,)) for lead, at in parts)]
     possible = _possible(result)
     if facts.source.lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told

@@ -369,14 +369,14 @@ def frame(name: str, start: int, end: int) -> Event:
 def test_time_outside_of_operators_counts() -> None:
     few = op("aten::mm", 0, 14 * MS)
     (named,) = verdict(trace_of(LONG_STEP, few, frame("<built-in function collect>", 15 * MS, 97 * MS)))[:1]
-    assert "For 86 % of a step of 100 ms no thread runs an operator" in named
+    assert "For 86 % of a step of 100 ms no recorded thread runs an operator" in named
     assert "95 % in <built-in function collect>" in named
     assert named.index("collect") < named.index("aten::mm")
     (unknown,) = verdict(trace_of(LONG_STEP, few))[:1]
     assert "For 86 %" in unknown
     assert "waits for a lock or another thread, was not recorded" in unknown
     (elsewhere,) = verdict(trace_of(LONG_STEP, few, op("aten::mul", 10 * MS, 98 * MS, thread=2)))[:1]
-    assert "no thread runs an operator" not in elsewhere
+    assert "no recorded thread runs an operator" not in elsewhere
     (healthy,) = verdict(trace_of(LONG_STEP, op("aten::mm", 0, 95 * MS)))[:1]
     assert "All operators of the recording take 95 ms: 100 % in aten::mm." in healthy
 
@@ -390,7 +390,7 @@ def test_loops_of_compiled_regions_on_a_host_are_told(region: int) -> None:
     assert ("loops that torch.compile made (torch._inductor.config.cpp.enable_kernel_profile=True" in said) == (
         region < 90
     )
-    assert "no thread runs an operator" not in said
+    assert "no recorded thread runs an operator" not in said
 
 
 def test_steps_of_an_engine_on_a_host_are_told_by_what_they_compute() -> None:

@@ -78,8 +78,8 @@ _TITLES: dict[Problem, str] = {
     "excerpt": "Only {count} of {gpu} work: too few to tell what is typical",
     "no_launches": "{ratio} of the {gpu}'s work has no launch in the recording: what it waited for is unknown",
     "earlier_work": "{ratio} of the {gpu}'s work was launched before the recording began: its causes are unknown",
-    "backward": "The backward pass ran on a thread that was not recorded: for {ratio} of {a_step}, what the host does "
-    "is unknown",
+    "backward": "The backward pass ran on a thread that was not recorded: what it computes in {ratio} of {a_step} is "
+    "unknown",
 }
 _ADVICE: dict[Problem, str] = {
     "truncated": "Copy the file again if it was whole; else record again, and let the profiler stop before the process "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from augment.core.text import parallelism, percent, ranges_text, short, size, three_digits, time
+from augment.core.text import counted, parallelism, percent, ranges_text, short, size, three_digits, time
 from augment.results.report import charts
 from augment.results.report.sections import (
     Document,
@@ -209,7 +209,9 @@ def communication(sidecar: Sidecar) -> Section:
         for part, ns in zip(parts, (row["wait_ns"], row["transfer_ns"]), strict=True)
     ]
     wait, whole = (sum(row[name] or 0 for row in rows) for name in ("wait_ns", "time_ns"))
-    lead = f"{percent(wait / (whole or 1))} of the {time(whole)} in collectives of all ranks is waiting for late ranks."
+    how = "" if any(row["by_arrival_count"] for row in rows) else ", by their durations"
+    lead = f"{percent(wait / (whole or 1))} of the {time(whole)} in collectives of all ranks is waiting for late ranks"
+    lead = f"{'At least ' * any(row['ranks_seen'] < row['group_size'] for row in rows)}{lead}{how}."
     x_title = "time of all ranks (ms)"
     drawn = [charts.stacked("wait_and_transfer", lead, bars, y="collective", x_title=x_title, parts=parts)]
     tables = [
@@ -295,8 +297,10 @@ def clocks(sidecar: Sidecar) -> Section:
     known = [row["uncertainty_ns"] for row in rows if row.get("uncertainty_ns") is not None]
     lead = f"Times of different ranks can be compared to {time(max(known))}." if known else ""
     apart = [row for row in rows if row["status"] not in ("kept", "corrected", "reference")]
-    if apart:
-        lead += f" {len(apart)} ranks cannot be compared with the others."
+    if apart and len(apart) == len(rows):
+        lead = "Times of different ranks cannot be compared."
+    elif apart:
+        lead += f" Those of {counted(len(apart), 'rank')} cannot be compared with others'."
     return Section("Clocks", lead, (), table(sidecar, "clock_alignment", "Clocks of the ranks", folded=len(rows) > 16))
 
 

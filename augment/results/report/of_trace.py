@@ -119,10 +119,10 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
 
 
 EFFICIENCY_PARTS = {
-    "ideal_compute_ns": ("at the peak of the device", charts.GREEN),
-    "compute_above_ns": ("compute-bound work above its roof", charts.BLUE),
-    "memory_ideal_ns": ("memory-bound work at its roof", charts.SKY),
-    "memory_above_ns": ("memory-bound work above its roof", charts.INDIGO),
+    "ideal_compute_ns": ("compute-bound work, at peak speed", charts.GREEN),
+    "compute_above_ns": ("compute-bound work, time lost", charts.BLUE),
+    "memory_ideal_ns": ("memory-bound work, at peak bandwidth", charts.SKY),
+    "memory_above_ns": ("memory-bound work, time lost", charts.INDIGO),
     "latency_bound_ns": ("small kernels, bound by latency", charts.TEAL),
     "unmodelled_ns": ("computing, roof unknown", charts.PALE),
     "exposed_communication_ns": ("exposed communication", charts.VERMILION),
@@ -152,17 +152,16 @@ def efficiency(sidecar: Sidecar) -> Section:
         start += ns
     mfu = mean(rows, "mfu_ratio")
     lead = f"From the first {_accelerator(sidecar)} work to the last, it" if whole else "A step"
-    lead += f" takes{' on average' if len(rows) > 1 and not whole else ''} {time(wall)}" + (
-        f", at {percent(mfu)} MFU." if mfu is not None else "."
-    )
-    if mfu is None:
-        lead += f" Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
+    unknown = f". Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
+    lead += f" takes{' on average' if len(rows) > 1 and not whole else ''} {time(wall)}"
+    lead += unknown if mfu is None else f", at {percent(mfu)} MFU."
     chart = charts.waterfall("step_efficiency", _ROOF, bars, x_title=f"time{'' if whole else ' of the mean step'} (ms)")
     return Section(title, lead, [chart], table(sidecar, "step_efficiency", of_each, folded=True))
 
 
 _ROOF = (
-    "The roof of work is the time that it would take at the device's peak; it is unknown without shapes or a formula."
+    "At peak: the time that work would take at the device's peak, its roof, which is unknown without shapes or a "
+    "formula. Lost: what it took beyond that."
 )
 STEP_PARTS = {
     "compute_ns": ("computing", charts.BLUE),
@@ -366,14 +365,15 @@ def critical_path(sidecar: Sidecar) -> Section:
     lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
-    of_step = " in that one step" if steady else ""
-    title = f"How much shorter the recording would be if a name took no time{of_step}"
+    title = f"How much shorter {'one step' if steady else 'the recording'} would be, if a name took no time in it"
     times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
     saved = {ns for _, ns in times}
     if any(count > 1 and ns for (_, ns), count in times.items()):
         lead += " Where several names would save the same, other work is the limit beyond that."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
+    elif steady:
+        lead += " The table's savings are those of one step alone, with its launches as they were."
     savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
     return Section("Critical path", lead, drawn, savings)
 

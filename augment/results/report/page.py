@@ -20,6 +20,7 @@ import msgspec
 
 from augment.core.output_files import replacing
 from augment.core.text import counted, percent, period
+from augment.diagnosis.wording import heading as in_words
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
 from augment.results.report import of_diff, of_job, of_trace, trend
@@ -226,7 +227,7 @@ def _where(row: Any, opened: str) -> Iterator[str]:
     if row.get("confidence"):
         yield f"confidence {html.escape(str(row['confidence']))}"
     if row.get("overlaps"):
-        yield f"overlaps with {html.escape(', '.join(row['overlaps']))}: the savings do not add up"
+        yield f"overlaps with {html.escape(', '.join(map(in_words, row['overlaps'])))}: the savings do not add up"
     if row.get("start_ns") is not None:
         yield f"{html.escape(place_of(row))}, {row['start_ns'] / 1e6:,.3f} ms after the first event"
         if opened:
