@@ -20,12 +20,12 @@ from augment.job.collectives import Waits, apart, waits
 from augment.job.matching import clocks as alignment
 from augment.job.matching.clocks import Clock, align
 from augment.job.matching.matching import Matched, match
-from augment.job.parallel import questions
-from augment.job.parallel.dimensions import Dimensions, dimensions
+from augment.job.parallel import buckets, comparison, dimensions, pipeline, sharding, volumes
+from augment.job.parallel.dimensions import Dimensions
 from augment.job.path import path as path_figures
 from augment.job.path import step_parts
 from augment.job.path.path import Path, path_of
-from augment.job.ranks.dimension_names import LISTED
+from augment.job.ranks.dimension_names import LISTED, UNKNOWN
 from augment.job.ranks.summary import RankSummary, read_summary
 from augment.job.verdict import late_ranks
 from augment.job.verdict.job_verdict import Judgement
@@ -33,6 +33,22 @@ from augment.job.verdict.verdict_text import WhatIfRow
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
 _NAMED = 5  #: incomplete traces named in the diagnostic
+_NO_BUCKETS = "no gradients were averaged by several all-reduces in backward"
+#: the rows of each question about parallel dimensions
+_OF_DIMENSIONS: dict[str, type[Any]] = {
+    "parallel_dimensions": dimensions.Row,
+    "rank_coordinates": dimensions.RankRow,
+    "communication_by_dimension": volumes.Row,
+    "dimension_groups": comparison.GroupRow,
+    "dimension_links": comparison.LinkRow,
+    "dimension_places": comparison.PlaceRow,
+    "pipeline": pipeline.Row,
+    "ddp_buckets": buckets.Row,
+    "ddp_caps": buckets.CapsRow,
+    "sharding": sharding.Row,
+    "expert_parallel": volumes.ReceivedRow,
+    "step_heat": comparison.Row,
+}
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
     "clock_alignment": alignment.Row,
@@ -44,7 +60,7 @@ ROWS: dict[str, type[Any]] = {
     "cross_rank_critical_path": path_figures.Row,
     "cross_rank_handovers": path_figures.HandoverRow,
     "job_what_if": WhatIfRow,
-    **questions.ROWS,
+    **_OF_DIMENSIONS,
     "aggregates": aggregates.Row,
 }
 
@@ -87,7 +103,7 @@ class Answer(Struct, frozen=True, dict=True):
             "job_step_efficiency": step_parts.step_parts(self.matched, self.parted, self.summaries),
             **self._of_path(),
             "job_what_if": self.judgement.what_if,
-            **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.dimensions),
+            **self._of_dimensions(),
             "aggregates": self.aggregation.outcome(self.summaries)
             if self.aggregation
             else aggregates.aggregates(self.summaries),
@@ -101,7 +117,7 @@ class Answer(Struct, frozen=True, dict=True):
     @cached_property
     def dimensions(self) -> Dimensions:
         """The parallel dimensions of the process groups."""
-        return dimensions(self.summaries, self.matched, self.parallelism)
+        return dimensions.dimensions(self.summaries, self.matched, self.parallelism)
 
     @cached_property
     def tells_late(self) -> Bools:
@@ -134,6 +150,37 @@ class Answer(Struct, frozen=True, dict=True):
         return {
             "cross_rank_critical_path": Findings(rows, partial="; ".join(doubts) or None),
             "cross_rank_handovers": over if over.rows else none,
+        }
+
+    def _of_dimensions(self) -> Mapping[str, Outcome]:
+        summaries, matched, parted, dims = self.summaries, self.matched, self.parted, self.dimensions
+        steps = comparison.rank_steps(summaries)
+        stages = pipeline.pipeline(summaries, self.clocks, matched, dims.pipelines)
+        cells = comparison.heat(steps, matched, parted, summaries)
+        if not any(len(summary.column("ts")) for summary in summaries):
+            skipped = Skipped("no rank recorded collectives")
+            return dict.fromkeys(_OF_DIMENSIONS, skipped) | {"pipeline": stages, "step_heat": cells}
+        buckets_ = buckets.buckets(dims, matched, parted, self.clocks, summaries)
+        averaged = list(buckets.rows(buckets_, matched, parted))
+        groups, links = comparison.compared(dims, matched, parted, summaries)
+        spots = comparison.places(dims, matched, parted, steps, summaries)
+        unclear = "collectives whose dimension is unknown; --parallelism tp=4,pp=2,dp=2 states the sizes"
+        doubt = unclear if any(use.dimension == UNKNOWN for use in dims.uses.values()) else None
+        unmatched = Skipped("no collective was found on two ranks")
+        nowhere = "no dimension has coordinates, and no two nodes are known"
+        return {
+            "parallel_dimensions": Findings(dimensions.rows(dims), diagnostics=dims.diagnostics, partial=doubt),
+            "rank_coordinates": Findings(list(dimensions.rank_rows(dims, summaries))),
+            "communication_by_dimension": Findings(volumes.rows(dims, matched, parted, steps)),
+            "dimension_groups": groups if groups.rows else unmatched,
+            "dimension_links": Findings(links) if links else unmatched,
+            "dimension_places": Findings(spots) if spots else Skipped(nowhere),
+            "pipeline": stages,
+            "ddp_buckets": Findings(averaged) if averaged else Skipped(_NO_BUCKETS),
+            "ddp_caps": buckets.caps(buckets_),
+            "sharding": sharding.sharding(dims, matched, parted, summaries),
+            "expert_parallel": volumes.experts(dims, matched, parted, summaries),
+            "step_heat": cells,
         }
 
     def _missing(self) -> str | None:
