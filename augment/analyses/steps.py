@@ -113,7 +113,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no operator, launch or GPU work")
     peaks, first, numbered = memory_peaks(trace, windows), int(trace.events.ts[0]), bool(windows.number[0] >= 0)
     length = windows.end - windows.start
-    kinds = facts.steps.kinds_of_steps(trace, windows)
+    served = facts.steps.is_served(trace)
+    kinds = facts.steps.phases(trace, windows) if served else facts.steps.updates(trace, windows).astype(np.int64)
     middle, distances = np.ones(len(windows)), np.full(len(windows), np.nan)
     for kind in distinct(kinds).tolist():
         alike = kinds == kind

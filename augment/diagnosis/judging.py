@@ -21,7 +21,7 @@ from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
     is_served,
-    kinds_of_steps,
+    phases,
     recorded_windows,
     step_of_work,
     steps,
@@ -91,9 +91,10 @@ def measure(trace: Trace) -> Measure:
             calls = events.slices_of(*LAUNCHES)
             tail = max(int((events.ts[calls] + events.dur[calls]).max(initial=0) - windows.end[0]), 0)
     length = windows.end - windows.start
-    kinds = kinds_of_steps(trace, windows)
-    same = kinds == kinds[:1] if is_served(trace) else np.ones(len(windows), np.bool_)
-    like = windows.take(np.flatnonzero(same))  # a first prefill is slower than decodes, and is steady
+    like = windows
+    if is_served(trace):  # a first prefill is slower than decodes, and is steady
+        phase = phases(trace, windows)
+        like = windows.take(np.flatnonzero(phase == phase[:1]))
     like_length = like.end - like.start
     warm_up = bool(real and len(like) > 2 and like_length[0] > WARM_UP * arrays.median(like_length[1:]))
     warm_up = warm_up and bool(like_length[0] > AGAIN * like_length[2:].max(initial=0))

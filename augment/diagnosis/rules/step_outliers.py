@@ -67,9 +67,11 @@ def check(trace: Trace) -> rule.Answer:
     windows = judging.measure(trace).windows
     if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
-    kinds, served = facts.steps.kinds_of_steps(trace, windows), facts.steps.is_served(trace)
     # prefills are as long as their prompts; steps that update parameters do more than those that add to gradients
-    alike = [np.isin(kinds, _ALIKE)] if served else [kinds == 0, kinds == 1]
+    if served := facts.steps.is_served(trace):
+        alike = [np.isin(facts.steps.phases(trace, windows), _ALIKE)]
+    else:
+        alike = [~(update := facts.steps.updates(trace, windows)), update]
     lengths = [(windows.end - windows.start)[chosen] for chosen in alike]
     far = [lasts.max() / max(arrays.median(lasts), 1) if len(lasts) >= LEAST_STEPS else 0 for lasts in lengths]
     if not any(far):

@@ -7,12 +7,12 @@ from __future__ import annotations
 from augment.facts.steps.engine_steps import PHASES
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import (
-    StepWindows, batches, is_served, kinds_of_steps, recorded_windows, step_of_work, step_windows as windows,
-    steps as recorded, steps_of_gpu_work as of_work,
+    StepWindows, batches, is_served, phases, recorded_windows, step_of_work, step_windows as windows,
+    steps as recorded, steps_of_gpu_work as of_work, updates,
 )
 
 __all__ = [
-    "PHASES", "StepWindows", "batches", "is_served", "kinds_of_steps", "of_work", "recorded", "recorded_windows",
-    "step_figures", "step_of_work", "windows",
+    "PHASES", "StepWindows", "batches", "is_served", "of_work", "phases", "recorded", "recorded_windows",
+    "step_figures", "step_of_work", "updates", "windows",
 ]
 # fmt: on

@@ -388,20 +388,17 @@ def is_served(trace: Trace) -> bool:
     return len(annotated.row) > 0 and (annotated.by_user or not len(_profiler_steps(trace)[0]))
 
 
-def kinds_of_steps(trace: Trace, windows: StepWindows) -> Int64s:
-    """A number for the kind of work of each step: the phase of an engine's step, as an index of ``PHASES``; of others
-    whether an optimizer runs in it, 0 or 1. Only steps of one kind are expected to last equally long."""
-    kinds = np.zeros(len(windows), np.int64)
-    if (windows.number < 0).any():
-        return kinds
-    if is_served(trace):
-        batch_of, names = engine_steps(trace).batch_of, trace.events.name[steps(trace).row]
-        phases = [PHASES.index(batch_of[code].phase) for code in names.tolist()]
-        return np.array(phases, np.int64).take(windows.number)
+def phases(trace: Trace, windows: StepWindows) -> Int64s:
+    """The phase of each of an engine's steps, as an index of ``PHASES``; 0 where no step has requests."""
+    phase = np.array([PHASES.index(batch.phase) for batch in batches(trace)], np.int64)
+    return phase.take(windows.number) if len(phase) else np.zeros(len(windows), np.int64)
+
+
+def updates(trace: Trace, windows: StepWindows) -> Bools:
+    """Whether an optimizer runs in each step."""
     rows = trace.events.slices_of(*_ON_HOST)
-    place = windows.of_host(trace.events.ts[rows[starting(trace, UPDATE)[trace.events.name[rows]]]])
-    kinds[place[place >= 0]] = 1
-    return kinds
+    rows = rows[starting(trace, UPDATE)[trace.events.name[rows]]]
+    return np.isin(np.arange(len(windows)), windows.of_host(trace.events.ts[rows]))
 
 
 def step_numbers(trace: Trace) -> list[int]:
