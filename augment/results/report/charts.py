@@ -101,7 +101,7 @@ def forest(name: str, text: str, rows: Sequence[Row], *, x_title: str, least: fl
     return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=layers), text)
 
 
-_APART = {"labelOverlap": "greedy", "labelSeparation": 8}
+_APART = {"labelOverlap": "parity", "labelSeparation": 8}
 _ROW = 36  #: height of a row with its words above it
 #: words stand over the bars, through which no line goes; the last two labels do not touch
 _FEW_TICKS = {"tickCount": 6, "grid": False, **_APART}

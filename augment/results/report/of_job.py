@@ -184,7 +184,7 @@ def path(sidecar: Sidecar) -> Section:
     used = {label: colour for label, colour in ON_PATH.values() if any(bar["part"] == label for bar in bars)}
     done = f"steps {judged[0]} to {judged[-1]} were" if len(judged) > 1 else "the job was"
     lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when {done} done is on {order[0]}."
-    shown = steps if len(numbers) == 1 else rows  # one step is the whole
+    shown = steps if len(numbers) == 1 else [row if row["step"] is not None else {**row, "step": "all"} for row in rows]
     tables = [
         made_table("cross_rank_critical_path", "The path by step and rank", shown, by="path_ns"),
         *table(sidecar, "cross_rank_handovers", "Where it moves from rank to rank", by="wait_ns"),

@@ -18,6 +18,7 @@ from augment.results.report.sections import (
     Document,
     Row,
     Section,
+    made_table,
     mean,
     not_possible,
     others,
@@ -77,9 +78,8 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
 
 def host(sidecar: Sidecar) -> Section:
     """Of a recording without GPU work: what the host did, by operator."""
-    if rows_of(sidecar, "temporal_breakdown"):
-        return Section("Operators")
-    spent = totals(rows_of(sidecar, "operator_breakdown"), lambda row: row["operator"], "self_cpu_ns")
+    calls = [] if rows_of(sidecar, "temporal_breakdown") else rows_of(sidecar, "operator_breakdown")
+    spent = totals(calls, lambda row: row["operator"], "self_cpu_ns")
     longest = sorted(((name, ns) for name, (ns,) in spent.items() if ns), key=lambda each: -each[1])[:_MOST_OPERATORS]
     if not longest:
         return Section("Operators")
@@ -200,9 +200,8 @@ def steps(sidecar: Sidecar) -> Section:
     some = f"{len(chosen)} steps; {len(steady)}" if len(steady) < len(chosen) else f"{len(chosen)} steps"
     lead = f"{some} take {time(mean(steady, 'wall_ns') or 0)} on average"
     lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
-    more = len(devices) - 1
-    if more > 0:
-        lead += f" The chart shows {_device_name(sidecar, chosen[0])}; the table has {more} more."
+    if len(devices) > 1:
+        lead += f" The chart shows {_device_name(sidecar, chosen[0])}; the table has {len(devices) - 1} more."
     used = {label: colour for label, colour in parts.values() if any(bar["part"] == label for bar in bars)}
     chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
@@ -355,26 +354,27 @@ def critical_path(sidecar: Sidecar) -> Section:
     whole = sum(ns for (ns,) in sums.values())
     if not whole:
         return Section("Critical path")
-    order = sorted(sums, key=lambda kind: -sums[kind][0])
+    order = sorted(sums.items(), key=lambda each: -each[1][0])
     bars = [
         charts.bar(_ON_PATH.get(kind, kind), 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
-        for kind, ns in ((kind, sums[kind][0]) for kind in order)
+        for kind, (ns,) in order
         if ns >= _LEAST * whole
     ]
-    share = percent(sums[order[0]][0] / whole)
-    lead = f"{share} of the chain of events that decided the duration is {bars[0]['label']}."
+    lead = f"{bars[0]['shown']} of the chain of events that decided the duration is {bars[0]['label']}."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
-    title = f"How much shorter {'one step' if steady else 'the recording'} would be, if a name took no time in it"
-    times = Counter((row["step"], row["saved_ns"]) for row in rows_of(sidecar, _SAVINGS))
+    of_steps = bool(steady - {None})
+    title = f"How much shorter {'one step' if of_steps else 'the recording'} would be, if a name took no time in it"
+    names = [{**row, "bound_by": _ON_PATH.get(row["bound_by"], row["bound_by"])} for row in rows_of(sidecar, _SAVINGS)]
+    times = Counter((row["step"], row["saved_ns"]) for row in names)
     saved = {ns for _, ns in times}
     if any(count > 1 and ns for (_, ns), count in times.items()):
         lead += " Where several names would save the same, other work is the limit beyond that."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
-    elif steady:
+    elif of_steps:
         lead += " The table's savings are those of one step alone, with its launches as they were."
-    savings = table(sidecar, _SAVINGS, title, by="saved_ns", columns=columns) if len(saved) > 1 else []
+    savings = [made_table(_SAVINGS, title, names, by="saved_ns", columns=columns)] if len(saved) > 1 else []
     return Section("Critical path", lead, drawn, savings)
 
 
