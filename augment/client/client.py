@@ -338,7 +338,9 @@ class Client(Session):
         for failure in done.failures:
             path = named[list(sent.uploads)[failure.index]]
             failed[path] = job_failure(failure.error).error(self.address, path)
-        return Diagnosis.of(lines, {sent_name(called): path for called, path in named.items()}, failed)
+        paths_here = {sent_name(called): path for called, path in named.items()}
+        reports = [msgspec.json.decode(line) for line in lines.splitlines()]
+        return Diagnosis(tuple({**row, "input": paths_here.get(row["input"], row["input"])} for row in reports), failed)
 
     def check(
         self,
@@ -730,9 +732,3 @@ class Diagnosis(Struct, frozen=True):
 
     reports: tuple[dict[str, Any], ...]
     failed: Mapping[str, AugmentError]
-
-    @classmethod
-    def of(cls, lines: bytes, paths: Mapping[str, str], failed: Mapping[str, AugmentError]) -> Diagnosis:
-        """The diagnosis in a file ``diagnosis.jsonl``; ``paths`` maps the names in it to local paths."""
-        reports = [msgspec.json.decode(line) for line in lines.splitlines()]
-        return cls(tuple({**row, "input": paths.get(row["input"], row["input"])} for row in reports), failed)

@@ -36,33 +36,18 @@ def _same(first: int, other: int) -> int:
     return first
 
 
-def _mm(left: int, extra: int | None = None) -> Formula:
+def _product(left: int, extra: int | None = None, ranks: tuple[int, int] = (2, 2)) -> Formula:
+    """The formula of matrices, stacks of as many, or vectors, at ``left`` and after it."""
+
     def formula(call: Call) -> Work:
-        (m, k), (again, n) = call.shape(left, 2), call.shape(left + 1, 2)
-        return product(call, left, left + 1, 1, m, n, _same(k, again), extra)
+        first, second = call.shape(left, ranks[0]), call.shape(left + 1, ranks[1])
+        *batch, m, k = first if len(first) > 1 else (1, *first)
+        *also, again, n = second if len(second) > 1 else (*second, 1)
+        if batch != also:
+            raise Unrecorded(left)
+        return product(call, left, left + 1, prod(batch), m, n, _same(k, again), extra)
 
     return formula
-
-
-def _bmm(left: int, extra: int | None = None) -> Formula:
-    def formula(call: Call) -> Work:
-        (b, m, k), (also, again, n) = call.shape(left, 3), call.shape(left + 1, 3)
-        return product(call, left, left + 1, _same(b, also), m, n, _same(k, again), extra)
-
-    return formula
-
-
-def _mv(left: int, extra: int | None = None) -> Formula:
-    def formula(call: Call) -> Work:
-        (m, k), (again,) = call.shape(left, 2), call.shape(left + 1, 1)
-        return product(call, left, left + 1, 1, m, 1, _same(k, again), extra)
-
-    return formula
-
-
-def _dot(call: Call) -> Work:
-    (k,), (again,) = call.shape(0, 1), call.shape(1, 1)
-    return product(call, 0, 1, 1, 1, 1, _same(k, again))
 
 
 def linear(call: Call) -> Work:
@@ -94,13 +79,8 @@ def _grouped(call: Call) -> Work:
     offsets, which select these rows.
     """
     left, right = call.shape(0), call.shape(1)
-    if len(left) == 2 and len(right) == 3:  # every row is multiplied by one of the weights
-        return product(call, 0, 1, 1, left[0], right[2], _same(left[1], right[1]))
-    if len(left) == 3 and len(right) == 2:
-        return product(call, 0, 1, 1, left[1], right[1], _same(left[2], right[0]))
-    if len(left) == 3 and len(right) == 3:
-        return product(call, 0, 1, _same(left[0], right[0]), left[1], right[2], _same(left[2], right[1]))
-    return product(call, 0, 1, 1, left[0], right[1], _same(left[1], right[0]))  # the inner dimension is divided
+    experts = _same(left[0], right[0]) if len(left) == len(right) == 3 else 1
+    return product(call, 0, 1, experts, left[-2], right[-1], _same(left[-1], right[-2]))
 
 
 TEMPLATE = re.compile(r"triton_tem_fused_\w*mm_\w*\d+")  #: Inductor's own products, named by what they fuse
@@ -128,26 +108,26 @@ def template(call: Call) -> Work:
 
 
 MATMUL: dict[str, Formula] = {
-    "_C::cutlass_scaled_mm": _mm(1),  # the result is given first
-    "_C::cutlass_scaled_mm_azp": _mm(1),
-    "sgl_kernel::fp8_scaled_mm": _mm(0),
-    "sgl_kernel::fp8_blockwise_scaled_mm": _mm(0),
-    "sgl_kernel::int8_scaled_mm": _mm(0),
-    "aten::mm": _mm(0),
-    "aten::_int_mm": _mm(0),
-    "aten::_scaled_mm": _mm(0, 4),
-    "aten::addmm": _mm(1, 0),
-    "aten::addmm_": _mm(1, 0),
-    "aten::_addmm_activation": _mm(1, 0),
-    "aten::bmm": _bmm(0),
-    "aten::baddbmm": _bmm(1, 0),
-    "aten::baddbmm_": _bmm(1, 0),
-    "aten::addbmm": _bmm(1, 0),
-    "aten::mv": _mv(0),
-    "aten::addmv": _mv(1, 0),
-    "aten::addmv_": _mv(1, 0),
-    "aten::dot": _dot,
-    "aten::vdot": _dot,
+    "_C::cutlass_scaled_mm": _product(1),  # the result is given first
+    "_C::cutlass_scaled_mm_azp": _product(1),
+    "sgl_kernel::fp8_scaled_mm": _product(0),
+    "sgl_kernel::fp8_blockwise_scaled_mm": _product(0),
+    "sgl_kernel::int8_scaled_mm": _product(0),
+    "aten::mm": _product(0),
+    "aten::_int_mm": _product(0),
+    "aten::_scaled_mm": _product(0, 4),
+    "aten::addmm": _product(1, 0),
+    "aten::addmm_": _product(1, 0),
+    "aten::_addmm_activation": _product(1, 0),
+    "aten::bmm": _product(0, ranks=(3, 3)),
+    "aten::baddbmm": _product(1, 0, (3, 3)),
+    "aten::baddbmm_": _product(1, 0, (3, 3)),
+    "aten::addbmm": _product(1, 0, (3, 3)),
+    "aten::mv": _product(0, ranks=(2, 1)),
+    "aten::addmv": _product(1, 0, (2, 1)),
+    "aten::addmv_": _product(1, 0, (2, 1)),
+    "aten::dot": _product(0, ranks=(1, 1)),
+    "aten::vdot": _product(0, ranks=(1, 1)),
     "aten::linear": linear,
     "aten::matmul": _matmul,
     "aten::_grouped_mm": _grouped,

@@ -102,8 +102,7 @@ class RecorderText:
             return ParquetTables(os.path.dirname(self._path), self._path)
         if self._kind != "sqlite":
             # the file, and beside kernels the others of the run, by kind
-            csv_files = []
-            csv_files.append((self._kind, _lines(self._stream)))
+            csv_files = {self._kind: _lines(self._stream)}
             name = os.path.basename(self._path)
             run, mark, suffix = name.rpartition(KERNELS_CSV + ".csv")
             if self._kind == KERNELS_CSV and mark:
@@ -111,8 +110,8 @@ class RecorderText:
                     beside = Path(self._path).with_name(f"{run}{kind}.csv{suffix}")
                     if kind != KERNELS_CSV and beside.is_file():
                         opener = gzip.open if suffix == ".gz" else open
-                        csv_files.append((kind, _lines(opened.enter_context(opener(beside, "rb")))))
-            return CsvTables(dict(csv_files))
+                        csv_files[kind] = _lines(opened.enter_context(opener(beside, "rb")))
+            return CsvTables(csv_files)
         path = self._path
         # whether path is the open file itself: no URL, and no link, which might lead elsewhere when it is opened
         # again

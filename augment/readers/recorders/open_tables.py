@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -168,7 +168,7 @@ class ParquetTables:
 class CsvTables:
     """CSV files: each is a table, named by its kind (``kernel_trace``). ``texts``: the lines of each, with a header."""
 
-    def __init__(self, texts: dict[str, Iterable[str]]) -> None:
+    def __init__(self, texts: Mapping[str, Iterable[str]]) -> None:
         self.damage: str | None = None
         self._readers = {name: csv.reader(lines) for name, lines in texts.items()}
         self._headers: dict[str, list[str]] = {}
