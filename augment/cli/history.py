@@ -137,8 +137,9 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
                 emit(json_line({**row, "device": device, "rank_count": ranks}))
             continue
         from augment.cli.table_output import print_rows
+        from augment.core.text import capitalized
 
-        print_rows(f"{title[0].upper()}{title[1:]}{f' · {of}' if of else ''}", rows[-limit:])
+        print_rows(f"{capitalized(title)}{f' · {of}' if of else ''}", rows[-limit:])
         for place, change in sorted(change_at.items()):
             emit(f"{title} {level_text(change.before, change.after, figure)} at {members[place].name}")
         if not changed:

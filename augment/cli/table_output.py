@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from augment.cli.terminal import emit
 from augment.core.jsontext import json_line
 from augment.core.text import (
+    COLUMN_WORDS,
     SIZES,
+    capitalized,
     counted,
     devices_text,
     exact_size,
@@ -43,11 +45,6 @@ _BETWEEN = 2  #: blanks between columns
 _LEAST_TEXT = 24  #: minimum width of a cut column of text
 _LEAST_SHOWN = 0.0005  #: of a unit; less would be shown as 0.000
 _LONG_TEXT = 40  #: columns of text wider than this come last
-_WORDS = {
-    "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these", "matrix_eligible_ns": "could use them",
-    "robust_z": "deviation (robust z)", "median_ratio": "of the median", "ts_ns": "start", "p": "p-value",
-    "meanwhile": "did meanwhile", "meanwhile_ratio": "share of that", "after_the_others_ns": "others waited",
-}  # fmt: skip
 
 
 class TableColumn(Struct, frozen=True):
@@ -75,7 +72,7 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] not in ("skipped", "failed"):
             rows = analysis["rows"]
-            title = spaced(name[0].upper() + name[1:])
+            title = capitalized(spaced(name))
             host = name == "steps" and rows and rows[0]["device"] is None
             title = f"{title}, {_PERIODS[name]}" if rows and name in _PERIODS and not host else title
             if rows:
@@ -178,10 +175,10 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> TableC
     """A column of the sidecar; the suffix of ``name`` is its unit."""
     stem, _, unit = name.rpartition("_")
     numbers = [value for value in values if value is not None]
-    words, whole = _WORDS.get(name, spaced(stem)), all(isinstance(value, int) for value in numbers)
+    words, whole = COLUMN_WORDS.get(name, spaced(stem)), all(isinstance(value, int) for value in numbers)
     if name in IDENTITIES or any(isinstance(value, (str, list)) for value in numbers):
         text = any(not isinstance(value, int) for value in numbers)
-        head = _WORDS.get(name, spaced(name)), ""
+        head = COLUMN_WORDS.get(name, spaced(name)), ""
         return TableColumn(head, [_text(value) for value in values], key=True, text=text)
     if any(isinstance(value, bool) for value in numbers):
         return TableColumn((spaced(name), ""), [{None: NOTHING, True: "yes", False: "no"}[value] for value in values])
@@ -198,7 +195,7 @@ def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> TableC
                 (words or "size", ""), [NOTHING if value is None else exact_size(value) for value in values]
             )
         return _numbers((words or "size", sign), values, 1 / scale, 3 if scale > 1 else 0)
-    return _numbers((_WORDS.get(name, spaced(name)), ""), values, 1, 0 if whole else 2)
+    return _numbers((COLUMN_WORDS.get(name, spaced(name)), ""), values, 1, 0 if whole else 2)
 
 
 def _numbers(head: tuple[str, str], values: Iterable[Any], factor: float, digits: int) -> TableColumn:

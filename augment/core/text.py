@@ -201,6 +201,17 @@ def printable(text: str, *, several_lines: bool = False) -> str:
     return text.translate(_IN_LINES if several_lines else _CONTROL)
 
 
+def capitalized(sentence: str) -> str:
+    """The same, its first letter a capital."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+#: headings of columns that do not follow from their names
+COLUMN_WORDS = {
+    "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these", "matrix_eligible_ns": "could use them",
+    "robust_z": "deviation (robust z)", "median_ratio": "of the median", "ts_ns": "start", "p": "p-value",
+    "meanwhile": "did meanwhile", "meanwhile_ratio": "share of that", "after_the_others_ns": "others waited",
+}  # fmt: skip
 _ABBREVIATIONS = re.compile(r"(?i)\b(?:gpu|cpu|cupti|ddp|mfu|hfu|mbu|sm)\b")
 
 

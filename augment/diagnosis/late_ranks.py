@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from augment.core import LateRank, Reason
+from augment.core.text import capitalized
 
 MOST_OF_IT = 0.5  #: share of the waits for one rank, to name it
 _TURNS = (
@@ -64,7 +65,7 @@ def can_explain(rule: str, reason: Reason) -> bool:
 def compared(reason: Reason) -> str:
     """What to compare with peers where a rank's own findings may not say why it is late; empty for other reasons."""
     if reason.more_work:
-        return f"{_BALANCE[:1].upper()}{_BALANCE[1:]}"
+        return capitalized(_BALANCE)
     if reason.cause == "compute":
         return "Compare its device's clock and kernels with those of its peers"
     if reason.where == "many_operators":

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Intervals, distinct, sums
 from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
 from augment.core.output_files import TOLD
-from augment.core.text import Words, counted, period, time, words_of
+from augment.core.text import Words, capitalized, counted, period, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
@@ -166,7 +166,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         text = [answer_text(words, straggling)]
     else:
         text = [title(words, finding), *evidence(words, finding), advice(words, finding)]
-    text = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in text]
+    text = [f"{capitalized(sentence)}." for sentence in text]
     if alone is None:
         return RankAnswer(text, [], [], figures)
     rows, about_job, other_steps = [], [], bool((steady != judged).any())

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from augment.core import Trace
-from augment.core.text import Words, counted, listed, percent, size, words_of
+from augment.core.text import Words, capitalized, counted, listed, percent, size, words_of
 from augment.diagnosis.rule import NOWHERE, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
 from augment.facts.memory.held import BEFORE, Held, Holder, Moment, held_memory
 from augment.facts.source.recorded_times import instant
@@ -65,7 +65,7 @@ class OutOfMemory(Seen, frozen=True):
             return f"Set {words.allocator}=expandable_segments:True, which joins such pieces"
         if self.line and self.lost_ratio < MOST_LOST:
             return f"Look at what `{self.line}` keeps: checkpoint it, shard it, or use a smaller batch"
-        return f"{_RECORD[0].upper()}{_RECORD[1:]}, to see who holds it"
+        return f"{capitalized(_RECORD)}, to see who holds it"
 
 
 class NeverFreed(Seen, frozen=True):

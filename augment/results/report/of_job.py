@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from augment.core.text import counted, parallelism, percent, ranges_text, short, size, three_digits, time
+from augment.core.text import capitalized, counted, parallelism, percent, ranges_text, short, size, three_digits, time
 from augment.results.report import charts
 from augment.results.report.sections import (
     Document,
@@ -253,7 +253,7 @@ def dimensions(sidecar: Sidecar) -> Section:
     exposed = time(largest["exposed_ns"] or 0)
     unknown = largest["dimension"] == "unknown"
     name = parallelism(largest["dimension"])
-    which = "Collectives of unknown dimension have" if unknown else f"{name[0].upper()}{name[1:]} has"
+    which = "Collectives of unknown dimension have" if unknown else f"{capitalized(name)} has"
     lead = f"{which} the most exposed communication: {exposed}, all ranks together."
     titles = {
         "parallel_dimensions": "Dimensions, and how they are known",

@@ -26,15 +26,6 @@ function shown(name, value) {
   return `${grouped(Number((value / scale).toPrecision(4)))} ${word}`;
 }
 
-const WORDS = { matrix_used_ns: "on matrix units", matrix_not_used_ns: "without these", matrix_eligible_ns: "could use them", robust_z: "deviation (robust z)", median_ratio: "of the median (%)", meanwhile: "did meanwhile", meanwhile_ratio: "share of that", after_the_others_ns: "others waited", p: "p-value" };
-const spaced = (name) => name.replaceAll("_", " ").replace(/\b(gpu|cpu|mfu|hfu|mbu|sm)\b/g, (word) => word.toUpperCase()).replace("flops", "FLOPs");
-function heading(name) {
-  if (name in WORDS) return WORDS[name];
-  const unit = unitOf(name);
-  if (/_ratio$/.test(name)) return spaced(name.replace(/_ratio$/, name === "time_ratio" || name === "gpu_ratio" ? " share" : "")) + (name.endsWith("time_ratio") || name.endsWith("gpu_ratio") ? "" : " (%)");
-  return spaced(unit && unit[1] !== "bytes" ? name.replace(unit[0], (text) => (text.startsWith("_") ? "" : text)) : name);
-}
-
 function download(name, table) {
   const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const lines = [table.columns, ...table.rows].map((row) => row.map((cell) => quoted(cell === null ? "" : String(cell))).join(","));
@@ -81,7 +72,7 @@ function fill(details, name, table) {
     const list = element("dl", null, { class: "one" });
     table.columns.forEach((column, at) => {
       const pair = element("div", null, { title: table.about[at] ?? "" });
-      pair.append(element("dt", heading(column)), element("dd", cell_of(table.rows[0], at)));
+      pair.append(element("dt", table.headings[at]), element("dd", cell_of(table.rows[0], at)));
       list.append(pair);
     });
     tools.append(csv);
@@ -91,7 +82,7 @@ function fill(details, name, table) {
   const [columns, shared] = arranged(table, numeric);
   const hint = element("span", null, { class: "small", "aria-live": "polite" });
   tools.append(search, csv, hint);
-  const same = shared.map((at) => `${heading(table.columns[at])} ${cell_of(table.rows[0], at)}`).join(" · ");
+  const same = shared.map((at) => `${table.headings[at]} ${cell_of(table.rows[0], at)}`).join(" · ");
   const about = element("p", same && `In all rows: ${same}`, { class: "small" });
   const head = element("tr", null);
   const body = element("tbody", null);
@@ -120,12 +111,12 @@ function fill(details, name, table) {
   columns.forEach((at) => {
     const column = table.columns[at];
     const cell = element("th", null, { scope: "col", class: numeric[at] ? "number" : "", "aria-sort": "none" });
-    const button = element("button", heading(column), { type: "button", title: table.about[at] ?? `sort by ${column}` });
+    const button = element("button", table.headings[at], { type: "button", title: table.about[at] ?? `sort by ${column}` });
     button.onclick = () => {
       order = [at, order && order[0] === at ? -order[1] : numeric[at] ? -1 : 1];
       head.querySelectorAll("th").forEach((other) => other.setAttribute("aria-sort", "none"));
       cell.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
-      if (table.about[at]) about.textContent = `${heading(column)}: ${table.about[at]}`;
+      if (table.about[at]) about.textContent = `${table.headings[at]}: ${table.about[at]}`;
       draw();
     };
     cell.append(button);

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from augment.core.output_files import replacing
-from augment.core.text import counted, percent, period
+from augment.core.text import COLUMN_WORDS, counted, percent, period, spaced
 from augment.diagnosis.wording import heading as in_words
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
@@ -238,7 +238,16 @@ def _where(row: Any, opened: str) -> Iterator[str]:
 def _columns(table: ReportTable) -> dict[str, Any]:
     names = list(table.rows[0]) if table.rows else []
     rows, about = [[row.get(name) for name in names] for row in table.rows], table.about
-    return {"columns": names, "about": [about.get(name) for name in names], "rows": rows}
+    columns = {"columns": names, "headings": [*map(_heading, names)], "about": [about.get(name) for name in names]}
+    return {**columns, "rows": rows}
+
+
+def _heading(column: str) -> str:
+    stem, _, unit = column.rpartition("_")
+    if unit != "ratio":  # each cell says its unit
+        return COLUMN_WORDS.get(column) or spaced(stem if unit in ("ns", "gbps", "tflops") else column)
+    words = COLUMN_WORDS.get(column) or spaced(stem) + (" share" if stem in ("time", "gpu") else "")
+    return words if stem.endswith(("time", "gpu", "meanwhile")) else f"{words} (%)"
 
 
 def _charts_script() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.core.findings import columns_of
-from augment.core.text import counted, exact_time, listed, spaced, unmangled
+from augment.core.text import capitalized, counted, exact_time, listed, spaced, unmangled
 from augment.diagnosis.wording import heading as in_words
 from augment.diagnosis.wording import saves
 from augment.results.sidecars import row_types
@@ -125,7 +125,7 @@ def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
     for name, analysis in sidecar["analyses"].items():
         if not analysis["rows"] or name in shown:
             continue
-        tables.append(made_table(name, spaced(name[0].upper() + name[1:]), analysis["rows"], folded=True))
+        tables.append(made_table(name, capitalized(spaced(name)), analysis["rows"], folded=True))
     return Section("All other figures", "", (), tables)
 
 

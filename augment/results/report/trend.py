@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from augment.compare.totals import FIGURES
-from augment.core.text import counted, percent, size, time
+from augment.core.text import capitalized, counted, percent, size, time
 from augment.history.changes import FEWEST, Change, changes
 from augment.history.store import Run
 from augment.results.report import charts
@@ -258,7 +258,7 @@ def document_of_history(runs: Sequence[Run], title: str) -> Document:
     series, order, left_out = _series(latest)
     figures = []
     for each in sorted(FIGURES, key=lambda each: each.name not in _TITLES):
-        heading = _TITLES.get(each.name, each.title[0].upper() + each.title[1:])
+        heading = _TITLES.get(each.name, capitalized(each.title))
         figures.append(TrendFigure(each.name, heading, each.unit))
     step, others = figures[0], figures[1:]
     sections = [made for each in figures if _matters(each, series) and (made := section(each, series, order))]
