@@ -40,7 +40,7 @@ from augment.batch.timeline_contents import (
     view_of_unjoined,
     window_of,
 )
-from augment.core import Diagnostic, Trace
+from augment.core import Diagnostic, Skipped, Trace
 from augment.core.text import job_lines
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 
@@ -347,7 +347,7 @@ class _Timeline:
                 target, parents = self._of_roles(file, self._roles)
                 groups = len(parents) + 1
             else:
-                if self._plan.align:  # the tracks of the job's own group; none if no ranks are joined
+                if self._plan.align:  # the tracks of the job's own group
                     tracks = self._ranks[0].answer.of_job(
                         window_of(self._ranks[0].answer, self._chosen.ranks, self._chosen.steps)
                     )
@@ -379,9 +379,10 @@ class _Timeline:
         """What to show first: of the job, if there is a group of it, else of the first traces."""
         labels = {at: self._ranks[at].label for at in self._chosen.ranks}
         names = [track.name for track in tracks]
-        if not names:
-            return view_of_unjoined(list(labels.values()))
-        return first_view(self._ranks[0].answer, labels, names, self._chosen.steps, self._shift_ns)
+        answer = self._ranks[0].answer
+        if not names or isinstance(answer.path, Skipped):
+            return view_of_unjoined(list(labels.values()), names)
+        return first_view(answer, labels, names, self._chosen.steps, self._shift_ns)
 
     def _of_roles(self, file: BinaryIO, roles: Together) -> tuple[Several, dict[str, int]]:
         """The file, begun with a group for all roles and one for each, with the numbers of those by role."""

@@ -200,10 +200,10 @@ def first_view(
     return FirstView(pins, window, expanded)
 
 
-def view_of_unjoined(labels: Sequence[str]) -> FirstView:
-    """What to show first of traces that nothing joins: what is wrong with each, and what its devices did."""
+def view_of_unjoined(labels: Sequence[str], tracks: Sequence[str] = ()) -> FirstView:
+    """What to show first of traces that nothing joins: ``tracks``, what is wrong with each, what its devices did."""
     names = [_escaped(label) for label in labels]
-    pins = [*(f"Diagnosis {name}" for name in names[:_RANKS]), *(f"Steps {name}" for name in names[:1])]
+    pins = [*tracks, *(f"Diagnosis {name}" for name in names[:_RANKS]), *(f"Steps {name}" for name in names[:1])]
     pins += [f"GPU state{_DEVICE} {name}" for name in names[:_UNJOINED]]
     return FirstView(pins, None, list(labels[:1]))
 

@@ -224,14 +224,18 @@ class Answer(Struct, frozen=True, dict=True):
         return [*path, *timeline.tracks(*job, member)]
 
     def of_job(self, window: tuple[int, int]) -> list[SliceTrack | CounterTrack]:
-        """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
+        """The tracks of the job as a whole within ``window``, on the job's clock; the verdict alone, around all ranks
+        as they were recorded, if none are joined."""
+        said = self.verdict.text, self.judgement.severity, window
         if isinstance(self.path, Skipped):
-            return []
+            spans = [(each.first_ns, each.last_ns) for each in self.summaries if each.first_ns is not None]
+            start, end = np.array(spans, np.int64).reshape(-1, 2).T
+            return [timeline.verdict_track(start, end, *said)]
         late = timeline.Late(
             self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
         )
         tracks: list[SliceTrack | CounterTrack] = [
-            timeline.verdict_track(self.path, self.verdict.text, self.judgement.severity, window),
+            timeline.verdict_track(self.path.start, self.path.end, *said),
             timeline.path_track(self.path, self.matched, self.summaries, window),
         ]
         shared = self.judgement.shared

@@ -13,7 +13,7 @@ from augment.core.trace import GPU_WORK, Trace
 from augment.job.answer import Answer, answer
 from augment.job.path.path import Path as JobPath
 from augment.job.ranks.summary import summarize
-from augment.job.timeline import LATE, PATH, WAITING, _uppermost
+from augment.job.timeline import LATE, PATH, VERDICT, WAITING, _uppermost
 from augment.readers import read
 from simulator import JobOptions, simulate
 
@@ -89,14 +89,15 @@ def test_a_part_of_the_time(shown: Shown) -> None:
     result, _, tracks = shown
     middle = int(np.median(tracks[PATH].ts))
     for track in result.of_job((middle, middle + 5_000_000)):
-        assert track.ts[0] >= middle
-        assert track.ts[-1] <= middle + 5_000_000
+        assert middle <= track.ts[0] <= track.ts[-1] <= middle + 5_000_000
 
 
-def test_ranks_that_nothing_joins_have_no_job(tmp_path: Path) -> None:
+def test_of_ranks_that_nothing_joins_the_verdict_alone_is_drawn(tmp_path: Path) -> None:
     paths = [path for path, _ in simulate(JobOptions(ranks=2, steps=1, layers=1, collectives="none"), tmp_path)]
     contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
-    assert answer(contents, [path.name for path in paths]).of_job(EVER) == []
+    (drawn,) = (result := answer(contents, [path.name for path in paths])).of_job(EVER)
+    spans = np.array([(each.first_ns, each.last_ns) for each in result.summaries], np.int64)
+    assert (drawn.name, drawn.ts[0], drawn.ts[0] + drawn.dur[0]) == (VERDICT, spans.min(), spans.max())
 
 
 @pytest.mark.parametrize("seed", range(20))
