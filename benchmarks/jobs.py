@@ -33,9 +33,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 from augment.batch.conversion import RunPlan  # noqa: E402
 from augment.batch.execution import executor_of  # noqa: E402
 from augment.batch.inputs import Input  # noqa: E402
-from augment.batch.job_question import compare_ranks  # noqa: E402
+from augment.batch.job_question import compared  # noqa: E402
 from augment.batch.jobs import Job, Member  # noqa: E402
 from augment.core.threads import keep_freed_memory  # noqa: E402
+from augment.job import sidecar  # noqa: E402
 from augment.job.ranks.summary import read_summary, summarize  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
 from augment.pipeline.request import Request  # noqa: E402
@@ -82,9 +83,9 @@ def conclude(folder: Path, count: int, jobs: int) -> None:
     job = Job(str(folder), "job", "", tuple(members), count)
     paths = [(member, str(folder / f"{member.rank}")) for member in members]
     before = time.process_time()
-    conclusion = compare_ranks(job, paths, Request(), executor_of(RunPlan(jobs=jobs)))
+    result = compared(paths, Request(), executor_of(RunPlan(jobs=jobs)))
+    content = sidecar.content(result, job.name, job.window, job.world_size)
     spent = time.process_time() - before
-    (content,) = conclusion.files.values()
     here, there = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     figures = {
         "cpu_s": spent,

@@ -9,7 +9,7 @@ import hashlib
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
@@ -19,16 +19,14 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.inputs import Input
-from augment.core.output_files import METRICS_SUFFIX
+from augment.core.output_files import METRICS_SUFFIX, RANKS_SUFFIX
 from augment.core.threads import MOST_THREADS, processors
 from augment.errors import AugmentError, UnknownFormat
 from augment.pipeline.request import Request
 
 if TYPE_CHECKING:
-    from augment.batch.jobs import Job, Member
     from augment.client import Client
-    from augment.core import Annotation, AugmentedTrace, Trace
-    from augment.job.answer import Answer
+    from augment.core import Annotation, Trace
     from augment.readers.limits import Limits
     from augment.writers.seams import Addable, Described
 
@@ -49,7 +47,7 @@ class RunPlan(Struct, frozen=True):
     """One run over some inputs. Outputs depend on what is asked alone."""
 
     request: Request = Request()
-    question: Question | None = None  #: to whole jobs, for which each rank leaves a summary; None: no jobs
+    compares: bool = False  #: the ranks of jobs, for which each leaves a summary
     metrics_only: bool = False  #: write no traces
     outputs: Outputs = "all"  #: of a job, whose traces to write; metrics are written of all ranks
     merge: bool = False  #: write the timeline of each job, too
@@ -150,41 +148,6 @@ class Executor(Protocol):
         """The results in the order of ``tasks``, which can be pickled. Close it where they are not all wanted."""
 
 
-class Conclusion(Struct, frozen=True):
-    """The answer for one job.
-
-    ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
-    each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job, which is
-    one if its traces are ``joined``. ``notes``: what the user stated, and the traces
-    contradict. ``digest`` identifies the tracks of all ranks: it changes with the summaries. ``telling`` are the places
-    of the ranks whose timelines tell most.
-    """
-
-    files: Mapping[str, bytes]
-    tracks: Sequence[Tracks | None] = ()
-    verdict: Sequence[str] = ()
-    digest: str = ""
-    joined: bool = True
-    notes: Sequence[str] = ()
-    answer: Answer | None = None  #: from which all of it is
-    telling: Sequence[int] = ()
-
-
-class Question(Struct, frozen=True):
-    """A question to a job.
-
-    ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level
-    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job, the members
-    that have a summary, sorted by rank, with its path, what the user asks, and who does parts of the work. ``under``
-    names the tracks of a rank's source under which the job's tracks may be drawn in its outputs.
-    """
-
-    suffix: str
-    summarize: Callable[[AugmentedTrace], bytes]
-    conclude: Callable[[Job, Sequence[tuple[Member, str]], Request, Executor], Conclusion]
-    under: Callable[[AugmentedTrace], Collection[int]] | None = None
-
-
 def convert(item: Input, plan: RunPlan, progress: Progress) -> Result:
     """Convert ``item`` and return the result. An error is a result, too; only an interrupt raises."""
     named = replace(progress, stage=lambda what: progress.stage(f"{item.basename}: {what}"))
@@ -220,24 +183,26 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         evidence = plan.request.evidence.near(item.path, trace.rank, world_size)
         evidence_state = evidence.state(trace.rank)
         trace = with_its_ranks(evidence.added_to(trace, plan.limits))
-        later: Literal["summary", "writing"] = "summary" if plan.question else "writing"
+        later: Literal["summary", "writing"] = "summary" if plan.compares else "writing"
         augmented = augment(trace, plan.request, progress=begin, threads=threads, later=later)
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):
             progress.announce(why)
         begin("writing")
-        summaries, under = [], set[int]()
-        if plan.question:
-            summaries.append(output_path(item.output_name, folder, plan.question.suffix))
+        summaries, under = [], list[int]()
+        if plan.compares:
+            from augment.job.ranks.summary import drawn_under, summarize
+
+            summaries.append(output_path(item.output_name, folder, RANKS_SUFFIX))
             with replacing(summaries[0]) as file:
-                file.write(plan.question.summarize(augmented))
-            under.update(plan.question.under(augmented) if plan.question.under else ())
+                file.write(summarize(augmented))
+            under = drawn_under(augmented)
         if os.path.isdir(plan.kept):  # on this machine: for the timeline of the job
             with open(_kept(plan.kept, item), "wb") as file:
                 pickle.dump(augmented.annotations, file, pickle.HIGHEST_PROTOCOL)
         if len(trace.events) >= THREADS_FROM:
             trace.context.begin("writing")
         formats = None if plan.metrics_only else plan.request.formats
-        written = dict(write_seamed(augmented, folder, formats, sorted(under), item.output_name))
+        written = dict(write_seamed(augmented, folder, formats, under, item.output_name))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
     failed = {

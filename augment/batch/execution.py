@@ -100,20 +100,18 @@ class Run:
         """What there is to say of each job. A share of the inputs does not have all ranks of a job."""
         if self._remote:
             yield from self._remote.concluded
-        elif self._plan.question and not self._plan.shard:
+        elif self._plan.compares and not self._plan.shard:
             from augment.batch.job_question import conclude, conclude_roles
 
             plan = self._plan
             earlier = {} if plan.force else self._earlier
             executor = executor_of(plan)
             asked = plan.request, executor, earlier, plan.outputs
-            for job in conclude(self._plan.question, self._inputs, self.results, *asked):
+            for job in conclude(self._inputs, self.results, *asked):
                 if (plan.merge or job.job.role) and job.answer is not None:
                     self._answers.append((job.job, job.answer))
                 yield job
-            yield from conclude_roles(
-                self._plan.question, self._inputs, self.results, plan.request, dict(self._answers)
-            )
+            yield from conclude_roles(self._inputs, self.results, plan.request, dict(self._answers))
 
     def draw(self, job: Concluded) -> list[Result]:
         """Write missing traces, draw the job's tracks into the outputs of its ranks. Manifests record each result at
@@ -189,7 +187,7 @@ class Run:
     def _folder_for_server(self) -> Folder | None:
         """The folder of the inputs if a server can do all of it as one job."""
         client = self._plan.client
-        if not (client and self._plan.question) or self._plan.shard:
+        if not (client and self._plan.compares) or self._plan.shard:
             return None
         from augment.batch.remote import Folder
 

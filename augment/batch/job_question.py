@@ -10,7 +10,7 @@ identifies the job results that its outputs show: if those are current, nothing 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,9 @@ from msgspec.structs import replace
 
 from augment.batch import locations
 from augment.batch.conversion import (
-    Conclusion,
     Executor,
     File,
     Outputs,
-    Question,
     Result,
     T,
     Tracks,
@@ -35,19 +33,17 @@ from augment.batch.conversion import (
 )
 from augment.batch.inputs import FileIdentity, Input
 from augment.batch.jobs import Job, Member, group, pipelines
-from augment.core.output_files import METRICS_SUFFIX
+from augment.core.output_files import METRICS_SUFFIX, RANKS_SUFFIX
 from augment.core.text import job_lines
 from augment.errors import AugmentError
 
 if TYPE_CHECKING:
-    from augment.core import AugmentedTrace
     from augment.facts.names import Rules
     from augment.job.answer import Answer, Portion
     from augment.pipeline.request import Request
     from augment.writers.seams import Addable
 
 NOT_KNOWN = "?"  #: ``drawn`` of outputs after a run was killed while drawing
-SUFFIX = ".ranks.summary"
 
 
 def alone(tasks: Sequence[Callable[[], T]]) -> Generator[T, None, None]:
@@ -123,7 +119,6 @@ def rules_of(tables: Sequence[str]) -> Rules:
 
 
 def conclude(
-    question: Question,
     inputs: Sequence[Input],
     results: Mapping[str, Result],
     request: Request,
@@ -137,7 +132,6 @@ def conclude(
     unless traces are missing.
 
     Args:
-        question: the question.
         inputs: the traces.
         results: the results of the inputs by path; a failed input is missing from its job.
         request: what the user asks.
@@ -150,7 +144,7 @@ def conclude(
         OutputError: a file cannot be written.
     """
     for job in jobs_of(inputs, results, request.tables):
-        paths = ((member, summary_of(results[member.input.path], question)) for member in job.members)
+        paths = ((member, summary_of(results[member.input.path])) for member in job.members)
         summaries = [(member, path) for member, path in paths if path]
         if len(summaries) < 2:
             if alone := [
@@ -158,40 +152,48 @@ def conclude(
             ]:
                 yield Concluded(job, [], [], 0, missing=alone)
             continue
-        known = earlier.get(locations.join(job.folder, job.stem + METRICS_SUFFIX))
+        path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
+        known = earlier.get(path)
         of_ranks = [results[member.input.path] for member, _ in summaries]
 
         def missing(telling: Sequence[int], of_ranks: Sequence[Result] = of_ranks) -> list[int]:
             return [place for place in telling if outputs == "auto" and not of_ranks[place].traces]
 
-        if known and known == _still(known, job, of_ranks, question, request) and not missing(known.telling):
-            path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
+        if known and known == _still(known, path, of_ranks, request) and not missing(known.telling):
             said = known.verdict, known.joined, known.notes
             yield Concluded(job, [path], [], 0, *said, digest=known.digest, telling=known.telling)
             continue
-        conclusion = question.conclude(job, summaries, request, executor)
-        written = [locations.join(job.folder, job.stem + suffix) for suffix in conclusion.files]
-        for path, content in zip(written, conclusion.files.values(), strict=True):
-            if locations.size(path) != len(content) or locations.read(path) != content:
-                locations.write(path, content)
-        redraws = []
-        lacking = missing(conclusion.telling)
-        for place, ((member, _), tracks) in enumerate(zip(summaries, conclusion.tracks, strict=False)):
-            before = results[member.input.path]
-            if (before.drawn != conclusion.digest or place in lacking) and (tracks or before.drawn):
-                tracks = tracks or partial(drawn_at_first, before.summaries)
-                redraws.append(Redraw(member.input, before, tracks, conclusion.digest))
+        from augment.job import sidecar
+        from augment.job.parallel.dimensions import CONTRADICTED
+        from augment.job.rank_answers import cures, drawn
+
+        answer = compared(summaries, request, executor)
+        _write(path, sidecar.content(answer, job.name, job.window, job.world_size))
+        digest, telling, redraws = job_digest(answer.hashes, request), answer.telling(), []
+        lacking = missing(telling)
+        for place, before in enumerate(of_ranks):
+            is_drawn = answer.is_drawn(place)
+            if (before.drawn != digest or place in lacking) and (is_drawn or before.drawn):
+                tracks = partial(drawn, answer, place) if is_drawn else partial(drawn_at_first, before.summaries)
+                redraws.append(Redraw(summaries[place][0].input, before, tracks, digest))
         possible = [redraw for redraw in redraws if redraw.size]
-        seamless = len(redraws) - len(possible)
-        said = conclusion.verdict, conclusion.joined, conclusion.notes
-        answered = conclusion.answer, conclusion.digest, conclusion.telling
+        contradicted = (each for each in answer.dimensions.diagnostics if each.code == CONTRADICTED)
         yield Concluded(
-            job, written, possible, seamless, *said, *answered, [summaries[place][0].input for place in lacking]
+            job,
+            [path],
+            possible,
+            len(redraws) - len(possible),
+            job_lines(answer.verdict.text, cures(answer)),
+            answer.verdict.joined,
+            [f"--parallelism: {each.message}" for each in contradicted],
+            answer,
+            digest,
+            telling,
+            [summaries[place][0].input for place in lacking],
         )
 
 
 def conclude_roles(
-    question: Question,
     inputs: Sequence[Input],
     results: Mapping[str, Result],
     request: Request,
@@ -210,7 +212,7 @@ def conclude_roles(
     for job in pipelines(jobs_of(inputs, results, request.tables)):
         of_role: dict[str, list[Answer]] = {}
         for part in job.parts:
-            paths = [summary_of(results[member.input.path], question) for member in part.members]
+            paths = [summary_of(results[member.input.path]) for member in part.members]
             there = [path for path in paths if path]
             if part in known:
                 of_role.setdefault(part.role, []).append(known[part])
@@ -221,17 +223,20 @@ def conclude_roles(
         if len(of_role) < 2:
             continue
         roles = together(of_role)
-        path = locations.join(job.folder, job.stem + sidecar.SUFFIX)
-        content = sidecar.content(roles, job.name)
-        if locations.size(path) != len(content) or locations.read(path) != content:
-            locations.write(path, content)
+        path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
+        _write(path, sidecar.content(roles, job.name))
         yield Concluded(job, [path], [], 0, roles.verdict.text)
 
 
-def _still(known: Earlier, job: Job, results: Sequence[Result], question: Question, request: Request) -> Earlier:
+def _write(path: str, content: bytes) -> None:
+    """Write a file, unless it is this already."""
+    if locations.size(path) != len(content) or locations.read(path) != content:
+        locations.write(path, content)
+
+
+def _still(known: Earlier, path: str, results: Sequence[Result], request: Request) -> Earlier:
     """What ``known`` would be now."""
-    path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
-    files = [file for result in results for file in result.summaries if file.path.endswith(question.suffix)]
+    files = [file for result in results for file in result.summaries if file.path.endswith(RANKS_SUFFIX)]
     digest = job_digest([bytes.fromhex(file.sha256) for file in files], request)
     drawn = sum(result.drawn == digest for result in results)
     return replace(known, digest=digest, size=locations.size(path) or 0, drawn_count=drawn)
@@ -247,9 +252,9 @@ def recordable(job: Concluded, results: Mapping[str, Result]) -> Earlier | None:
     return Earlier(job.digest, size, drawn, list(job.verdict), job.joined, list(job.notes), list(job.telling))
 
 
-def summary_of(result: Result, question: Question) -> str | None:
+def summary_of(result: Result) -> str | None:
     """The path of a rank's summary; None if an older server converted the rank, which sends no summaries."""
-    return next((file.path for file in result.summaries if file.path.endswith(question.suffix)), None)
+    return next((file.path for file in result.summaries if file.path.endswith(RANKS_SUFFIX)), None)
 
 
 def draw(item: Input, before: Result, tracks: Sequence[Addable], drawn: str) -> Result:
@@ -290,7 +295,7 @@ def drawn_at_first(summaries: Iterable[File]) -> list[Addable]:
     from augment.job.rank_answers import drawn_alone
     from augment.job.ranks.summary import read_summary
 
-    paths = [file.path for file in summaries if file.path.endswith(SUFFIX)]
+    paths = [file.path for file in summaries if file.path.endswith(RANKS_SUFFIX)]
     return [*drawn_alone(read_summary(locations.read(paths[0]), paths[0]))] if paths else []
 
 
@@ -314,41 +319,14 @@ def job_digest(hashes: Iterable[bytes], request: Request) -> str:
     return hashlib.sha256(b"".join(hashes) + stated).hexdigest()[:16]
 
 
-def _summarize(augmented: AugmentedTrace) -> bytes:
-    """The summary of a rank."""
-    from augment.job.ranks import summary
-
-    return summary.summarize(augmented)
-
-
-def _drawn_under(augmented: AugmentedTrace) -> Collection[int]:
-    """The tracks under which the job's tracks of this rank are drawn."""
-    from augment.job.ranks import summary
-
-    return summary.drawn_under(augmented)
-
-
-def compare_ranks(
-    job: Job, summaries: Sequence[tuple[Member, str]], request: Request, executor: Executor
-) -> Conclusion:
-    """The metrics and tracks of a job."""
-    from augment.job import sidecar
+def compared(summaries: Sequence[tuple[Member, str]], request: Request, executor: Executor) -> Answer:
+    """The answer of a job, from the summaries of its members at these paths."""
     from augment.job.answer import answer_of, split
-    from augment.job.parallel.dimensions import CONTRADICTED
-    from augment.job.rank_answers import cures, drawn
 
-    count = len(summaries)
     ranks = [(path, member.input.path) for member, path in summaries]
-    tasks = [partial(_portion, some, first, count) for first, some in split(ranks)]
+    tasks = [partial(_portion, some, first, len(ranks)) for first, some in split(ranks)]
     with closing(executor(tasks)) as portions:
-        result = answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
-    files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
-    tracks = [partial(drawn, result, rank) if result.is_drawn(rank) else None for rank in range(count)]
-    digest = job_digest(result.hashes, request)
-    contradicted = (each for each in result.dimensions.diagnostics if each.code == CONTRADICTED)
-    notes = [f"--parallelism: {each.message}" for each in contradicted]
-    said = job_lines(result.verdict.text, cures(result))
-    return Conclusion(files, tracks, said, digest, result.verdict.joined, notes, result, result.telling())
+        return answer_of(portions, request.parallelism, trust_clocks=request.trust_clocks)
 
 
 def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portion:
@@ -356,7 +334,3 @@ def _portion(ranks: Sequence[tuple[str, str]], first: int, count: int) -> Portio
     from augment.job.answer import portion
 
     return portion((locations.read(path) for path, _ in ranks), [name for _, name in ranks], first, count)
-
-
-#: the question of every job: its metrics, ``job.metrics.json``, and the job's tracks in each rank's outputs
-COMPARISON = Question(SUFFIX, _summarize, compare_ranks, _drawn_under)

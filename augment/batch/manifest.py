@@ -22,7 +22,7 @@ from augment.batch import job_question, locations
 from augment.batch.conversion import File, Result, RunPlan
 from augment.batch.inputs import Input
 from augment.batch.job_question import Earlier
-from augment.core.output_files import MANIFEST, METRICS_SUFFIX, is_manifest
+from augment.core.output_files import MANIFEST, METRICS_SUFFIX, RANKS_SUFFIX, is_manifest
 from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
 from augment.version import __version__
@@ -43,7 +43,7 @@ def digest_of(plan: RunPlan) -> str:
         sorted(request.skip),
         request.options,
         request.steps,
-        [plan.question.suffix] if plan.question else [],
+        [RANKS_SUFFIX] if plan.compares else [],
         *filter(None, [request.evidence.paths, read_tables(request.tables, request.peaks, request.region)]),
     ]
     return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:16]

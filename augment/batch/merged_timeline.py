@@ -173,9 +173,9 @@ def _of_run(job: Job, results: Mapping[str, Result], plan: RunPlan) -> Answer | 
     """The answer of a job from the summaries of its conversions; None if some left none."""
     from augment.job.answer import answer
 
-    if plan.question is None:
+    if not plan.compares:
         return None
-    paths = [summary_of(results[member.input.path], plan.question) for member in job.members]
+    paths = [summary_of(results[member.input.path]) for member in job.members]
     there = [path for path in paths if path]
     if len(there) < len(paths):
         return None

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.batch.conversion import File, Progress, Result, RunPlan, delivered, result_of
 from augment.batch.inputs import Input, identify
-from augment.batch.job_question import COMPARISON, Concluded, drawn_at_first, job_digest, jobs_of, summary_of
+from augment.batch.job_question import Concluded, drawn_at_first, job_digest, jobs_of, summary_of
 from augment.batch.jobs import folder_title
 from augment.batch.merged_timeline import default_output
 from augment.core.attachment_kinds import RANK
@@ -70,7 +70,7 @@ def _one(item: Input, plan: RunPlan, client: Client, progress: Progress) -> Resu
             augmented = client.augment(
                 path,
                 replace(plan.request, evidence=evidence),
-                summaries=plan.question is not None,
+                summaries=plan.compares,
                 out=folder,
                 progress=progress_of(lambda text: progress.stage(f"{item.basename}: {text}")),
             )
@@ -218,7 +218,7 @@ def convert_folder(folder: Folder, plan: RunPlan, progress: Progress) -> RemoteJ
         members = [by_path[member.input.path] for member in job.members]
         if len(members) < 2:
             continue
-        paths = [path for result in members if (path := summary_of(result, COMPARISON))]
+        paths = [path for result in members if (path := summary_of(result))]
         drawn = job_digest((hashlib.sha256(locations.read(path)).digest() for path in paths), plan.request)
         for result in members:
             if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):

@@ -177,9 +177,10 @@ def trace_of(folder: str, inputs: list[Input], rank: int, scratch: Path, report:
     """
     from augment.batch.conversion import Progress, RunPlan, convert_or_raise
     from augment.batch.inputs import Input, of_ranks
-    from augment.batch.job_question import COMPARISON, alone, draw, jobs_of, summary_of
+    from augment.batch.job_question import alone, compared, draw, job_digest, jobs_of, summary_of
     from augment.batch.manifest import results_in
     from augment.errors import InputError
+    from augment.job.rank_answers import drawn
 
     known = {result.path: result for result in results_in(folder)}
     results = [result for result in known.values() if result.rank == rank]
@@ -194,17 +195,17 @@ def trace_of(folder: str, inputs: list[Input], rank: int, scratch: Path, report:
         return there
     members = [Input(path, folder, named=False) for path in known]
     job = next(job for job in jobs_of(members, known) if any(member.input.path == paths[0] for member in job.members))
-    with_summaries = ((member, summary_of(known[member.input.path], COMPARISON)) for member in job.members)
+    with_summaries = ((member, summary_of(known[member.input.path])) for member in job.members)
     summaries = [(member, path) for member, path in with_summaries if path]
-    plan = RunPlan(question=COMPARISON)
+    plan = RunPlan(compares=True)
     item = Input(paths[0], str(scratch), named=True)
     written = convert_or_raise(item, plan, Progress(stage=report))
     if len(summaries) > 1:
         report("what the job tells")
-        conclusion = COMPARISON.conclude(job, summaries, plan.request, alone)
+        answer = compared(summaries, plan.request, alone)
         place = next(place for place, (member, _) in enumerate(summaries) if member.input.path == item.path)
-        if tracks := conclusion.tracks[place]:
-            written = draw(item, written, tracks(), conclusion.digest)
+        if answer.is_drawn(place):
+            written = draw(item, written, drawn(answer, place), job_digest(answer.hashes, plan.request))
     if not written.traces:
         raise InputError(item.path, written.message)
     return written.traces[0]

@@ -28,7 +28,7 @@ from augment.cli.options import (
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.batch.conversion import Outputs, Question, Result, RunPlan
+    from augment.batch.conversion import Outputs, Result, RunPlan
     from augment.batch.inputs import ChosenInputs, Input
     from augment.batch.job_question import Concluded
     from augment.pipeline.request import Request
@@ -198,16 +198,12 @@ def command(
     if scheduler:
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
-    question: Question | None = None
-    if len(chosen.inputs) != 1 or chosen.inputs[0].root is not None:  # else it is no job
-        from augment.batch.job_question import COMPARISON
-
-        question = COMPARISON
+    compares = len(chosen.inputs) != 1 or chosen.inputs[0].root is not None  # else it is no job
     with client_of(**server) as client:
         plan = RunPlan(
             request,
-            question,
-            outputs=outputs if question or outputs == "none" else "all",
+            compares,
+            outputs=outputs if compares or outputs == "none" else "all",
             merge=merge,
             align=not no_align,
             fixed_ranks=bool(ranks),

@@ -21,7 +21,7 @@ from augment.compare.diff_timeline import VERDICT, drawn
 from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace
 from augment.core.bounds import bounded
 from augment.core.jsontext import storable
-from augment.core.output_files import output_path, replacing, stem
+from augment.core.output_files import DIFF_METRICS_SUFFIX, output_path, replacing, stem
 from augment.errors import OutputError
 from augment.facts.source.several_ranks import on_clock
 from augment.writers import DEFAULT, writer_named
@@ -36,7 +36,6 @@ from augment.writers.metrics import (
     verdict_schema,
     write_sidecar,
 )
-from augment.writers.metrics import SUFFIX as METRICS_SUFFIX
 from augment.writers.perfetto.packets import Links
 from augment.writers.perfetto.several import FirstView, Several, TraceGroup
 
@@ -101,7 +100,7 @@ def write_all(
             labels = label, stem(source.label)
             written.append(output_path(source.name, folder, OVERLAY_SUFFIX))
             diagnostics += write_overlay(pair, augmented, labels, written[-1], drawing.arrow_count)
-    path = folder / (name + SUFFIX)
+    path = folder / (name + DIFF_METRICS_SUFFIX)
     diagnostics = list(dict.fromkeys(diagnostics))  # several files, one trace
     control, test = _compared(diff)
     names = drawing.label or stem(control.source.label), drawing.test_label or name
@@ -208,9 +207,6 @@ def most_changed(pair: Pair, count: int) -> Int64s:
 #
 # ``source`` describes the test and ``control`` the control, for several ranks the first; ``compared`` lists every pair
 # of ranks with the compared steps. The analyses are the tables of the comparison.
-
-
-SUFFIX = f".diff{METRICS_SUFFIX}"
 
 
 def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:

@@ -18,6 +18,7 @@ TOLD = "told_by_job"  #: in a rank's metrics, what its job tells; also the categ
 OF_JOBS = ("roles.job.", "job.")  #: names of metrics of several traces begin so, see :func:`is_of_job`
 JOB_METRICS = f"job{METRICS_SUFFIX}"  #: a name that may have an addition after ``job``
 SUMMARY_SUFFIX = ".summary"  #: of the files that a rank's conversion leaves for its job
+RANKS_SUFFIX = f".ranks{SUMMARY_SUFFIX}"  #: of that which it leaves for comparing ranks
 MANIFEST = ("augment-manifest", ".jsonl")  #: the beginning and the end of the name of a batch's manifest
 
 #: suffixes removed from an input's name to get its STEM; the longest match counts
@@ -52,7 +53,7 @@ OF_TRACE = (
     ".augmented.flame.pftrace",
     ".augmented.zip",
     METRICS_SUFFIX,
-    ".ranks.summary",
+    RANKS_SUFFIX,
     ".seams.summary",
 )
 OF_DIFF = (".diff.json.gz", ".diff.pftrace", ".diff.zip", ".diff.overlay.pftrace", DIFF_METRICS_SUFFIX)

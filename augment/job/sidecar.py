@@ -13,7 +13,6 @@ from augment.job.roles import Together
 from augment.job.verdict.verdict_text import Row as VerdictRow
 from augment.writers.metrics import (
     SCHEMA_VERSION,
-    SUFFIX,
     Schema,
     analysis_of,
     encode,
@@ -24,8 +23,6 @@ from augment.writers.metrics import (
 )
 
 ROWS = {**answer.ROWS, **roles.ROWS}  #: the rows of each question to a job, or to roles together
-
-__all__ = ["ROWS", "SUFFIX", "content", "document", "job_schema"]
 
 
 def document(result: Answer | Together, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:

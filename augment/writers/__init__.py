@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from augment.core import AugmentedTrace, Diagnostic
-from augment.core.output_files import output_path
+from augment.core.output_files import METRICS_SUFFIX, output_path
 from augment.errors import UsageError, expect_known, unabridged
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.seams import Described, Written
@@ -81,7 +81,7 @@ def write_seamed(
         written = writer.write_seamed(augmented, path, under)
         diagnostics += written.diagnostics
         files.append((path, written.seam.described if under else None))
-    path = output_path(name, folder, metrics.SUFFIX)
+    path = output_path(name, folder, METRICS_SUFFIX)
     seam = metrics.write(augmented, path, diagnostics)
     files.append((path, seam.described if under else None))
     return files

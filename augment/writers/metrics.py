@@ -32,7 +32,6 @@ from augment.version import __version__
 from augment.writers.seams import Addable, Seam
 
 NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written
-SUFFIX = METRICS_SUFFIX
 SCHEMA_VERSION = "1.2"
 DISTRIBUTION = "kineto-augment"
 _ANALYSES, _DIAGNOSIS = b',\n  "analyses": ', b'\n    "diagnosis": '
@@ -51,7 +50,7 @@ class MetricsSeam(Seam, frozen=True, tag=NAME):
     none), before the analyses. There it is, too, under another name, where the job has a verdict; and rows of the
     diagnosis that the job tells otherwise stand in the place of the rank's own, which are then among what it tells."""
 
-    SUFFIX = SUFFIX
+    SUFFIX = METRICS_SUFFIX
 
     verdict_size: int
 

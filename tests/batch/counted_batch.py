@@ -11,18 +11,12 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from augment.batch import locations, manifest
-from augment.batch.conversion import Conclusion, Executor, Question, RunPlan
-from augment.batch.execution import Run
-from augment.batch.inputs import choose_inputs
-from augment.batch.jobs import Job, Member
-from augment.core.findings import AugmentedTrace
-from augment.pipeline.request import Request
+from augment.batch import execution, manifest, workers
+from augment.batch.conversion import Progress, Result, RunPlan, convert
+from augment.batch.inputs import Input, choose_inputs
+from augment.batch.workers import convert_apart
 
 LOG = "COUNTED_BATCH_LOG"
 
@@ -41,21 +35,16 @@ def tell(what: str) -> None:
         log.write(f"{what} {os.getpid()} {peak_kb()}\n".encode())
 
 
-def summarize(augmented: AugmentedTrace) -> bytes:
-    """Called once in each conversion: the count of the trace's events."""
-    tell(augmented.trace.source.name)
-    return str(augmented.trace.source.event_count).encode()
+def converted(item: Input, plan: RunPlan, progress: Progress) -> Result:
+    """In this process."""
+    tell(item.basename)
+    return convert(item, plan, progress)
 
 
-def add_up(job: Job, summaries: Sequence[tuple[Member, str]], _request: Request, _executor: Executor) -> Conclusion:
-    """How many events the job has, and of how many ranks."""
-    ranks = [member.rank for member, _ in summaries]
-    assert ranks == [member.rank for member in job.members]
-    output = b'{"events": %d, "ranks": %d}' % (sum(int(locations.read(path)) for _, path in summaries), len(ranks))
-    return Conclusion({".metrics.json": output})
-
-
-COUNTED = RunPlan(question=Question(".count.summary", summarize, add_up))
+def converted_apart(item: Input, plan: RunPlan) -> Result:
+    """In a process of its own."""
+    tell(item.basename)
+    return convert_apart(item, plan)
 
 
 def die_after(lines: int) -> None:
@@ -75,7 +64,8 @@ def main() -> int:
     os.environ[LOG] = log
     if lines:
         die_after(int(lines[0]))
-    run = Run(choose_inputs([source], out).inputs, replace(COUNTED, jobs=int(jobs)))
+    execution.convert, workers.convert_apart = converted, converted_apart  # type: ignore[attr-defined]
+    run = execution.Run(choose_inputs([source], out).inputs, RunPlan(compares=True, jobs=int(jobs)))
     results = list(run.convert())
     list(run.conclude())
     tell("end")
@@ -83,7 +73,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # the question's functions shall be found in a module of the same name in every process
+    # what is called shall be found in a module of the same name in every process
     import counted_batch
 
     sys.exit(counted_batch.main())

@@ -23,7 +23,6 @@ from test_job_tracks import FORMATS, batch, lines
 from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
-from augment.batch.job_question import COMPARISON
 from augment.batch.workers import Processes, T, in_order, in_order_by_files
 from augment.errors import InputError, OutputError
 from augment.job import answer
@@ -141,7 +140,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def concluded(folder: Path, **how: Any) -> bytes:
     inputs = choose_inputs([str(folder / "in")], str(folder / "out")).inputs
-    run = Run(inputs, RunPlan(Request(formats=("chrome",)), COMPARISON, **how))
+    run = Run(inputs, RunPlan(Request(formats=("chrome",)), compares=True, **how))
     list(run.convert())
     (job,) = run.conclude()
     (path,) = job.written

@@ -24,7 +24,6 @@ from augment.batch import execution
 from augment.batch.conversion import Result, RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
-from augment.batch.job_question import COMPARISON
 from augment.core.findings import AugmentedTrace
 from augment.errors import OutputError
 from augment.job.answer import Answer, answer
@@ -76,7 +75,7 @@ def batch(
 ) -> tuple[list[Result], list[Result]]:
     """As ``augment run source -o out``: the results of converting, and of drawing."""
     request = Request(formats=tuple(formats), only=tuple(only), parallelism=sizes or {})
-    run = Run(choose_inputs([str(source)], str(out)).inputs, RunPlan(request, COMPARISON, **how))
+    run = Run(choose_inputs([str(source)], str(out)).inputs, RunPlan(request, compares=True, **how))
     return list(run.convert()), [result for job in run.conclude() for result in (run.draw(job) if draw else ())]
 
 

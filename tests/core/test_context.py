@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from augment import pipeline
 from augment.analyses import ANALYSES
-from augment.batch.job_question import COMPARISON
 from augment.core.annotations import Flows
 from augment.core.attachments import ExecutionNodes, Tables, tables_of
 from augment.core.context import STAGES, UNTIL, Context, Stage, derived
@@ -29,6 +28,7 @@ from augment.core.threads import Threads
 from augment.core.trace import Trace
 from augment.errors import LimitExceeded, MalformedTrace
 from augment.facts.source import event_args
+from augment.job.ranks.summary import drawn_under, summarize
 from augment.pipeline import STAGE_OF, augment
 from augment.readers import chrome as chrome_reader
 from augment.readers import containers, members, read
@@ -73,9 +73,8 @@ def run(path: Path, facts: Record, folder: Path, **options: Any) -> AugmentedTra
     trace = read(str(path))
     facts.events = len(trace.events)
     augmented = augment(replace(trace, context=Context(facts=facts)), later="summary", **options)
-    COMPARISON.summarize(augmented)
-    assert COMPARISON.under
-    COMPARISON.under(augmented)
+    summarize(augmented)
+    drawn_under(augmented)
     augmented.trace.context.begin("writing")
     write_seamed(augmented, folder, ("chrome", "perfetto"))
     return augmented

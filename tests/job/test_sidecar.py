@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
-from augment.batch.job_question import COMPARISON, SUFFIX
 from augment.core.findings import Findings
 from augment.errors import InputError
 from augment.job import aggregates as module
@@ -40,7 +39,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     simulate(JobOptions(ranks=4, steps=2, collectives="fsdp", uneven_buckets=True, straggler=3), folder / "in")
     inputs = choose_inputs([str(folder / "in")], str(folder / "out")).inputs
-    run = Run(inputs, RunPlan(Request(options={"collectives": {"link_gbps": 450.0}}), COMPARISON))
+    run = Run(inputs, RunPlan(Request(options={"collectives": {"link_gbps": 450.0}}), compares=True))
     list(run.convert())
     (job,) = run.conclude()
     assert job.written == [str(folder / "out" / "job.metrics.json")]
@@ -83,7 +82,7 @@ def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None
     made = [summarize(augment(read(str(trace)))) for _ in range(2)]
     assert made[0] == made[1]
     assert len(made[0]) < 24_000
-    each = read_summary((out / f"rank0{SUFFIX}").read_bytes(), "rank0")
+    each = read_summary((out / "rank0.ranks.summary").read_bytes(), "rank0")
     assert each.rank == 0
     assert "kernel_breakdown" in each.figures
     assert not {"launch_outliers", "activity_over_time"} & each.figures.keys()  # rows that no other rank shares

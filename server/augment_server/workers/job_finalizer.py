@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.batch.conversion import BROWSER_TEXT_BYTES, File, Question, Result, RunPlan
+from augment.batch.conversion import BROWSER_TEXT_BYTES, File, Result, RunPlan
 from augment.batch.inputs import Input, identify, of_ranks
-from augment.batch.job_question import COMPARISON, Redraw, conclude, draw
+from augment.batch.job_question import Redraw, conclude, draw
 from augment.batch.merged_timeline import merge, merge_all, only_job
-from augment.core.output_files import SUMMARY_SUFFIX
+from augment.core.output_files import RANKS_SUFFIX, SUMMARY_SUFFIX
 from augment.errors import AugmentError
 from augment.job.ranks.summary import read_summary
 from augment.writers import perfetto, seams
@@ -81,7 +81,7 @@ class Gathering:
         stage("comparing")
         files: list[str] = []
         redraws: list[Redraw] = []
-        for concluded in conclude(COMPARISON, self._inputs, self._results, self._request):
+        for concluded in conclude(self._inputs, self._results, self._request):
             files += concluded.written
             redraws += concluded.redraws
         stage("drawing")
@@ -94,7 +94,7 @@ class Gathering:
     def _timeline(self, stage: Stage) -> Path:
         """The timeline of all traces, with what the command says of it."""
         stage("merging")
-        plan = self._plan(None)
+        plan = self._plan(compares=False)
         path = self._out / f"job{perfetto.SUFFIX}"
         ranks = ranges_of(self._order["merge"]["ranks"])
         inputs = of_ranks(self._inputs, ranks) if ranks else self._inputs
@@ -103,11 +103,11 @@ class Gathering:
         self.notes += [f"{path.name}: {text}" for text in said if text]
         return path
 
-    def _plan(self, question: Question | None) -> RunPlan:
+    def _plan(self, *, compares: bool) -> RunPlan:
         wanted = self._order["merge"]
         limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
         return RunPlan(
-            self._request, question, align=wanted["align"], fixed_ranks=bool(wanted["ranks"]), timeline_bytes=limit
+            self._request, compares, align=wanted["align"], fixed_ranks=bool(wanted["ranks"]), timeline_bytes=limit
         )
 
     def _merged(self, stage: Stage) -> list[Path]:
@@ -115,7 +115,7 @@ class Gathering:
             return []
         stage("merging")
         paths = []
-        for path, merged in merge_all(self._inputs, self._results, self._plan(COMPARISON), lambda _: None):
+        for path, merged in merge_all(self._inputs, self._results, self._plan(compares=True), lambda _: None):
             paths.append(Path(path))
             if merged and merged.left_out:
                 self.notes.append(f"{paths[-1].relative_to(self._out).as_posix()}: {merged.left_out}")
@@ -141,7 +141,7 @@ def _identity(given: Order, source: Path, summaries: Sequence[Path]) -> tuple[in
     if source.exists():
         identity = identify(str(source))
         return identity.rank, identity.world_size
-    (path,) = [path for path in summaries if path.name.endswith(COMPARISON.suffix)]
+    (path,) = [path for path in summaries if path.name.endswith(RANKS_SUFFIX)]
     summary = read_summary(path.read_bytes(), path.name)
     return summary.rank, summary.world if summary.world >= 0 else None
 

@@ -26,7 +26,6 @@ import msgspec
 from augment.batch import memory_limit, spilling
 from augment.batch.conversion import Progress, Result, RunPlan, convert_or_raise
 from augment.batch.inputs import Input, of_ranks
-from augment.batch.job_question import COMPARISON
 from augment.core.output_files import METRICS_SUFFIX
 from augment.core.threads import keep_freed_memory
 from augment.errors import AugmentError, InputError, UnknownFormat, UsageError
@@ -313,8 +312,7 @@ def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
 def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Convert the trace."""
     request = request_in(order)
-    question = COMPARISON if order["summaries"] else None
-    plan = RunPlan(request, question, order["metrics_only"], limits=Limits(**order["limits"]))
+    plan = RunPlan(request, order["summaries"], order["metrics_only"], limits=Limits(**order["limits"]))
     count = len(request.analyses()) + 2
     done = iter(range(count))
 
@@ -324,7 +322,7 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
     source = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
     result = convert_or_raise(source, plan, Progress(stage=stage))
     made = [Path(file.path) for file in (*result.summaries, *result.files)]
-    outcome = _told(order, [_seams(result, made[-1]), *made] if question else made)
+    outcome = _told(order, [_seams(result, made[-1]), *made] if plan.compares else made)
     return {**outcome, "rank": result.rank, "world_size": result.world_size}
 
 
