@@ -239,15 +239,20 @@ def parallelism(dimension: str) -> str:
     return f"{_PARALLEL[dimension]} parallelism" if dimension in _PARALLEL else dimension
 
 
+def runs(numbers: Sequence[int]) -> list[list[int]]:
+    """The first and last of consecutive numbers, of ascending ones."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return spans
+
+
 def ranges_text(numbers: Sequence[int]) -> str:
     """Ascending numbers as ranges: ``0-3, 8``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs(numbers))
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -29,17 +29,7 @@ from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, texts_
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
-from augment.diagnosis.rules import straggling_rank
-from augment.diagnosis.rules.allocator_calls import AllocatorCalls
-from augment.diagnosis.rules.data_loading import Fetches
-from augment.diagnosis.rules.exposed_communication import ExposedCommunication
-from augment.diagnosis.rules.host_gaps import HostGaps
-from augment.diagnosis.rules.late_gathers import LateGathers
-from augment.diagnosis.rules.launch_bound import LaunchBound
-from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
-from augment.diagnosis.rules.pipeline_bubble import PipelineBubble
-from augment.diagnosis.rules.small_collectives import SmallCollectives
-from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
+from augment.diagnosis.rules import SEEN_OF_JOB, long_calls, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS, busy_text
 from augment.diagnosis.wording import advice, answer_text, evidence, saves, title
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
@@ -53,17 +43,6 @@ from augment.writers.metrics import ReportedTrack
 from augment.writers.seams import Addable
 
 TRACK, DIAGNOSIS = "Job diagnosis", "diagnosis"
-_SEEN: dict[str, type[Seen]] = {
-    "exposed_communication": ExposedCommunication,
-    "small_collectives": SmallCollectives,
-    "late_gathers": LateGathers,
-    "pipeline_bubble": PipelineBubble,
-    "data_loading": Fetches,
-    "allocator_calls": AllocatorCalls,
-    "launch_bound": LaunchBound,
-    "host_gaps": HostGaps,
-    "synchronizing_calls": SynchronizingCalls,
-}
 
 
 class RankAnswer(Struct, frozen=True):
@@ -198,7 +177,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
     others = {row["rule"]: row for row in alone.others}
     if about_job and may_be_loading(others):  # it makes no rank late, and may be most of what this one loses
-        kept.insert(state + len(of_job), (f"Possible: {others[LONG_CALLS]['title']}.", [LONG_CALLS]))
+        kept.insert(state + len(of_job), (f"Possible: {others[long_calls.NAME]['title']}.", [long_calls.NAME]))
     findings_first = sorted(kept, key=lambda each: not each[1])
     headline = " ".join(sentence for sentence, _ in findings_first)
     return RankAnswer(text, [sentence for sentence, _ in kept], rows, figures, headline, steps)
@@ -216,7 +195,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     if row["rule"] == straggling_rank.NAME:
         answer = straggling
     elif row["status"] == "found":
-        seen = msgspec.convert(row["figures"], _SEEN[row["rule"]])
+        seen = msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]])
         kept = {"at_most": row["at_most"], "in_step": row.get("in_step")}
         alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], **kept)
         answer = judged_in_job(alone, figures, words)
@@ -275,7 +254,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         member: problems.get(member) or _problems(answer.summaries[member].own_diagnosis, rows_in_job(member))
         for member in sorted({*some, *late})
     }
-    loading = [of_rank[LONG_CALLS] for of_rank in asked.values() if may_be_loading(of_rank)]
+    loading = [of_rank[long_calls.NAME] for of_rank in asked.values() if may_be_loading(of_rank)]
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
         transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.diagnosis.rule import Rule
+from augment.diagnosis.rule import Rule, Seen
 from augment.diagnosis.rules import (
     allocator_calls,
     clock_drop,
@@ -93,4 +93,17 @@ RULES: tuple[Rule, ...] = (
     out_of_memory,
 )
 
-__all__ = ["RULES", "Rule"]
+#: what the rules saw whose answers the traces of other ranks change; another rule is ``straggling_rank``
+SEEN_OF_JOB: dict[str, type[Seen]] = {
+    exposed_communication.NAME: exposed_communication.ExposedCommunication,
+    small_collectives.NAME: small_collectives.SmallCollectives,
+    late_gathers.NAME: late_gathers.LateGathers,
+    pipeline_bubble.NAME: pipeline_bubble.PipelineBubble,
+    data_loading.NAME: data_loading.Fetches,
+    allocator_calls.NAME: allocator_calls.AllocatorCalls,
+    launch_bound.NAME: launch_bound.LaunchBound,
+    host_gaps.NAME: host_gaps.HostGaps,
+    synchronizing_calls.NAME: synchronizing_calls.SynchronizingCalls,
+}
+
+__all__ = ["RULES", "SEEN_OF_JOB", "Rule"]

@@ -15,9 +15,11 @@ import numpy.typing as npt
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
 from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
 from augment.core.findings import Column, columns_of
+from augment.core.text import runs
 from augment.diagnosis import verdict
 from augment.diagnosis.drawing import DrawnDiagnosis
 from augment.diagnosis.judging import measure
+from augment.diagnosis.rules import SEEN_OF_JOB, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS
 from augment.diagnosis.wording import vendor
 from augment.errors import InputError
@@ -45,19 +47,7 @@ VERSION = 16
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
-#: rules whose answers the traces of other ranks change
-RULES_OF_JOB = (
-    "allocator_calls",
-    "straggling_rank",
-    "exposed_communication",
-    "small_collectives",
-    "late_gathers",
-    "pipeline_bubble",
-    "data_loading",
-    "launch_bound",
-    "host_gaps",
-    "synchronizing_calls",
-)
+RULES_OF_JOB = (*SEEN_OF_JOB, straggling_rank.NAME)  #: whose answers the traces of other ranks change
 _OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
 _FOUND = ("rule", "title", "advice", "severity", "confidence", "saved_ns", "start_ns", "dur_ns")
 _COLUMNS = (
@@ -437,13 +427,9 @@ def ranks_text(ranks: Iterable[int | None]) -> str:
     given = list(ranks)
     known = sorted({rank for rank in given if rank is not None})
     unknown = given.count(None)
-    spans: list[list[int]] = []
-    for rank in known:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    spans = [part for low, high in spans for part in ([[low, high]] if high != low + 1 else [[low, low], [high, high]])]
+    spans = [
+        part for low, high in runs(known) for part in ([[low, high]] if high != low + 1 else [[low, low], [high, high]])
+    ]
     texts = [str(low) if low == high else f"{low} to {high}" for low, high in spans]
     if len(texts) > MOST:
         beyond = sum(high - low + 1 for low, high in spans[MOST:])
