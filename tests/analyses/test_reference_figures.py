@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from augment.core.findings import Findings
 from augment.errors import UnknownFormat
@@ -39,7 +40,9 @@ def test_figures_are_the_oracles(name: str) -> None:
     for analysis, rows in expected.items():
         if (outcome := outcomes.get(analysis)) is None:
             continue
-        result = {key_of(row): row for row in map(as_dict, outcome.rows)} if isinstance(outcome, Findings) else {}
+        result = (
+            {key_of(row): row for row in map(structs.asdict, outcome.rows)} if isinstance(outcome, Findings) else {}
+        )
         wanted = {key_of(row): row for row in rows}
         if not wanted and name in BEYOND_THE_ORACLE:
             continue
@@ -52,10 +55,6 @@ def test_figures_are_the_oracles(name: str) -> None:
             if column not in KEYS and not same(result[key][column], value)
         ]
     assert not differences, "\n".join(differences)
-
-
-def as_dict(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:

@@ -77,14 +77,6 @@ def is_work(category: str, _name: str) -> bool:
     return category in GPU
 
 
-def is_communication(category: str, name: str) -> bool:
-    return category == "kernel" and ("nccl" in name.lower() or "rccl" in name.lower())
-
-
-def is_fetch(_category: str, name: str) -> bool:
-    return name.startswith("enumerate(DataLoader)")
-
-
 def idle(name: str) -> float:
     """The time in which no work of the device runs, from the first event to the last, ms."""
     every = list(spans(name, lambda *_: True))
@@ -95,9 +87,9 @@ def idle(name: str) -> float:
 def most(rule: str, name: str) -> float | None:
     """What the cure of a rule can save at most in the whole recording, ms; None where no bound is known."""
     if rule == "data_loading":
-        return covered(spans(name, is_fetch))
+        return covered(spans(name, lambda _, event: event.startswith("enumerate(DataLoader)")))
     if rule == "exposed_communication":
-        return covered(spans(name, is_communication))
+        return covered(spans(name, lambda category, kernel: category == "kernel" and "ccl" in kernel.lower()))
     if rule == "exposed_copies":
         return covered(spans(name, lambda category, _: category in ("gpu_memcpy", "memcpy")))
     if rule == "graph_capture":

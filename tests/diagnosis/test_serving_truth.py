@@ -120,28 +120,24 @@ def test_a_pause_promises_nothing() -> None:
     assert abs(measure(serve(paused)).length_ns / measure(serve(server)).length_ns - 1) < 0.02
 
 
-def test_steps_that_capture_graphs_are_apart_from_the_steady_state() -> None:
+@pytest.mark.parametrize(
+    ("what", "few", "many", "counted", "rule", "without"),
+    [
+        ("captures", (4, 9), range(30), "capture_count", "graph_capture", "2 steps in which graphs are captured"),
+        ("compiles", (11,), range(3, 30, 4), "compilation_count", "recompilation", "1 step in which code is compiled"),
+    ],
+)
+def test_what_is_done_once_is_apart_from_the_steady_state(
+    what: str, few: tuple[int, ...], many: range, counted: str, rule: str, without: str
+) -> None:
     server = Serving(is_async=True, steps=30)
-    capturing = serve(replace(server, captures=(4, 9)))
-    assert (measure(capturing).count, measure(capturing).capture_count) == (28, 2)
-    assert abs(measure(capturing).length_ns / measure(serve(server)).length_ns - 1) < 0.03
-    assert "without 2 steps in which graphs are captured" in " ".join(verdict(capturing))
-    assert not {each.rule for each in diagnose(capturing).findings} & {"graph_capture", "step_outliers"}
-    always = serve(replace(server, captures=tuple(range(30))))
-    assert measure(always).capture_count == 0
-    assert "graph_capture" in {each.rule for each in diagnose(always).findings}
-
-
-def test_steps_that_compile_once_are_apart_from_the_steady_state() -> None:
-    server = Serving(is_async=True, steps=30)
-    compiling = serve(replace(server, compiles=(11,)))
-    assert (measure(compiling).count, measure(compiling).compilation_count) == (29, 1)
-    assert abs(measure(compiling).length_ns / measure(serve(server)).length_ns - 1) < 0.03
-    assert "without 1 step in which code is compiled" in " ".join(verdict(compiling))
-    assert not {each.rule for each in diagnose(compiling).findings} & {"recompilation", "step_outliers"}
-    often = serve(replace(server, compiles=tuple(range(3, 30, 4))))
-    assert measure(often).compilation_count == 0
-    assert "recompilation" in {each.rule for each in diagnose(often).findings}
+    once, often = (serve(replace(server, **{what: tuple(steps)})) for steps in (few, many))
+    assert (measure(once).count, getattr(measure(once), counted)) == (30 - len(few), len(few))
+    assert abs(measure(once).length_ns / measure(serve(server)).length_ns - 1) < 0.03
+    assert f"without {without}" in " ".join(verdict(once))
+    assert not {each.rule for each in diagnose(once).findings} & {rule, "step_outliers"}
+    assert getattr(measure(often), counted) == 0
+    assert rule in {each.rule for each in diagnose(often).findings}
 
 
 def test_communication_that_decodes_do_not_hide() -> None:

@@ -209,18 +209,15 @@ def of_list(operator: str, args: dict[str, Any], *kernels: str, at: int = 0) -> 
     return events
 
 
-def sizes(*events: Event) -> list[tuple[Any, ...]]:
-    return sorted(rows_of(roofline.analyze(trace_of(*events)), "operator", "size_bytes", "count"))
-
-
 def test_lists_with_shapes_have_bytes() -> None:
     lists = [[64, 2], [8], []]  # the last one has no dimensions, so one element
-    assert sizes(
+    trace = trace_of(
         *of_list("aten::_foreach_add_", listed(lists, lists), ADD_BF16, ADD_BF16),
         *of_list("aten::cat", listed([[3, 5], [2, 5]]), CAT_2, at=100),
         *of_list("aten::cat", listed([[3, 5], [2, 5]]), CAT_2.replace("2u", "8u"), at=200),  # the same shapes
         *of_list("aten::_fused_adamw_", listed(*[[[100, 10], [24]]] * 4), APPLY + ADAM, at=300),
-    ) == [
+    )
+    assert sorted(rows_of(roofline.analyze(trace), "operator", "size_bytes", "count")) == [
         ("aten::_foreach_add_", 6 * 137, 1),
         ("aten::_fused_adamw_", 28 * 1024, 1),
         ("aten::cat", 4 * 25, 1),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from augment.analyses import before_recording as analysis
 from augment.analyses import critical_path, operator_breakdown, steps
 from augment.core.annotations import SliceTrack
-from augment.core.trace import Category, Trace
+from augment.core.trace import Category
 from augment.diagnosis.judging import measure
 from augment.diagnosis.recording_completeness import MOST_LATE
 from augment.diagnosis.rule import Found
@@ -223,11 +221,7 @@ def _reckoned(document: Document) -> set[Any]:
 
 def _found(path: Path) -> set[Any]:
     trace = read(str(path))
-    return _correlations(trace, before_recording(trace))
-
-
-def _correlations(trace: Trace, which: Iterable[bool]) -> set[Any]:
-    return set(trace.events.correlation[gpu_work(trace).row[np.asarray(which)]].tolist())
+    return set(trace.events.correlation[gpu_work(trace).row[before_recording(trace)]].tolist())
 
 
 @pytest.mark.parametrize("name", BACKLOGS)

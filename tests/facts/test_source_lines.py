@@ -62,10 +62,6 @@ def test_labels_tell_files_apart_and_join_one_file() -> None:
     assert labels([[CodeLine("m.py", number) for number in range(9)]]) == ["m.py:0, 1, 2, 3, 4, 5 and 3 more"]
 
 
-def of_model(*events: Any) -> list[tuple[Any, ...]]:
-    return rows_of(source_lines.analyze(trace_of(*events)), "source", "kind", "function", "gpu_ns", "kernel_count")
-
-
 def test_functions_around_the_launch_and_around_the_forward_operator() -> None:
     events = [
         annotation("ProfilerStep#1", 0, 1000),
@@ -77,11 +73,11 @@ def test_functions_around_the_launch_and_around_the_forward_operator() -> None:
         call("cudaMemcpyAsync", 500, 510, correlation=3), kernel("copy", 1200, 1300, correlation=3),
         call("cudaLaunchKernel", 500, 510, thread=3, correlation=4), kernel("nccl", 1300, 1310, correlation=4),
     ]  # fmt: skip
-    assert of_model(*events) == [
+    trace = trace_of(*events)
+    assert rows_of(source_lines.analyze(trace), "source", "kind", "function", "gpu_ns", "kernel_count") == [
         ("model.py:217", "function", "forward", 1000, 2), ("train.py:3", "function", "main", 100, 1),
         (None, None, None, 10, 1),
     ]  # fmt: skip
-    trace = trace_of(*events)
     (first, *_) = source_lines.analyze(trace).rows  # type: ignore[union-attr]
     assert (first.gpu_ratio, first.per_step_ns, first.longest) == (1000 / 1110, 1000.0, "gemm_bwd")
     of_kernel = dict(rows_of(kernel_breakdown.analyze(trace), "name", "source"))

@@ -92,7 +92,9 @@ def test_balanced_rollouts_are_not_waited_for(tmp_path: Path) -> None:
 def test_roles_recorded_at_different_times_are_not_judged(tmp_path: Path) -> None:
     roles, _ = judged(tmp_path, Pipeline())
     actor = next(path for path in tmp_path.glob("actor/*.json.gz"))
-    write_trace(actor, *[_later(event) for event in _events(actor)], distributedInfo={"rank": 0})
+    write_trace(
+        actor, *[event | {"ts": event["ts"] + 3_600_000_000} for event in _events(actor)], distributedInfo={"rank": 0}
+    )
     names = sorted({path.parent.name for path in tmp_path.glob("*/*.json.gz")})
     roles = together({name: [answered(sorted((tmp_path / name).glob("*.json.gz")))] for name in names})
     assert "no moment has all roles" in roles.lacking
@@ -120,10 +122,6 @@ def _events(path: Path) -> list[dict[str, Any]]:
     import gzip
 
     return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]  # type: ignore[no-any-return]
-
-
-def _later(event: dict[str, Any]) -> dict[str, Any]:
-    return {**event, "ts": event["ts"] + 3_600_000_000}
 
 
 @pytest.mark.parametrize(

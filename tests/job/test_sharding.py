@@ -57,11 +57,6 @@ class Plain:
             else:
                 self.computing.append((begin, stop))
 
-    def records_of(self, group: str) -> set[int]:
-        """The external ids of the operators that record collectives of a process group."""
-        of_group = (each["args"] for each in self.records if each["args"].get("Process Group Name") == group)
-        return {args["External id"] for args in of_group}
-
     def around(self, start: float, end: float) -> list[tuple[float, float]]:
         """The times of computation that may touch a time."""
         return self.computing[max(bisect(self.computing, (start,)) - 1, 0) : bisect(self.computing, (end, end))]
@@ -176,7 +171,8 @@ def test_sharding_of_a_recorded_job(shared_traces: Path) -> None:
         count, time, least, most = 0, 0.0, 0.0, 0.0
         for path in paths:
             rank = Plain(path)
-            named = rank.records_of("0")
+            records = [each["args"] for each in rank.records]  # of the operators that record collectives
+            named = {args["External id"] for args in records if args.get("Process Group Name") == "0"}
             for piece in rank.kernels:
                 call = rank.calls.get(piece["args"].get("correlation"))
                 external = None if call is None else call["args"].get("External id")

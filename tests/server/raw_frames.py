@@ -70,7 +70,8 @@ class Connection:
         self._socket.close()
 
     def _send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        self._socket.sendall(_frame(kind, flags, stream, payload))
+        head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
+        self._socket.sendall(head + payload)
 
     def _read(self) -> None:
         with contextlib.suppress(OSError), self._socket.makefile("rb") as frames:
@@ -106,10 +107,6 @@ def connected(port: int, patience_s: float) -> Iterator[Connection]:
         yield connection
     finally:
         connection.close()
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def _literal(name: str, value: str) -> bytes:

@@ -11,6 +11,7 @@ import platform
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -160,14 +161,10 @@ LEADS_OUTSIDE = {
 }
 
 
-def dedented(code: str) -> str:
-    return "\n".join(line[8:] for line in code.strip("\n").splitlines())
-
-
 @pytest.mark.parametrize("how", LEADS_OUTSIDE)
 def test_only_regular_files_of_the_attempt_are_published(hostile: Hostile, how: str) -> None:
     before = unharmed(hostile)
-    hostile.does(dedented(LEADS_OUTSIDE[how]))
+    hostile.does(textwrap.dedent(LEADS_OUTSIDE[how]))
     job = hostile.augment()
     assert (job.state, job.error.reason) == (v1.Job.STATE_FAILED, "OUTPUT_ERROR")
     assert not list((hostile.state / "artifacts" / job.name.removeprefix("jobs/")).rglob("*"))

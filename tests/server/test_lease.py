@@ -317,7 +317,8 @@ class Client:
                     self._ask(stub)
                 else:
                     time.sleep(0.05)
-                self._check_some(stub)
+                for name in self.random.sample(sorted(self.jobs), min(3, len(self.jobs))):
+                    self.check(stub, stub.GetJob(calls.GetJobRequest(name=name), timeout=PATIENCE_S).job)
         sending.join()
 
     def _ask(self, stub: AugmentServiceStub) -> None:
@@ -341,10 +342,6 @@ class Client:
             parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=data)]
             self.uploads[path.name] = stub.UploadTrace(iter(parts), timeout=PATIENCE_S).upload.name
         return self.uploads[path.name]
-
-    def _check_some(self, stub: AugmentServiceStub) -> None:
-        for name in self.random.sample(sorted(self.jobs), min(3, len(self.jobs))):
-            self.check(stub, stub.GetJob(calls.GetJobRequest(name=name), timeout=PATIENCE_S).job)
 
     def check(self, stub: AugmentServiceStub, job: v1.Job) -> None:
         """What is said to be made is there, whole and right."""

@@ -467,12 +467,9 @@ def rank(folder: Path, name: str, *annotations: Annotation, at: float = 0) -> Au
 
 def kernel_row(augmented_trace: AugmentedTrace) -> int:
     names = augmented_trace.trace.names_of(np.arange(len(augmented_trace.trace.events)))
-    (row,) = (row for row, name in enumerate(names) if name.startswith("kernel") and is_slice(augmented_trace, row))
+    is_slice = augmented_trace.trace.events.phase[:] == COMPLETE
+    (row,) = (row for row, name in enumerate(names) if name.startswith("kernel") and is_slice[row])
     return row
-
-
-def is_slice(augmented_trace: AugmentedTrace, row: int) -> bool:
-    return bool(augmented_trace.trace.events.phase[row] == COMPLETE)
 
 
 def idle(under: int = 0) -> list[Annotation]:

@@ -76,9 +76,7 @@ class AllocatorCalls(rule.Seen, frozen=True):
         where = f", most in {text.listed(callers)}" if callers else ""
         return f"{calls} {take} the host {text.time(self.host_ns)}{matters}{where}"
 
-    @property
-    def is_of_host(self) -> bool:
-        return True
+    is_of_host = True
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         if job.shared is not None and job.shared.reason.where == "memory":

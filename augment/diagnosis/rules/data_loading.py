@@ -50,9 +50,7 @@ class Fetches(rule.Seen, frozen=True):
     host_alone: bool  #: no work of a device was recorded
     why: Why
 
-    @property
-    def is_of_host(self) -> bool:
-        return True
+    is_of_host = True
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared

@@ -42,9 +42,7 @@ class Disturbed(rule.Seen, frozen=True):
     usual_ns: int  #: of the longest
     has_shapes: bool
 
-    @property
-    def at_least(self) -> bool:
-        return True  # other kernels are slowed down, too, and others less
+    at_least = True  # other kernels are slowed down, too, and others less
 
     def title(self, words: text.Words) -> str:
         kernels = f"{text.counted(self.kernel_count, 'kernel')} of {text.counted(self.name_count, 'name')}"

@@ -84,9 +84,7 @@ class HostGaps(rule.Seen, frozen=True):
         doing = "while code is compiled" if self.why == "compiles" else "without launching work"
         return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}"
 
-    @property
-    def is_of_host(self) -> bool:
-        return True
+    is_of_host = True
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared

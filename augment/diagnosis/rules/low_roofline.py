@@ -73,8 +73,7 @@ def check(trace: Trace) -> rule.Answer:
     saved = judging.saved_a_step(trace, cut)
     chosen = arrays.distinct(work.owner[slow_work])
     kinds = work.kind[chosen]
-    total = np.zeros(len(work.calls), np.int64)
-    np.add.at(total, kinds, on_roof.ns[chosen])
+    total = arrays.sums(kinds, on_roof.ns[chosen], len(work.calls))
     spent: Counter[str] = Counter()
     for kind in dict.fromkeys(kinds.tolist()):
         call = work.calls[kind]

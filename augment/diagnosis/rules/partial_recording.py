@@ -153,8 +153,13 @@ def check(trace: Trace) -> rule.Answer:
         return _first(trace, PartialRecording("cut", part), severity="info")
     if (lost := lost_ratio(trace)) > MOST_LOST:
         return _first(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=lost))
-    if answer := _late(trace) or _excerpt(trace):
+    if answer := _late(trace):
         return answer
+    if is_excerpt(trace):
+        seen = PartialRecording("excerpt", count=len(facts.gpu.work(trace)))
+        return rule.Found(seen, _whole(trace), "high", severity="info", of_recording=True)
+    if (unlaunched := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
+        return _first(trace, PartialRecording("no_launches", work_ratio=unlaunched), severity="info")
     if ratio < MOST_EARLY:
         return _backward(trace) or rule.Fine("the recording is whole")
     seen, spans = (
@@ -167,16 +172,6 @@ def check(trace: Trace) -> rule.Answer:
 def _first(trace: Trace, seen: PartialRecording, severity: rule.Severity = "warning") -> rule.Found:
     """What puts all else in doubt."""
     return rule.Found(seen, _whole(trace), "high", severity=severity, first=True)
-
-
-def _excerpt(trace: Trace) -> rule.Found | None:
-    """What is to be said if there is too little, or launches are missing."""
-    if is_excerpt(trace):
-        seen = PartialRecording("excerpt", count=len(facts.gpu.work(trace)))
-        return rule.Found(seen, _whole(trace), "high", severity="info", of_recording=True)
-    if (ratio := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
-        return _first(trace, PartialRecording("no_launches", work_ratio=ratio), severity="info")
-    return None
 
 
 def _late(trace: Trace) -> rule.Found | None:

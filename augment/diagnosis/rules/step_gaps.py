@@ -73,9 +73,7 @@ class StepGaps(rule.Seen, frozen=True):
         option = served.option_of("gap", self.engine)
         return f"Let the engine prepare the next step while the device works: {option}{lines}"
 
-    @property
-    def is_of_host(self) -> bool:
-        return True
+    is_of_host = True
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         slows = ["stacks were recorded: the host is slower than usual"] if self.has_stacks else []

@@ -35,9 +35,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
     callers: list[str]  #: the longest first
     lines: list[str]  #: of the user's program
 
-    @property
-    def is_of_host(self) -> bool:
-        return True
+    is_of_host = True
 
     def _waits(self, words: text.Words) -> str:
         calls = f"{text.counted(self.call_count, 'call')} {words.per_step}"

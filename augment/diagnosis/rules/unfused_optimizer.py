@@ -35,9 +35,7 @@ class Optimizer(rule.Seen, frozen=True):
     def _launches(self) -> str:
         return f"optimizer ({text.listed(self.optimizers)}) launches {text.counted(self.kernel_count, 'kernel')}"
 
-    @property
-    def at_least(self) -> bool:
-        return True
+    at_least = True
 
     def title(self, words: text.Words) -> str:
         return f"The {self._launches()} {words.per_step} where a fused one launches a few"

@@ -110,19 +110,13 @@ def step_windows(trace: Trace) -> StepWindows:
     rows = trace.events.slices_of(*_WORK, *LAUNCHES)
     count = min(len(rows), 1)
     start = trace.events.ts[rows[:1]]
-    end = np.full(count, last_work_ns(trace), np.int64)
+    work = np.concatenate((trace.events.slices_of(*_WORK), _asking_calls(trace)))
+    last = work if len(work) else rows  # calls that ask for no work count where there is nothing else
+    end = np.full(count, (trace.events.ts[last] + trace.events.dur[last]).max(initial=0), np.int64)
     if limits is not None:
         start, end = np.maximum(start, limits[0]), np.minimum(end, limits[1])
     end = np.maximum(end, start)
     return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)
-
-
-def last_work_ns(trace: Trace) -> int:
-    """When the last work of the host or a device ends, or, without any, the last call, ns; 0 without one."""
-    events, calls = trace.events, trace.events.slices_of(*LAUNCHES)
-    work = np.concatenate((events.slices_of(*_WORK), _asking_calls(trace)))
-    rows = work if len(work) else calls
-    return int((events.ts[rows] + events.dur[rows]).max(initial=0))
 
 
 def _asking_calls(trace: Trace) -> EventRows:
