@@ -169,9 +169,12 @@ SAMPLES: list[Seen] = [
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
     rules.step_outliers.StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "exposed communication", 0.8),
-    rules.clock_drop.ClockDrop(0.08),
-    rules.clock_drop.ClockDrop(0.08, 1980.0, 1410.0),
-    rules.clock_drop.ClockDrop(0.08, 1980.0, 1980.0),
+    *(
+        rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "computation", 0.9, each)
+        for each in ("names", "shapes")
+    ),
+    *(rules.clock_drop.ClockDrop(0.08, has_shapes) for has_shapes in (True, False)),
+    *(rules.clock_drop.ClockDrop(0.08, True, 1980.0, last) for last in (1410.0, 1980.0)),
     rules.stream_contention.Contention(20, 5 * MS, 1.4, ["prepare"]),
     rules.disturbed_device.Disturbed(37, 14, 5, 25.3, "nvjet_tst", 9 * MS, 360_000, True),
     rules.disturbed_device.Disturbed(37, 14, 1, 25.3, "nvjet_tst", 9 * MS, 360_000, False),

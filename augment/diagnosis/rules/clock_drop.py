@@ -1,7 +1,8 @@
 """Do equal kernels get slower through the recording?
 
 A device that gets hot, or reaches its power limit, lowers its clock: the same kernels then take longer from step to
-step. Steps are compared whose kernels are the same by name and count: the last third with the first third.
+step. Compared are kernels that every step runs equally often, by name and shapes: the last third of the steps with the
+first third. Where shapes were not recorded, later steps may have had more to do: confidence is low.
 
 With telemetry (``--telemetry``) the evidence is the measured clock. If that did not drop, something else made kernels
 slower, and the finding is merely possible.
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment import arrays, facts
-from augment.core import Category, Trace, text
+from augment import facts
+from augment.core import Trace, text
 from augment.core.records import Telemetry
 from augment.diagnosis import judging, rule
 
@@ -31,6 +32,7 @@ class ClockDrop(rule.Seen, frozen=True):
     """Equal kernels that get slower."""
 
     growth_ratio: float
+    has_shapes: bool
     first_mhz: float | None = None  #: the mean clock of the first steps, by telemetry
     last_mhz: float | None = None
 
@@ -39,9 +41,7 @@ class ClockDrop(rule.Seen, frozen=True):
         """Whether the clock was measured, and did not drop."""
         return bool(self.first_mhz and self.last_mhz and self.last_mhz > (1 - STEADY) * self.first_mhz)
 
-    @property
-    def at_least(self) -> bool:
-        return True
+    at_least = True
 
     def title(self, words: text.Words) -> str:
         growth = text.percent(self.growth_ratio)
@@ -49,7 +49,7 @@ class ClockDrop(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> list[str]:
         if not self.first_mhz or not self.last_mhz:
-            return []
+            return [] if self.has_shapes else ["shapes were not recorded: later steps may have had more to do"]
         clocks = f"{self.first_mhz:,.0f} MHz in the first steps and {self.last_mhz:,.0f} MHz in the last"
         return [f"telemetry says {'otherwise' if self.is_denied else 'so'}: the clock was {clocks}"]
 
@@ -69,32 +69,26 @@ def check(trace: Trace) -> rule.Answer:
     work, windows = facts.gpu.work(trace), judging.measure(trace).windows
     if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
-    step = facts.steps.step_of_work(trace, windows)
-    computes = (work.type == facts.names.KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
-    places = work.where((step >= 0) & computes)
-    (names,), which = arrays.combinations(trace.events.name[work.row[places]])
-    table = (len(names), len(windows))
-    key = which * len(windows) + step[places]
-    ns = arrays.sums(key, work.end[places] - work.ts[places], table[0] * table[1]).reshape(table)
-    number = np.bincount(key, minlength=table[0] * table[1]).reshape(table)
-    same = (number == number[:, :1]).all(axis=1) & (number[:, 0] > 0)
-    if same.sum() < LEAST_KERNELS:
+    ns, has_shapes = facts.operators.equal_kernels(trace, windows)
+    if len(ns) < LEAST_KERNELS:
         return rule.NotApplicable("the steps do not run the same kernels")
     third = len(windows) // 3
-    first, last = ns[same, :third].mean(axis=1), ns[same, -third:].mean(axis=1)
+    first, last = ns[:, :third].mean(axis=1), ns[:, -third:].mean(axis=1)
     growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
     grown = float(last[last > (1 + SLOWER / 2) * first].sum() / max(float(last.sum()), 1.0))
     # Sums that rise with the steps, not by a single one
-    rank = np.argsort(np.argsort(ns[same].sum(axis=0), kind="stable"), kind="stable")
+    rank = np.argsort(np.argsort(ns.sum(axis=0), kind="stable"), kind="stable")
     if growth < SLOWER or grown < ALIKE or np.corrcoef(rank, np.arange(len(rank)))[0, 1] <= RISING:
-        return rule.Fine(ClockDrop(growth))
-    late = places[step[places] >= third]
+        return rule.Fine(ClockDrop(growth, has_shapes))
+    computes = work.type == facts.names.KernelType.COMPUTATION
+    late = work.where(computes & (facts.steps.step_of_work(trace, windows) >= third))
     less = (work.end[late] - work.ts[late]) * growth / (1 + growth)
     cut = facts.critical.without_work(trace, late, less.astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     spans = rule.Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64))
-    seen = ClockDrop(growth, *_clocks(trace))
-    confidence: rule.Confidence = "low" if seen.is_denied else "high" if seen.first_mhz else "medium"
+    seen = ClockDrop(growth, has_shapes, *_clocks(trace))
+    likely: rule.Confidence = "medium" if has_shapes else "low"
+    confidence: rule.Confidence = "low" if seen.is_denied else "high" if seen.first_mhz else likely
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
 
 

@@ -8,10 +8,13 @@ The saving is the mean less the mean of the other steps. A single step that take
 merely possible: any host is so late at times.
 
 **What to do**: look at what grew in these steps: a checkpoint, an evaluation, logging, garbage collection, a batch of
-another size, a slow file system.
+another size, a slow file system. Where it is the time of equal kernels, by name and shapes: another process on the
+device, or its clock.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 
@@ -42,6 +45,7 @@ class StepOutliers(rule.Seen, frozen=True):
     median_ns: int  #: of all steps
     part: str  #: of them that grew most; empty if none explains half
     part_ratio: float  #: of the growth
+    equal: Literal["", "names", "shapes"] = ""  #: of the kernels that take most of it, where others run as many
 
     def title(self, words: text.Words) -> str:
         takes = "Step {} takes" if len(self.steps) == 1 else "Steps {} take up to"
@@ -54,6 +58,12 @@ class StepOutliers(rule.Seen, frozen=True):
         return f"making {'it' if len(self.steps) == 1 else 'them'} like the others"
 
     def advice(self, words: text.Words) -> str:
+        if self.equal:
+            less = "" if self.equal == "shapes" else "had more to do ({shapes} tells), or "
+            return words.fill(
+                f"The same kernels take longer in these steps: see whether they {less}share the {{gpu}} with another "
+                "process ({process_tool}), or its clock is held back ({clock_tool})"
+            )
         if self.part in _WITH_OTHERS:
             return "See whether a rank comes late in these steps (all ranks' traces show it) or the network is slow"
         return (
@@ -107,12 +117,15 @@ def check(trace: Trace) -> rule.Answer:
         grown[_BY_HOST] = float(held[outlying].mean() - held[~outlying].mean())
     most = max(grown, key=lambda name: grown[name], default="")
     part, share = (most, min(grown[most] / growth, 1.0)) if most and 2 * grown[most] > growth else ("", 0.0)
+    ns, has_shapes = facts.operators.equal_kernels(trace, windows)
+    longer = 2 * (ns[:, outlying].sum(axis=0).mean() - ns[:, ~outlying].sum(axis=0).mean()) > growth
     seen = StepOutliers(
         steps=windows.number[outlying].tolist(),
         longest_ns=int(length.max()),
         median_ns=int(middle),
         part=part,
         part_ratio=share,
+        equal=("shapes" if has_shapes else "names") if longer else "",
     )
     spans = rule.Spans(windows.start[outlying], windows.end[outlying], np.full(int(outlying.sum()), -1, np.int64))
     hiccup = len(seen.steps) == 1 and seen.longest_ns - seen.median_ns < HICCUP_NS

@@ -9,7 +9,9 @@ from augment.facts.operators.matrix_products import (
     MULTIPLE, UNKNOWN_DEVICE, TileFit, fit_of, in_narrow_groups, is_unfit, sizes_text,
 )
 from augment.facts.operators.operator_calls import Call, Shape
-from augment.facts.operators.operator_work import OperatorWork, operator_work as work, work_families
+from augment.facts.operators.operator_work import (
+    OperatorWork, equal_kernels, operator_work as work, work_families,
+)
 from augment.facts.operators.peaks import (
     Bound, Peak, capability_of, capacity_bytes, device_peaks as limits, name_of,
     roofs as bounds,
@@ -18,8 +20,7 @@ from augment.facts.operators.served_steps import ServedSteps, served_steps
 
 __all__ = [
     "MULTIPLE", "UNKNOWN_DEVICE", "Bound", "Call", "OperatorWork", "Peak", "ServedSteps", "Shape", "TileFit", "bounds",
-    "capability_of", "capacity_bytes", "fit_of", "graphs", "in_narrow_groups", "is_unfit", "limits", "name_of",
-    "served_steps",
-    "sizes_text", "work", "work_families",
+    "capability_of", "capacity_bytes", "equal_kernels", "fit_of", "graphs", "in_narrow_groups", "is_unfit", "limits",
+    "name_of", "served_steps", "sizes_text", "work", "work_families",
 ]
 # fmt: on

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import EventRow, EventRows, Int32s
+from augment.arrays import EventRow, EventRows, Int32s, Int64s, combinations, sums
 from augment.core import Trace, derived
 from augment.core.records import CompileLogs, GraphNode, GraphOrigins
 from augment.facts.gpu.gpu_work import gpu_work
@@ -30,7 +30,7 @@ from augment.facts.operators.formulas_memory import PARTLY
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work, exactly
 from augment.facts.source.event_args import arg_columns
-from augment.facts.steps import batches, recorded
+from augment.facts.steps import StepWindows, batches, recorded, step_of_work
 from augment.facts.steps.engine_steps import Batch
 
 
@@ -84,6 +84,21 @@ def operator_work(trace: Trace) -> OperatorWork:
     row, kind = row[order], kind[used][order]
     kind, calls, works = _with_batches(trace, row, kind, calls, works)
     return OperatorWork(row, kind, calls, works, rank[number[owner]], recorded)
+
+
+def equal_kernels(trace: Trace, windows: StepWindows) -> tuple[Int64s, bool]:
+    """The time, ns, of the kernels that compute and that each step runs equally often: a row for each name and shapes,
+    a column for each step; and whether the shapes of most were recorded: then no others are among them."""
+    work, operators, step = gpu_work(trace), operator_work(trace), step_of_work(trace, windows)
+    places = work.where((step >= 0) & (work.type == KernelType.COMPUTATION))
+    shapes = np.append(operators.kind, -1)[operators.owner[places]]
+    (names, kinds), which = combinations(trace.events.name[work.row[places]], shapes)
+    key, table = which * len(windows) + step[places], (len(names), len(windows))
+    ns = sums(key, work.end[places] - work.ts[places], table[0] * table[1]).reshape(table)
+    number = np.bincount(key, minlength=table[0] * table[1]).reshape(table)
+    same, known = (number == number[:, :1]).all(axis=1), kinds >= 0
+    has_shapes = bool(2 * ns[known].sum() > ns.sum())
+    return ns[same & (known | (not has_shapes))], has_shapes
 
 
 def _with_batches(
