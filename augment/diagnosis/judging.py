@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment import arrays, facts
-from augment.core import LAUNCHES, Category, Trace, derived
+from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
@@ -374,13 +374,17 @@ def judged(
 
 def _only_step(trace: Trace, spans: Spans) -> int | None:
     """The number of the step that has nearly all of what ``spans`` cost, in a recording of several; None if none has.
-    What the devices wait for costs the time in which they idle."""
+    What the devices wait for costs the time in which they idle; what they do may be steps behind the host."""
     whole = measure(trace)
     if whole.unit == "recording" or whole.count < SEVERAL_STEPS:
         return None
     which, parts = within_steps(trace, spans.start, spans.end)
+    step = whole.windows.of_host(parts.start)
+    if spans.row.min(initial=0) >= 0 and arrays.is_any(trace.events.category[spans.row], GPU_WORK).all():
+        windows = arrays.Intervals(whole.windows.start, whole.windows.end)
+        which, step, parts = arrays.clip(arrays.Intervals(spans.start, spans.end), windows)
     idle = idle_ns(trace, Spans(parts.start, parts.end, spans.row[which]))
     took = idle if idle.any() else parts.end - parts.start
-    by_step = arrays.sums(whole.windows.of_host(parts.start), took, len(whole.windows))
+    by_step = arrays.sums(step, took, len(whole.windows))
     most = int(by_step.argmax())
     return int(whole.windows.number[most]) if by_step[most] > IN_ONE_STEP * by_step.sum() else None
