@@ -351,6 +351,16 @@ _VENDORS: dict[str, dict[str, str]] = {
         "allocator": "PYTORCH_NPU_ALLOC_CONF",
         "torch": "torch.npu",
     },
+    "intel": {
+        "graphs": "torch.compile",
+        "use_graphs": "Use fewer and larger operators",
+        "graph_logs": "TORCH_LOGS=recompiles",
+        "clock_tool": "xpu-smi stats",
+        "process_tool": "xpu-smi ps",
+        "allocator": "PYTORCH_ALLOC_CONF",
+        "matrix_units": "matrix engines",
+        "torch": "torch.xpu",
+    },
     "mtia": {
         "gpu": "MTIA device",
         "graphs": "a larger batch",

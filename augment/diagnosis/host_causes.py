@@ -56,7 +56,7 @@ _COLLECTING = re.compile(
     r"^(?:Python )?GC$|^gc[.:]|^<built-in (?:function|method) collect(?: of module object)?\b|\bgc\.collect\b"
 )
 _OF_WORKERS = re.compile(WORKERS)
-_POLLS = re.compile(r"^(?:cuda|cu|hip)(?:Event|Stream)Query")
+_POLLS = re.compile(r"^(?:cuda|cu|hip)(?:Event|Stream)Query|^urEventGetInfo")
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 

@@ -20,7 +20,7 @@ LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
 MIGRATES = re.compile(r"^(?:Memcpy Unified |\[Unified Memory Memcpy)")  #: migrating pages of managed memory, by Nsight
 _GRAPHS = re.compile(r"GraphLaunch")
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
-_KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)")
+_KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)|^urEnqueue\w*KernelLaunch")
 
 
 def is_doubtful(trace: Trace) -> bool:

@@ -130,10 +130,13 @@ def track_of(trace: Trace, row: int) -> str:
 #: in names of kernels, ranges, threads and processes: a program of PyTorch, or one in Python, which may be
 _TORCH = re.compile(r"at::|aten|c10::|torch|python|pt_|triton", re.IGNORECASE)
 
+_DEVICES = {"amd": "amd", "instinct": "amd", "radeon": "amd", "ascend": "ascend", "intel": "intel"}
+_CALLS = {"AscendCL@": "ascend", "hip": "amd", "ur": "intel", "ze": "intel"}  #: beginnings of names of calls
+
 
 @derived
 def vendor(trace: Trace) -> str:
-    """``amd``, ``ascend``, ``mtia``, or ``nvidia``, which also stands for unknown ones.
+    """``amd``, ``ascend``, ``intel``, ``mtia``, or ``nvidia``, which also stands for unknown ones.
 
     Names of devices tell it, but of MTIA's, which have code names; else those of calls.
     """
@@ -141,16 +144,13 @@ def vendor(trace: Trace) -> str:
     if any(name.lower().startswith("mtia") for name in _used(trace, events.category_name[:])):
         return "mtia"
     names = " ".join(name or "" for _, name in trace.source.devices).lower()
-    if any(word in names for word in ("amd", "instinct", "radeon")):
-        return "amd"
     if names.strip():
-        return "ascend" if "ascend" in names else "nvidia"
-    calls = _used(trace, events.name[events.slices_of(*LAUNCHES)])
+        return next((vendor for word, vendor in _DEVICES.items() if word in names), "nvidia")
     tracks = distinct(events.track[events.slices_of(Category.KERNEL)]).tolist()
-    on_ascend = any(trace.tracks[track].process_name == "Ascend Hardware" for track in tracks)
-    if on_ascend or any(name.startswith("AscendCL@") for name in calls):
+    if any(trace.tracks[track].process_name == "Ascend Hardware" for track in tracks):
         return "ascend"
-    return "amd" if any(name.startswith("hip") for name in calls) else "nvidia"
+    calls = tuple(_used(trace, events.name[events.slices_of(*LAUNCHES)]))
+    return next((vendor for start, vendor in _CALLS.items() if any(name.startswith(start) for name in calls)), "nvidia")
 
 
 def _used(trace: Trace, codes: Int32s) -> list[str]:

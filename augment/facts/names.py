@@ -41,7 +41,8 @@ FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches of batch
 COMPILED = "## Call CompiledFxGraph"  #: of annotations around what Inductor compiled; its loops on a CPU are no events
 #: calls that ask the driver for memory, or give it back
 CALLS_FOR_MEMORY = re.compile(
-    r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
+    r"^(?:cuda|hip)(?:(?:Malloc|Free)(?:Host|Managed)?|Host(?:Alloc|Malloc|Free))$"
+    r"|^(?:cu|hip)Mem(?:Alloc|Free|Create|Map)|^urUSM\w*(?:Alloc|Free)$"
 )
 #: calls that wait, copy, or ask: one of them that takes long does not hold up the host by itself
 OTHER_CALLS = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")

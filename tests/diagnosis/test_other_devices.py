@@ -43,6 +43,8 @@ def launching(launch: str, device: str = "", operator: str = "aten::add") -> Tra
         ("cudaLaunchKernel", "NVIDIA H100", "nvidia", "GPU", "CUDA graphs"),
         ("hipLaunchKernel", "", "amd", "GPU", "HIP graphs"),
         ("hipLaunchKernel", "AMD Instinct MI300X", "amd", "GPU", "HIP graphs"),
+        ("urEnqueueKernelLaunch", "", "intel", "GPU", "fewer and larger operators"),
+        ("urEnqueueKernelLaunch", "Intel(R) Data Center GPU Max 1550", "intel", "GPU", "fewer and larger operators"),
         ("AscendCL@aclopCompileAndExecute", "", "ascend", "NPU", "graph mode (torchair)"),
     ],
 )  # fmt: skip
