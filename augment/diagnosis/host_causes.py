@@ -152,7 +152,9 @@ def collecting(trace: Trace) -> Cause | None:
     if not len(rows):
         return None
     track = trace.events.track[rows]
-    track = np.where(np.isin(track, critical.graph(trace).lane), track, critical.main_track(trace)).astype(np.int32)
+    track = np.where(np.isin(track, critical.launching_tracks(trace)), track, critical.main_track(trace)).astype(
+        np.int32
+    )
     return _of_spans(trace, Spans.of(trace, rows), track)
 
 
@@ -194,13 +196,12 @@ def profiler_slices(trace: Trace) -> EventRows:
     events, segments = trace.events, host.host_segments(trace)
     rows = events.slices_of(Category.OVERHEAD)
     rows = rows[~matching(trace, DRIVERS_OWN)[events.name[rows]]]
-    lanes = distinct(critical.graph(trace).lane)
-    lanes = lanes[lanes >= 0]
+    lanes = critical.launching_tracks(trace)
     there = np.isin(events.track[rows], lanes)
     spans = Spans.of(trace, rows)
     unknown = np.array([track.tid in (0, "0") for track in trace.tracks], np.bool_)
     still = ~there & unknown[events.track[rows]] & (2 * idle_ns(trace, spans) > spans.end - spans.start)
-    for lane in lanes.tolist():
+    for lane in lanes:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part].astype(np.int64)
         first, stop = np.searchsorted(ts, spans.start, side="right"), np.searchsorted(ts, spans.end, side="left")
@@ -279,10 +280,10 @@ def _stretches(trace: Trace) -> tuple[Spans, Spans]:
     """The long stretches of the launching threads, also of many frames of Python, and all within operators that launch
     a kernel for the first time and take long for it, which in a cold start have a rule of their own; of other threads
     than the main one only those in a slice. Apart, those of :func:`captured_in`."""
-    segments, lanes, main = host.host_segments(trace), distinct(critical.graph(trace).lane), critical.main_track(trace)
+    segments, main = host.host_segments(trace), critical.main_track(trace)
     others, still = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace))), standstills(trace)
     other_times, parts = union(others.start, others.end), []
-    for lane in lanes[lanes >= 0].tolist():
+    for lane in critical.launching_tracks(trace):
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
         cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])

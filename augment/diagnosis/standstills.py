@@ -44,8 +44,7 @@ def standstills(trace: Trace) -> Spans:
     first call.
     If there is enough of it, stretches in other operators and outside of operators count, too.
     """
-    lanes = arrays.distinct(facts.critical.graph(trace).lane).tolist()
-    spans = Spans.joined([_long_stretches(trace, lane) for lane in lanes if lane >= 0])
+    spans = Spans.joined([_long_stretches(trace, lane) for lane in facts.critical.launching_tracks(trace)])
     spans = spans.take(np.argsort(spans.start, kind="stable"))
     chosen = arrays.distinct(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, spans.take(chosen)) >= (spans.end - spans.start)[chosen]]
@@ -114,11 +113,11 @@ def usually_short(name: arrays.Int64s, took: arrays.Int64s) -> arrays.Bools:
 
 
 def elsewhere(trace: Trace, lane: int, start: arrays.Int64s, end: arrays.Int64s, row: arrays.EventRows) -> arrays.Bools:
-    """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
-    them, as the main thread does for the backward pass."""
-    events = trace.events
+    """Whether operators of other threads that launch stretch over half of each stretch that is in no operator: then it
+    waits for them, as the main thread does for the backward pass."""
+    events, others = trace.events, [track for track in facts.critical.launching_tracks(trace) if track != lane]
     rows = events.slices_of(Category.CPU_OP)
-    rows = rows[events.track[rows] != lane]
+    rows = rows[arrays.is_any(events.track[rows], others)]
     ts = events.ts[rows]
     first, stop = np.searchsorted(ts, start, side="left"), np.searchsorted(ts, end, side="left")
     some = stop > first

@@ -68,16 +68,39 @@ def save(document: Document, path: Path) -> Path:
 def stretched(document: Document, factor: int) -> Document:
     """All times since the first, and all durations, ``factor`` times as long."""
     first = _first(document)
+    return document | {
+        "traceEvents": [
+            event
+            | ({"ts": first + (event["ts"] - first) * factor} if "ts" in event else {})
+            | ({"dur": event["dur"] * factor} if "dur" in event else {})
+            for event in document["traceEvents"]
+        ]
+    }
 
-    def longer(event: Event) -> Event:
-        out = dict(event)
-        if "ts" in event:
-            out["ts"] = first + (event["ts"] - first) * factor
-        if "dur" in event:
-            out["dur"] = event["dur"] * factor
-        return out
 
-    return document | {"traceEvents": [longer(event) for event in document["traceEvents"]]}
+def rewritten(document: Document) -> Document:
+    """The same, but later, with other numbers of threads and streams, each operator of PyTorch within another, and in
+    another order, as far as events of a thread do not begin at one moment."""
+
+    def other(value: Any) -> Any:
+        return 2**31 - value if isinstance(value, int) else value
+
+    events = list[Event]()
+    for event in document["traceEvents"]:
+        args = {key: other(value) if key == "stream" else value for key, value in (event.get("args") or {}).items()}
+        moment = {"ts": event["ts"] + Decimal("7654321.598")} if "ts" in event else {}
+        made = event | moment | {"tid": other(event.get("tid")), "args": args}
+        events += [made | {"name": "outer", "args": {}}, made] if _is_operator(event) else [made]
+    return document | {"traceEvents": sorted(events, key=lambda event: hash((str(event["tid"]), event.get("ts"))))}
+
+
+def with_busy_thread(document: Document) -> Document:
+    """Beside it, a thread that launches nothing runs an operator for half of each millisecond."""
+    inside = [event for event in document["traceEvents"] if _is_operator(event)]
+    begin, end = (int(choose(event["ts"] for event in inside)) for choose in (min, max))
+    busy = inside[0] | {"tid": 77_777_777, "dur": Decimal(500), "args": {}}
+    more = [busy | {"ts": Decimal(at)} for at in range(begin, end - 500, 1_000)]
+    return document | {"traceEvents": [*document["traceEvents"], *more]}
 
 
 def later_from(document: Document, moment: Decimal, chosen: Event, more: Decimal) -> Document:
@@ -115,6 +138,10 @@ def without_first_ns(document: Document, ns: int) -> Document:
     begin = _first(document) + Decimal(ns) / 1000
     kept = [row for row in document["traceEvents"] if row.get("ph") == "M" or "ts" not in row or row["ts"] >= begin]
     return document | {"traceEvents": kept}
+
+
+def _is_operator(event: Event) -> bool:
+    return event.get("cat") in ("cpu_op", "Operator") and event["name"].startswith("aten::")
 
 
 def _correlation(event: Event) -> Any:

@@ -90,9 +90,7 @@ class LaunchBound(rule.Seen, frozen=True):
     def at_least(self) -> bool:
         return self.hides_more
 
-    @property
-    def is_of_host(self) -> bool:
-        return True
+    is_of_host = True
 
     def title(self, words: text.Words) -> str:
         number = text.counted(self.kernel_count, "kernel")
@@ -215,9 +213,9 @@ def _launching(
 
 
 def _short_work(trace: Trace, waits: rule.Spans) -> tuple[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s], _Short]:
-    """The short stretches of the host's time on the threads of the graph: track, start and end, of which those are one
+    """The short stretches of the host's time on the threads that launch: track, start and end, of which those are one
     that touch; and in full, those within which a device waits for the thread, of which ``waits`` tell."""
-    segments, lanes = facts.host.host_segments(trace), arrays.distinct(facts.critical.graph(trace).lane)
+    segments = facts.host.host_segments(trace)
     owned, nothing = host_causes.owned_times(trace), arrays.Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     longest_ns = np.zeros(256, np.int64)
     longest_ns[list(_PARTS)] = host_causes.LONG_NS
@@ -227,7 +225,7 @@ def _short_work(trace: Trace, waits: rule.Spans) -> tuple[tuple[arrays.Int32s, a
     parts: list[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s, arrays.Bytes, arrays.Int32s]] = [
         (none, no_ns, no_ns, np.empty(0, np.uint8), none)
     ]
-    for lane in lanes[lanes >= 0].tolist():
+    for lane in facts.critical.launching_tracks(trace):
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part]
         free = arrays.subtract(arrays.Intervals(ts[:1], ts[-1:]), owned.get(lane, nothing))

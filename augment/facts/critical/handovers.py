@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRow, Int64s, Places, combinations, distinct
 from augment.core import LAUNCHES, Category, Trace, derived
+from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks, thread_bounds
 from augment.facts.host.occupancy import host_segments
 from augment.facts.host.queued_tasks import queued_tasks
@@ -51,6 +52,15 @@ def main_track(trace: Trace) -> int:
         if free.any():
             return int(free.argmax())
     return next((int(counts.argmax()) for counts in on_thread if counts.any()), NO_INDEX)
+
+
+@derived(until="diagnosis")
+def launching_tracks(trace: Trace) -> list[int]:
+    """The tracks of the threads that launch work or ask another to do so, of the backward pass and the main thread."""
+    launch, main = gpu_work(trace).launch, main_track(trace)
+    rows = np.append(launch[launch != NO_INDEX], queued_tasks(trace).put)
+    tracks = {*distinct(trace.events.track[rows]).tolist(), *_autograd_threads(trace), *_masters_by_flow(trace), main}
+    return sorted(tracks - {NO_INDEX})
 
 
 def handovers(trace: Trace) -> CallWaits:
