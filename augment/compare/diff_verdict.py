@@ -20,7 +20,7 @@ PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
 NEARLY = 0.1  #: names that miss a kind's sum by no more of it: no "mostly"
 _LONGEST = 48  #: letters of a name
-_KINDS = {
+KINDS = {
     "computation": "computing",
     "exposed_communication": "exposed communication",
     "exposed_memory": "exposed copies",
@@ -96,7 +96,7 @@ def parts(rows: Iterable[tuple[str, str | None, Sequence[str], float]]) -> list[
         sums[name] = sums.get(name, 0.0) + ns
     of_kinds = []
     for kind, sums in kinds.items():
-        whole, label = sum(sums.values()), _KINDS.get(kind, kind)
+        whole, label = sum(sums.values()), KINDS.get(kind, kind)
         along = sorted((name for name in sums if sums[name] * whole > 0), key=lambda name: -abs(sums[name]))
         grown = sum(ns for ns in sums.values() if ns > 0)
         ends = [(name, sums[name]) for name in (max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__))]

@@ -139,7 +139,8 @@ def loading_calls(trace: Trace) -> arrays.EventRows:
     place = place[~facts.names.matching(trace, _WORKS)[events.name[work.launch[place]]]]
     place = place[np.argsort(events.ts[work.launch[place]], kind="stable")]
     calls, first = work.launch[place], np.zeros(len(place), np.bool_)
-    process = np.array([track.pid if isinstance(track.pid, int) else -1 for track in trace.tracks], np.int64)
+    number = {pid: number for number, pid in enumerate(dict.fromkeys(track.pid for track in trace.tracks))}
+    process = np.array([number[track.pid] for track in trace.tracks], np.int64)
     of_process = np.stack((events.name[work.row[place]], process[events.track[calls]]))  # each loads it for itself
     first[np.unique(of_process, axis=1, return_index=True)[1]] = True
     idle = idle_ns(trace, Spans.of(trace, calls))

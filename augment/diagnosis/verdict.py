@@ -115,7 +115,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
 
 
 def _of_finding(say: Words, finding: Finding) -> Sentence:
-    return Sentence(f"{title(say, finding)}.", (finding.rule,), is_title=True)
+    lead = "Possible: " if finding.found.confidence == "low" else ""
+    return Sentence(f"{lead}{title(say, finding)}.", (finding.rule,), is_title=True)
 
 
 #: rules whose savings no part of the steps accounts for, and that do not speak of other ranks
@@ -210,7 +211,10 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         seen = each.found.seen
         if isinstance(seen, small_grids.SmallGrids) and 2 * say.ratio(seen.small_ns) >= 1:
             return [Sentence(f"{title(say, each)}; what larger grids would save is not known.", (each.rule,))]
-    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}."
+    whole, beside = measure(trace), ""
+    if whole.unit == "step" and whole.lead_in_ns > HIGH_RATIO * whole.length_ns:
+        beside = f", nor why the {say.gpu} had no work in the {time(whole.lead_in_ns)} before its first"
+    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}{beside}."
     # what to look at if the devices are the limit: the kernel that takes most of their time
     work, inside = facts.gpu.work(trace), work_in_steps(trace)
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))

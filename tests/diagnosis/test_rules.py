@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and_true, severities, trace_of
 
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Fine, Found, NotApplicable
-from said import advice_of, evidence_of, title_of
-from simulator import JobOptions
+from augment.diagnosis.rules import small_collectives
+from augment.readers import read
+from metamorphic import load, save
+from said import advice_of, evidence_of, problem_of, title_of
+from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +130,18 @@ def test_copies_of_pageable_memory_are_named(fault: str) -> None:
     assert answer.seen.figures["pageable_ratio"] == pytest.approx(float(is_pageable), abs=0.2)
     assert ("pageable memory" in title_of(answer)) == ("pin_memory=True" in advice_of(answer)) == is_pageable
     assert ("on its own stream" in advice_of(answer)) != is_pageable
+
+
+def test_small_collectives_without_sizes_are_known_by_how_short_they_are(tmp_path: Path) -> None:
+    _, faulty, _ = FAULTS["small_messages, 0"]
+    ((path, _), *_) = simulate(faulty, tmp_path)
+    document = load(path)
+    for each in document["traceEvents"]:
+        each["args"] = {key: arg for key, arg in each.get("args", {}).items() if not re.search("nelems|Dims", key)}
+    bare = read(str(save(document, tmp_path / "bare.json")))
+    known, by_time = (problem_of(small_collectives.check(trace)) for trace in (trace_of(faulty), bare))
+    assert "take less than 30 µs each" in title_of(by_time)
+    assert by_time.saved_ns == pytest.approx(known.saved_ns, rel=0.1)
 
 
 @pytest.mark.parametrize("stall_us", [60_000.0, 150_000.0])

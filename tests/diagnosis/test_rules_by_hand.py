@@ -102,6 +102,12 @@ def test_the_profilers_own_work_of_an_unknown_thread_counts_once() -> None:
         assert isinstance(profiler_overhead.check(trace_of(*rest, overhead, begun)), Fine)
 
 
+def test_a_process_may_have_any_number() -> None:
+    events = [STEP, *launched("gemm", 50_000, 90_000, 1), *launched("gemm", 700_000, 900_000, 2)]
+    beyond = [replace(each, track=replace(each.track, pid=1 << 64)) for each in events]
+    assert verdict(trace_of(*beyond)) == verdict(trace_of(*events))
+
+
 def test_a_stall_of_the_profiler_is_told_once() -> None:
     rest = [annotation("ProfilerStep#0", 0, 9_000_000), *launched("gemm", 20_000, 30_000, 1)]
     rest += launched("gemm", 8_000_000, 8_900_000, 2)
@@ -432,10 +438,10 @@ def test_operators_that_a_dispatch_mode_runs(nested: bool) -> None:
     assert ("a dispatch mode" in advice_of(problem_of(host_gaps.check(trace_of(*events))))) == nested
 
 
-def product(rows: int, columns: int) -> list[Event]:
+def product(length: int, columns: int, rows: int = 4096, layout: str = "TNN") -> list[Event]:
     """A BF16 product that takes most of a step."""
-    args: dict[str, Any] = shaped([4096, rows], [rows, columns])
-    gemm = launched("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 50_000, 950_000, 1, at=20_000)
+    args: dict[str, Any] = shaped([rows, length], [length, columns])
+    gemm = launched(f"nvjet_tst_128x256_64x4_2x1_v_bz_{layout}", 50_000, 950_000, 1, at=20_000)
     return [SHORT, op("aten::mm", 10_000, 40_000, args=args), *gemm]
 
 
@@ -446,6 +452,15 @@ def test_sizes_that_fit_no_tile_are_found() -> None:
     assert isinstance(unaligned_shapes.check(trace_of(*product(768, 50304))), Fine)
     bare = [replace(each, args={}) for each in product(768, 50257)]
     assert isinstance(unaligned_shapes.check(trace_of(*bare)), NoData)
+
+
+@pytest.mark.parametrize(("sizes", "layout", "matters"), [
+    ((768, 768, 788), "TNN", False), ((768, 768, 788), "nn", False), ((768, 768, 788), "nt_align8", True),
+    ((788, 768, 768), "nt_align8", False), ((788, 768, 768), "nn", True), ((768, 768, 788), "unknown", True),
+])  # fmt: skip
+def test_only_sizes_along_which_numbers_lie_together_matter(sizes: Any, layout: str, matters: bool) -> None:
+    """A batch of 788 rows is one where the first factor is transposed, as that of a weight's gradient."""
+    assert isinstance(unaligned_shapes.check(trace_of(*product(*sizes, layout=layout))), Found) == matters
 
 
 def test_products_far_below_their_roof_are_found_with_low_confidence() -> None:
@@ -641,6 +656,34 @@ def test_copies_that_overlap_count_once_and_say_how_slow_they_are(ns: int, slow:
     together = f"(20 MB, {'2.0 ms' if slow else '300 µs'} together, as they overlap), and the GPU does nothing else"
     assert together in title_of(answer)
     assert ("move 5.0 GB/s to the device and 5.0 GB/s from it, where about 50 are" in advice_of(answer)) == slow
+
+
+@in_other_words
+def test_copies_within_the_device_save_what_they_take(times: int, change: Any) -> None:
+    """Truth: without the three copies the second kernel begins 300 µs earlier, and so ends the step."""
+    events = [annotation("ProfilerStep#0", 0, 1_400_000), *launched("gemm", 50_000, 550_000, 1, at=10_000)]
+    for number in range(3):
+        events.append(op("aten::clone", 40_000 + 20_000 * number, 59_000 + 20_000 * number))
+        at = 45_000 + 20_000 * number
+        events.append(call("cudaMemcpyAsync", at, at + 5_000, correlation=7 + number))
+        ran = 550_000 + 100_000 * number
+        events.append(copy("Memcpy DtoD (Device -> Device)", ran, ran + 100_000, 10**7, correlation=7 + number))
+    events += [*launched("gemm", 850_000, 1_350_000, 2, at=120_000), call("cudaDeviceSynchronize", 130_000, 1_390_000)]
+    answer = problem_of(exposed_copies.check(trace_of(*change(events))))
+    assert (answer.saved_ns, answer.at_most) == (times * 300_000, True)
+    assert ", most in aten::clone" in title_of(answer)
+
+
+def test_a_call_that_waits_promises_no_more_than_up_to_what_the_host_does_then() -> None:
+    """It computes for 3 ms after the call, which may need what it waited for."""
+    events = [annotation("ProfilerStep#0", 0, 9_000_000), call("cudaStreamSynchronize", 40_000, 4_010_000)]
+    events += [
+        *launched("gemm", 50_000, 4_000_000, 1, at=10_000),
+        *launched("gemm", 7_020_000, 8_900_000, 2, at=7_000_000),
+    ]
+    answer = problem_of(synchronizing_calls.check(trace_of(*events)))
+    assert answer.at_most
+    assert "in waits of 1 ms and more" in evidence_of(answer)[-1]
 
 
 @pytest.mark.parametrize("longer", [0, 100_000, 300_000])

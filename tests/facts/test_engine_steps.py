@@ -25,6 +25,7 @@ MS = 1_000_000
          55054),
         ("execute_61_context_2(sq58sk70sqsq9sqsk9)_generation_3(sq3sk60sqsq3sqsk60)", "vLLM", "mixed", 5, 61, 69),
         ("execute_context_2(14721)_generation_0(0)", "vLLM", "prefill", 2, 14721, UNKNOWN),
+        ("execute_context_1(888_788544)_generation_0(0)", "vLLM", "prefill", 1, 888, UNKNOWN),
         ("execute_context_0(0)_generation_0(0)", "vLLM", "idle", 0, 0, 0),
         ("execute_new_3_cached_0", "vLLM", "prefill", 3, UNKNOWN, UNKNOWN),
         ("execute_new_0_cached_7", "vLLM", "decode", 7, UNKNOWN, UNKNOWN),

@@ -1,4 +1,4 @@
-"""Does the device wait for copies from or to the host?
+"""Does the device wait for copies from or to the host, or copy much within its own memory?
 
 The prediction lets copies between host and device take no time in the steps, as if all ran beside computation; nor do
 their calls while they run, as the host itself copies from pageable memory. A step
@@ -9,12 +9,15 @@ pinned memory that move less than half of what the link of such a device usually
 Pages of managed memory that migrate (Nsight Systems' "Unified" copies) are launched by nobody: host or device stand at
 each fault until the page has come. If they take most of the copies' time, the answer says so, and promises nothing. It
 cannot tell where the program prefetches: nobody waits for what came in time. Without steps, copies before the first
-kernel set the program up, and are no loss of each step.
+kernel set the program up, and are no loss of each step. If copies from and to the host are no matter, those within the
+device's memory are asked about: each is a tensor that was laid out anew, or cloned, and at most their time is saved.
 
 **What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
 ``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
 copy back and forth what stays the same. If there is too little to hide them behind: copy less, in smaller types, and
 from pinned memory. Managed memory: ``cudaMemPrefetchAsync`` before its use, or ``cudaMalloc`` and explicit copies.
+Within the device: keep one layout (no ``contiguous()`` in every step), write into place instead of ``clone()`` and
+``cat()``, or let ``torch.compile`` fuse the copy into what reads it.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ from augment import arrays, facts
 from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.recording_completeness import MIGRATES
+from augment.diagnosis.standstills import names_of
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
 #: CUPTI's names, ROCm's before 6, and those of Intel's devices, where M is the host's memory
 _BETWEEN = re.compile("HtoD|DtoH|CopyHostToDevice|CopyDeviceToHost|Memcpy (?:[MH]2D|D2[MH])")
+_WITHIN = re.compile("DtoD|CopyDeviceToDevice|Memcpy D2D")
 _PREFETCHES = re.compile("MemPrefetch")
 _PAGEABLE = re.compile("Pageable")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
@@ -118,8 +123,58 @@ class Copies(rule.Seen, frozen=True):
         return "Copy the next batch on its own stream while the step computes; make tensors on the device"
 
 
+class CopiesWithin(rule.Seen, frozen=True):
+    """Copies within the memory of a device; figures are per step."""
+
+    copy_count: float
+    moved_bytes: float
+    copy_ns: int
+    operators: list[str]  #: that copy; the longest first
+    lines: list[str]  #: of the user's program
+
+    def title(self, words: text.Words) -> str:
+        copies = f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} within its memory"
+        where = f", most in {text.listed(self.operators)}" if self.operators else ""
+        return f"The {words.gpu} makes {copies} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}){where}"
+
+    def cure(self, words: text.Words) -> str:
+        return "avoiding them"
+
+    def advice(self, words: text.Words) -> str:
+        way = "Keep one layout (no contiguous() in every step), write into place instead of clone() and cat()"
+        return f"{way}, or let torch.compile fuse them{text.called_from(self.lines)}"
+
+
 def check(trace: Trace) -> rule.Answer:
-    """Predict steps whose copies are hidden."""
+    """Predict steps whose copies are hidden; if that saves nothing, steps without those within the device."""
+    answer = _with_host(trace)
+    within = answer if isinstance(answer, rule.Found) else _within(trace)
+    return within if isinstance(within, rule.Found) else answer
+
+
+def _within(trace: Trace) -> rule.Answer:
+    work, copies = facts.gpu.work(trace), judging.copies_in_steps(trace)
+    copies = copies[facts.names.matching(trace, _WITHIN)[trace.events.name[work.row[copies]]]]
+    launched = copies[work.launch[copies] != arrays.NO_INDEX]
+    if not len(launched):
+        return rule.NotApplicable("the steps copy nothing within the {gpu}'s memory")
+    dur, steps = np.maximum(work.end[copies] - work.ts[copies], 0), judging.measure(trace).count
+    cut, around = (
+        facts.critical.without_work(trace, copies, dur),
+        facts.host.operators_around(trace, work.launch[launched]),
+    )
+    seen = CopiesWithin(
+        copy_count=len(copies) / steps,
+        moved_bytes=float(trace.events.bytes.at(work.row[copies], 0).sum()) / steps,
+        copy_ns=int(dur.sum()) // steps,
+        operators=[name for name in names_of(trace, around, work.end[launched] - work.ts[launched]) if name],
+        lines=facts.host.python_lines(trace, work.launch[launched]),
+    )
+    saved, spans = judging.saved_a_step(trace, cut), rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
+    return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)
+
+
+def _with_host(trace: Trace) -> rule.Answer:
     work, events, copies = facts.gpu.work(trace), trace.events, judging.copies_in_steps(trace)
     across = facts.names.matching(trace, _BETWEEN)
     copies = copies[across[events.name[work.row[copies]]]]

@@ -149,7 +149,7 @@ def check(trace: Trace) -> rule.Answer:
         why = "waits"
     elif unknown and _WARMING.search(inside):
         why = "warmup"
-    elif unknown and _at_first(trace, spans):
+    elif (unknown or (why == "unusual" and judging.measure(trace).count == 1)) and _at_first(trace, spans):
         why = "first_calls"
     sure: rule.Confidence = "high" if inside and why not in ("waits", "unusual") and not cause.inferred else "medium"
     if unknown and why in ("waits", "warmup"):

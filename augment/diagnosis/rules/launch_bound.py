@@ -88,7 +88,7 @@ class LaunchBound(rule.Seen, frozen=True):
 
     @property
     def at_least(self) -> bool:
-        return self.hides_more
+        return self.hides_more and not self.has_stacks
 
     is_of_host = True
 
@@ -117,7 +117,7 @@ class LaunchBound(rule.Seen, frozen=True):
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
         call = text.time(self.call_ns)
         return [
-            *([f"the time in operators is mostly in {named}"] if named else []),
+            *([f"the operators that take longest: {named}"] if named else []),
             f"a kernel takes {text.time(self.kernel_ns)}, the call that launches it {call}, in the median",
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]

@@ -1,8 +1,9 @@
 """Are there many small collectives where a few large ones would do?
 
-Below a megabyte a collective takes as long as an empty one. The prediction joins the small collectives of each kind and
-group in a step: one of them stays, as long as the longest. Those that carry activations, as in inference or with tensor
-parallelism, follow from each other and cannot be joined: they are left out.
+Below a megabyte a collective takes as long as an empty one; where sizes were not recorded, one that takes less than
+30 µs is such. The prediction joins the small collectives of each kind and group in a step: one of them stays, as long
+as the longest, and the operators that launch the others take no time. Those that carry activations, as in inference or
+with tensor parallelism, follow from each other and cannot be joined: they are left out.
 
 **What to do**: DDP: larger buckets (``bucket_cap_mb``); FSDP: wrap larger units; own code: ``_foreach`` or
 ``_coalesced`` collectives, one tensor for many metrics, ``all_reduce`` of the metrics every so many steps.
@@ -18,6 +19,7 @@ from augment.diagnosis import judging, rule
 
 NAME = "small_collectives"
 LEAST_COUNT = 4  #: per step, of one kind and group
+QUICK_NS = 30_000  #: an empty one takes 10 µs and more
 
 
 class SmallCollectives(rule.Seen, frozen=True):
@@ -25,13 +27,18 @@ class SmallCollectives(rule.Seen, frozen=True):
 
     collective_count: float
     kinds: list[str]
-    mean_bytes: float
+    mean_bytes: float | None  #: None if no size was recorded
+    median_ns: int
 
     @property
     def _number(self) -> str:
         return text.counted(self.collective_count, "collective")
 
     def title(self, words: text.Words) -> str:
+        of = f"{text.listed(self.kinds)}, {text.time(self.median_ns)} in the median"
+        if self.mean_bytes is None:
+            short = f"take less than {text.time(QUICK_NS)} each, which is what empty ones take"
+            return f"{self._number} {words.per_step} {short} ({of})"
         of = f"{text.listed(self.kinds)}, {text.size(self.mean_bytes)} on average"
         return f"{self._number} {words.per_step} move less than 1 MB each ({of})"
 
@@ -39,7 +46,8 @@ class SmallCollectives(rule.Seen, frozen=True):
         return "joining them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"{self._number} {words.per_step} below 1 MB; {self.cure(words)} would save {words.share(saved_ns)}"
+        what = f"{self._number} {words.per_step} " + ("of a few µs" if self.mean_bytes is None else "below 1 MB")
+        return f"{what}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
@@ -54,29 +62,41 @@ def check(trace: Trace) -> rule.Answer:
     inside = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     if not inside.any():
         return rule.NotApplicable("no communication kernel runs in the steps")
-    if (every.bytes[inside] == arrays.NO_VALUE).all():
-        shapes = facts.operators.work(trace).recorded
-        why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
-        return rule.NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with {shapes}")
     inside &= ~facts.collectives.carries_activations(trace)
     if not inside.any():
         return rule.NotApplicable("collectives in the steps carry what the next kernels need: they cannot be joined")
-    small = np.flatnonzero(inside & (every.bytes != arrays.NO_VALUE) & (every.bytes < facts.collectives.SMALL_BYTES))
+    unknown = every.bytes == arrays.NO_VALUE
+    quick = unknown & (every.dur < QUICK_NS)
+    small = np.flatnonzero(inside & (quick | (~unknown & (every.bytes < facts.collectives.SMALL_BYTES))))
     (kinds, _, _), which = arrays.combinations(every.kind.codes[small], every.group[small], every.step[small])
     often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)
     most = np.zeros(len(kinds), np.int64)
     np.maximum.at(most, which, every.dur[small])
     many = often[which] >= LEAST_COUNT if len(small) else np.zeros(0, np.bool_)
     small, which = small[many], which[many]
+    if not len(small) and unknown[inside].all():
+        shapes = facts.operators.work(trace).recorded
+        why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
+        return rule.NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with {shapes}")
     if not len(small):
         return rule.Fine(f"fewer than {LEAST_COUNT} collectives of a kind and group per step are below 1 MB")
     less = every.dur[small] - most[which] // np.maximum(often[which], 1)
-    cut = facts.critical.without_work(trace, every.place[small], np.maximum(less, 0))
+    calls = facts.gpu.work(trace).launch[every.place[small]]
+    more = np.flatnonzero(
+        (calls != arrays.NO_INDEX) & (np.arange(len(small)) != np.unique(which, return_index=True)[1][which])
+    )
+    around = facts.host.operators_around(trace, calls[more])
+    around = arrays.distinct(around[around >= 0])
+    ended = trace.events.ts[around] + trace.events.dur[around]
+    on_host = judging.host_cut(trace, trace.events.track[around], trace.events.ts[around], ended)
+    on_device = facts.critical.without_work(trace, every.place[small], np.maximum(less, 0))
+    cut = facts.critical.joined([on_device, on_host])
     saved = judging.saved_a_step(trace, cut)
     seen = SmallCollectives(
         collective_count=len(small) / judging.measure(trace).count,
         kinds=sorted({every.kind.values[code] for code in every.kind.codes[small].tolist()}),
-        mean_bytes=float(every.bytes[small].mean()),
+        mean_bytes=None if unknown[small].any() else float(every.bytes[small].mean()),
+        median_ns=int(np.median(every.dur[small])),
     )
     spans = rule.Spans(every.ts[small], every.end[small], facts.gpu.work(trace).row[every.place[small]])
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment import facts
 from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.first_calls import waiting_calls
+from augment.diagnosis.host_causes import LONG_NS
 
 NAME = "synchronizing_calls"
 
@@ -34,6 +36,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
     wait_ns: int  #: per step
     callers: list[str]  #: the longest first
     lines: list[str]  #: of the user's program
+    long_ns: int = 0  #: per step, the idle time in waits for the host of 1 ms and more, if that is most of it
 
     is_of_host = True
 
@@ -59,7 +62,10 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return way + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        return [] if self.lines else [f"{words.stacks} would record the Python line"]
+        lines = [] if self.lines else [f"{words.stacks} would record the Python line"]
+        long = f"{text.time(self.long_ns)} {words.per_step} in waits of 1 ms and more"
+        idle = f"the {words.gpu} idles {long}, while the host works on"
+        return [*lines, *([f"{idle}: what needs the result of a call is not saved"] if self.long_ns else [])]
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -79,11 +85,17 @@ def check(trace: Trace) -> rule.Answer:
     # the place of the call that costs most idle time: of the gap in which it returns, as much as it had made the host
     # wait. None if none costs any
     cost, waited = np.zeros(len(spans), np.int64), spans.end - spans.start
+    long = all_of_it = 0
     for idle in judging.idle_in_steps(trace):
         gap = np.searchsorted(idle.start, spans.end, "right") - 1
         inside = np.flatnonzero(gap >= 0)
         inside = inside[spans.end[inside] <= idle.end[gap[inside]]]
         length = (idle.end - idle.start)[gap[inside]]
         cost[inside] = np.maximum(cost[inside], np.minimum(length, waited[inside]))
+        by_host = (idle.end - idle.start)[idle.category == facts.waits.GapCategory.HOST_WAIT]
+        long, all_of_it = long + int(by_host[by_host >= LONG_NS].sum()), all_of_it + int(by_host.sum())
     confidence, shown = judging.confidence_in(trace, saved), (int(cost.argmax()) if cost.any() else None)
-    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=shown)
+    late = 2 * long > all_of_it  # the host may need what it waited for
+    if late:
+        seen = replace(seen, long_ns=long // judging.measure(trace).count)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=late, shown=shown)

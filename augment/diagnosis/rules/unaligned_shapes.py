@@ -1,7 +1,9 @@
 """Do matrix products of 16-bit numbers have sizes that fit the matrix units badly?
 
 Tensor cores work on tiles. With sizes that are no multiples of 8 (16-bit numbers), products need slower kernels or
-padding. How much a padded product would gain cannot be told from a trace, so there is no prediction.
+padding. Only the sizes matter along which numbers lie together in memory: as a kernel's name says how its factors lie
+(``_tn``), a batch of 788 rows is no such size. How much a padded product would gain cannot be told from a trace, so
+there is no prediction.
 
 **What to do**: pad the vocabulary to a multiple of 64 (50257 to 50304), hidden and head sizes to multiples of 64, and
 batches or sequences to multiples of 8.
@@ -9,16 +11,20 @@ batches or sequences to multiples of 8.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 
-from augment import facts
+from augment import arrays, facts
 from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
 NAME = "unaligned_shapes"
 LEAST_RATIO = 0.05  #: of a step's time, in such products
+_LAYOUT = re.compile(r"_([nt][nt])n?(?:_|$)", re.IGNORECASE)
+#: the sizes along which the factors and the product of such a kernel lie, as in unfit_sizes; of any other all count
+_ALONG, _ANY = {"tn": 6, "nn": 6, "nt": 5}, 7
 
 
 class UnalignedShapes(rule.Seen, frozen=True):
@@ -37,7 +43,7 @@ class UnalignedShapes(rule.Seen, frozen=True):
         return f"padding products with unaligned sizes would save at most {text.percent(words.ratio(self.product_ns))}"
 
     def advice(self, words: text.Words) -> str:
-        return "Pad these sizes to multiples of 64 (a vocabulary of 50257 to 50304), or at least of 8"
+        return "Pad these sizes to multiples of 64 (such as a vocabulary of 50257 to 50304), or at least of 8"
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -53,10 +59,16 @@ def check(trace: Trace) -> rule.Answer:
     half = np.array([each.number in ("bf16", "fp16") and each.is_product for each in work.works], np.bool_)
     if not (inside & half[work.kind]).any():
         return rule.NotApplicable("no product of 16-bit numbers runs in the steps")
-    unfit = np.array([facts.operators.is_unfit(call) for call in work.calls], np.bool_) & half
-    chosen = np.flatnonzero(inside & unfit[work.kind])
+    gpu, kernel = facts.gpu.work(trace), on_roof.kernel
+    along, unfit = np.full(len(work), _ANY), np.array([facts.operators.unfit_sizes(call) for call in work.calls]) * half
+    for name in arrays.distinct(trace.events.name[gpu.row[kernel[kernel >= 0]]]).tolist():
+        if layout := _LAYOUT.search(trace.strings[name]):
+            named = (kernel >= 0) & (trace.events.name[gpu.row[kernel]] == name)
+            along[named] = _ALONG.get(layout[1].lower(), _ANY)
+    chosen = np.flatnonzero(inside & ((unfit[work.kind] & along) > 0))
     if not len(chosen):
-        return rule.Fine(f"all sizes of 16-bit products are multiples of {facts.operators.MULTIPLE}")
+        which = " that matter" if unfit[work.kind[inside]].any() else ""
+        return rule.Fine(f"all sizes of 16-bit products{which} are multiples of {facts.operators.MULTIPLE}")
     ns = int(on_roof.ns[chosen].sum()) // judging.measure(trace).count
     spent: Counter[str] = Counter()
     for kind, dur in zip(work.kind[chosen].tolist(), on_roof.ns[chosen].tolist(), strict=True):
@@ -64,7 +76,6 @@ def check(trace: Trace) -> rule.Answer:
     seen = UnalignedShapes(ns, [name for name, _ in spent.most_common()])
     if judging.measure(trace).ratio(ns) < LEAST_RATIO:
         return rule.Fine(seen)
-    kernels = on_roof.kernel[chosen]
-    gpu = facts.gpu.work(trace)
+    kernels = kernel[chosen]
     spans = judging.longest(rule.Spans(gpu.ts[kernels], gpu.end[kernels], gpu.row[kernels]), 64)
     return rule.Found(seen, spans, "low", severity="info")

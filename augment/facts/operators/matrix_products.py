@@ -47,10 +47,13 @@ def sizes_of(call: Call) -> tuple[int, ...]:
     return (*first, *second)
 
 
-def is_unfit(call: Call) -> bool:
-    """Whether a product of matrices has a size that is no multiple of :data:`MULTIPLE`."""
+def unfit_sizes(call: Call) -> int:
+    """Which sizes of a product of matrices are no multiples of :data:`MULTIPLE`: the sum of 1 for its rows, 2 for the
+    sum's length, 4 for its columns; 0 also if they are unknown."""
     sizes = sizes_of(call)
-    return bool(sizes) and min(sizes) >= SMALLEST and any(each % MULTIPLE for each in sizes)
+    if not sizes or min(sizes) < SMALLEST:
+        return 0
+    return sum((size % MULTIPLE > 0) << place for place, size in enumerate((sizes[0], sizes[1], sizes[3])))
 
 
 def in_narrow_groups(trace: Trace, places: WorkIndexes) -> Bools:

@@ -153,7 +153,9 @@ FORMS: tuple[tuple[str, re.Pattern[str], _Reading], ...] = (
     ),
     (
         "vLLM",
-        re.compile(r"execute_context_(?P<c>\d+)\((?P<c_sq>\d+)\)_generation_(?P<g>\d+)\((?P<g_sq>\d+)\)"),
+        re.compile(
+            r"execute_context_(?P<c>\d+)\((?P<c_sq>\d+)(?:_\d+)?\)_generation_(?P<g>\d+)\((?P<g_sq>\d+)(?:_\d+)?\)"
+        ),
         _by_counts,
     ),
     ("vLLM", re.compile(r"execute_new_(?P<new>\d+)_cached_(?P<cached>\d+)"), _by_new_requests),

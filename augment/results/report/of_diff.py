@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.compare.diff_verdict import figure_title, parts
-from augment.core.text import devices_text, percent, ranges_text, rough_time, size
+from augment.compare.diff_verdict import KINDS, figure_title, parts
+from augment.core.text import devices_text, listed, percent, ranges_text, rough_time, size, spaced
 from augment.results.report import charts
 from augment.results.report.sections import (
     Document,
@@ -22,6 +22,7 @@ from augment.results.report.sections import (
 Sidecar = Mapping[str, Any]
 LEAST_AXIS = 2.0  #: the axis of changes reaches at least so far, %: noise does not look large
 _DELTA = "delta_per_step_ns"
+_PARTS = ("operator", "kind", "change", _DELTA, "control_ns", "test_ns", "p", "verdict", "control_names", "test_names")
 _MOST_LINES = 12  #: bars of lines of code
 
 
@@ -84,10 +85,12 @@ def figures(sidecar: Sidecar) -> Section:
             }
         )
     lead = "Changes of a step's figures, with 95 % intervals. Green is better, red is worse; grey: neither, or noise."
+    if not any(mark["low"] is not None for mark in marks):
+        lead = "Changes of a step's figures. Too few steps for intervals: none is known to be better or worse."
     title = "change in % of the control's step"
     differs = any(mark["at"] for mark in marks)
     chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if differs else []
-    return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", _in_words(rows))])
+    return Section("Figures", lead, chart, [made_table("diff_figures", "Figures of both sides", _in_words(rows))])
 
 
 def _in_words(rows: Sequence[Row]) -> list[Row]:
@@ -118,7 +121,15 @@ def waterfall(sidecar: Sidecar) -> Section:
     if step["verdict"] == "within_noise":
         lead += f" The change of the whole step is {_doubt(step)}."
     chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
-    tables = [made_table("diff_waterfall", "Parts of the change", sorted(rows, key=lambda row: -abs(row[_DELTA])))]
+    named = [
+        {
+            **row,
+            "kind": KINDS.get(row["kind"], row["kind"]),
+            "operator": row["operator"] or listed(row["control_names"] or row["test_names"]) or "–",
+        }
+        for row in sorted(rows, key=lambda row: -abs(row[_DELTA]))
+    ]
+    tables = [made_table("diff_waterfall", "Parts of the change", named, columns=_PARTS)]
     if operators := by_operator(rows, windows(sidecar)):
         tables.append(made_table("operators", "By operator, for any kernels: exclusive time per step", operators))
     return Section("What changed", lead, [chart], tables)
@@ -147,11 +158,14 @@ def by_operator(rows: Sequence[Row], count: int) -> list[Row]:
 
 def kinds(sidecar: Sidecar) -> Section:
     """By kind of work."""
-    rows = sorted(rows_of(sidecar, "diff_kinds"), key=lambda row: -abs(row["delta_ns"]))
+    rows = [
+        {**row, "kind_of_work": KINDS.get(row["kind_of_work"], spaced(row["kind_of_work"]))}
+        for row in sorted(rows_of(sidecar, "diff_kinds"), key=lambda row: -abs(row["delta_ns"]))
+    ]
     if not rows:
         return Section("By kind of work")
     bars = [
-        _bar(row["kind_of_work"].replace("_", " "), 0, ns, _colour(ns, row["verdict"]))
+        _bar(row["kind_of_work"], 0, ns, _colour(ns, row["verdict"]))
         for row in rows
         if (ns := row["delta_per_step_ns"])
     ]

@@ -19,12 +19,14 @@ function shown(name, value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value !== "number" || IDENTITIES.has(name)) return String(value);
-  if (/_ratio$/.test(name)) return `${(100 * value).toFixed(1)} %`;
+  if (/_ratio$/.test(name)) return `${(100 * value).toFixed(1).replace(/^-0\.0$/, "0.0")} %`;
   const unit = unitOf(name);
   if (!unit) return grouped(Number.isInteger(value) ? value : Number(value.toPrecision(4)));
   const [scale, word] = (unit[2] || []).find(([scale]) => Math.abs(value) >= scale) || [1, (unit[2] || []).length ? unit[2].at(-1)[1] : unit[1]];
   return `${grouped(Number((value / scale).toPrecision(4)))} ${word}`;
 }
+
+const sign = (name, value) => (/^(delta|change)(_|$)/.test(name) && value > 0 ? "+" : "");
 
 function download(name, table) {
   const quoted = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
@@ -62,7 +64,7 @@ function arranged(table, numeric) {
 function fill(details, name, table) {
   const numeric = table.columns.map((column, at) => !IDENTITIES.has(column) && table.rows.some((row) => typeof row[at] === "number"));
   const at_unit = table.columns.indexOf("unit");
-  const cell_of = (row, at) => shown(IN_ROWS_UNIT.has(table.columns[at]) && at_unit >= 0 ? table.columns[at] + (SUFFIXES[row[at_unit]] ?? "") : table.columns[at], row[at]);
+  const cell_of = (row, at) => sign(table.columns[at], row[at]) + shown(IN_ROWS_UNIT.has(table.columns[at]) && at_unit >= 0 ? table.columns[at] + (SUFFIXES[row[at_unit]] ?? "") : table.columns[at], row[at]);
   const title = details.querySelector("summary").firstChild.textContent;
   const search = element("input", null, { type: "search", placeholder: "filter rows", "aria-label": `filter rows of ${title}` });
   const csv = element("button", "download CSV", { type: "button" });
