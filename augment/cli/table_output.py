@@ -437,7 +437,7 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: in
     numbers = [row["delta_ns"] / scale for row in shown]
     tail = [rest / scale] if len(rows) > len(shown) else []
     blank = [""] * (len(tail) + 1)
-    words = [row["kind"].replace("_", " ") for row in shown]
+    words = [_kind(row["kind"]) for row in shown]
     print_columns(
         "Where the difference comes from",
         [
@@ -451,6 +451,13 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: in
     )
     if tail:
         emit(f"… the rest: {counted(len(rows) - len(shown), 'part')} (--limit 0 shows all)")
+
+
+def _kind(name: str) -> str:
+    """A kind of time or work, as the verdict calls it."""
+    from augment.compare.diff_verdict import KINDS
+
+    return KINDS.get(name, name.replace("_", " "))
 
 
 def _what(row: dict[str, Any]) -> str:
@@ -471,9 +478,7 @@ def _kinds(title: str, rows: Sequence[dict[str, Any]], key: str, scale: int, lim
     shown = [row for row in rows if max(row["control_ns"], row["test_ns"]) >= LEAST_NS * scale][: limit or None]
     if not shown:
         return
-    kinds = [row[key] or NOTHING for row in shown]
-    if key == "kind_of_work":
-        kinds = [kind.replace("_", " ") for kind in kinds]
+    kinds = [_kind(row[key]) if key == "kind_of_work" else row[key] or NOTHING for row in shown]
     print_columns(
         title,
         [

@@ -11,7 +11,7 @@ from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Fine, Found, NotApplicable
-from augment.diagnosis.rules import small_collectives
+from augment.diagnosis.rules import clock_drop, small_collectives
 from augment.readers import read
 from metamorphic import load, save
 from said import advice_of, evidence_of, problem_of, title_of
@@ -238,6 +238,22 @@ def test_kernels_that_get_slower_are_found() -> None:
     job = changed(steps=9, run_ahead=None, collectives="none", step_drift=0.02)
     assert severities(job).get("clock_drop") == "warning"
     assert "clock_drop" not in severities(changed(steps=9, run_ahead=None, collectives="none", step_jitter=0.05))
+
+
+@pytest.mark.parametrize(("shapes", "said"), [("same", "medium"), ("none", "low"), ("growing", None)])
+def test_a_clock_drops_only_where_kernels_do_the_same(shapes: str, said: str | None, tmp_path: Path) -> None:
+    """Metamorphic: the same times, with the sizes of inputs left out, or growing from call to call."""
+    ((path, _),) = simulate(changed(steps=9, run_ahead=None, collectives="none", step_drift=0.02), tmp_path)
+    document = load(path)
+    for number, args in enumerate(
+        each["args"] for each in document["traceEvents"] if "Input Dims" in each.get("args", {})
+    ):
+        dims = args.pop("Input Dims")
+        if shapes != "none":
+            more = number if shapes == "growing" else 0
+            args["Input Dims"] = [[size + more if isinstance(size, int) else size for size in sizes] for sizes in dims]
+    answer = clock_drop.check(read(str(save(document, tmp_path / "changed.json"))))
+    assert getattr(answer, "confidence", None) == said
 
 
 def test_a_stage_that_waits_for_others_is_found() -> None:
