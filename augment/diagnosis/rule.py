@@ -207,7 +207,7 @@ def severity_of(saved_ratio: float | None) -> Severity:
 def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
     """A finding of a rank whose job is known."""
     seen, saved = finding.seen.in_job(job, finding.saved_ns or 0)
-    limited = seen.is_limit or (seen.is_of_host and job.is_limit(saved))
+    limited = seen.is_limit or (seen.is_of_host and (finding.at_most or job.is_limit(saved)))
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited)
     if words.ratio(saved) < LEAST_RATIO:

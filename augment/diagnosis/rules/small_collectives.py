@@ -28,7 +28,7 @@ class SmallCollectives(rule.Seen, frozen=True):
     collective_count: float
     kinds: list[str]
     mean_bytes: float | None  #: None if no size was recorded
-    median_ns: int
+    median_ns: int = 0  #: of their durations
 
     @property
     def _number(self) -> str:
