@@ -47,20 +47,22 @@ def unjudged(trace: Trace) -> tuple[str, str]:
         )
     names = sorted({track.process_name for track in trace.tracks if track.process_name})
     whose = f" (its processes: {', '.join(short(name) for name in names[:3])})" if names else ""
+    what = f"these events are not from PyTorch's profiler, and no rule knows them{whose}"
+    advice, events = "A recording by torch.profiler can be judged", trace.events
+    compiling = np.flatnonzero(facts.names.starting(trace, "dynamo_timed")[events.category_name[:]])
     if any(name.startswith(_XLA) and not name.endswith(_TENSORFLOW) for name in names):
-        return (
-            f"Not judged: this is a recording of JAX or XLA, not of PyTorch, and no rule knows its events{whose}.",
-            f"XProf judges the .xplane.pb file that belongs to it; {_QUERY}.",
+        what = f"this is a recording of JAX or XLA, not of PyTorch, and no rule knows its events{whose}"
+        advice = "XProf judges the .xplane.pb file that belongs to it"
+    elif any(track.pid in _AUTOGRAD for track in trace.tracks):
+        what = "this is an export of PyTorch's former profiler; it does not say which call launched what"
+    elif len(compiling):
+        ns = arrays.sums(events.name[compiling], np.maximum(events.dur[compiling], 0), len(trace.strings))
+        most = [f"{short(trace.strings[name])} ({time(int(ns[name]))})" for name in np.argsort(-ns, kind="stable")[:4]]
+        what = f"these are the times of torch.compile alone, as tlparse writes them; the longest are {listed(most, 4)}"
+        advice = (
+            "The log that they come from, given with --torch-trace beside a recording by torch.profiler, can be judged"
         )
-    if any(track.pid in _AUTOGRAD for track in trace.tracks):
-        return (
-            "Not judged: this is an export of PyTorch's former profiler; it does not say which call launched what.",
-            f"A recording by torch.profiler can be judged; {_QUERY}.",
-        )
-    return (
-        f"Not judged: these events are not from PyTorch's profiler, and no rule knows them{whose}.",
-        f"A recording by torch.profiler can be judged; {_QUERY}.",
-    )
+    return f"Not judged: {what}.", f"{advice}; {_QUERY}."
 
 
 def timeless(trace: Trace) -> tuple[str, str]:
@@ -158,18 +160,16 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
     annotations, if they were recorded."""
     whole, lane = measure(trace), facts.critical.main_track(trace)
     length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
-    text = f". For {percent(ratio)} of {length} no recorded thread runs an operator"
-    if not len(operators_alone(trace)):  # of a program that is not of PyTorch
-        text = f". No operator runs in {length}"
+    some = f"For {percent(ratio)} of {length} no recorded thread runs an operator"
+    text = f". {some if len(operators_alone(trace)) else f'No operator runs in {length}'}"  # none: not of PyTorch
     collectives = facts.collectives.host_collectives(trace)
     _, _, waits = arrays.clip(arrays.union(collectives.ts, collectives.end), outside)
     waited = arrays.total(waits) / max(arrays.total(outside), 1)
     if waited >= TOLD_OUTSIDE:
         names = arrays.distinct(trace.events.name[collectives.row]).tolist()
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
-        wait = "waits" if len(names) == 1 else "wait"
-        waiting = f"for {percent(ratio * waited)} of it {ways} {wait} for other ranks or the network"
-        text += f"; {waiting} (the traces of all ranks together show which)"
+        waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network"
+        text += f"; for {percent(ratio * waited)} of it {waiting} (the traces of all ranks together show which)"
     ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
     ns[facts.names.starting(trace, facts.names.STEP)] = 0
     compiled = facts.names.starting(trace, facts.names.COMPILED)

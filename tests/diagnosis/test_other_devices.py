@@ -134,6 +134,15 @@ def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
         assert "augment query" in augmented.verdict.text[1]
 
 
+def test_the_times_of_torch_compile_alone_are_named(tmp_path: Path) -> None:
+    """As tlparse writes them."""
+    begin = {"ph": "B", "cat": "dynamo_timed", "name": "bytecode_tracing", "pid": 0, "tid": 0, "ts": 1.0}
+    (tmp_path / "t.json").write_text(json.dumps([begin, begin | {"ph": "E", "ts": 5001.0}]), "utf-8")
+    said = augment(read(str(tmp_path / "t.json")), only=["diagnosis"]).verdict.text
+    assert "torch.compile alone, as tlparse writes them; the longest are bytecode_tracing (5.0 ms)" in said[0]
+    assert "--torch-trace" in said[1]
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [
