@@ -74,7 +74,7 @@ def test_compiling_calls_of_a_single_step_are_told_with_what_they_cost() -> None
     trace, slow = compiling(800_000)
     finding = diagnose(trace).findings[0]
     assert (finding.rule, finding.severity, finding.found.confidence) == ("long_calls", "high", "medium")
-    assert title_of(finding.found, trace).startswith("Operators that are compiled anew hold up the host")
+    assert title_of(finding.found, trace).startswith("Calls that compile operators, unless these are cached, hold")
     assert finding.found.saved_ns == pytest.approx(slow - compiling(5_000)[1], rel=0.1)
     assert not any(each.rule == "long_calls" for each in diagnose(compiling(5_000)[0]).findings)
 

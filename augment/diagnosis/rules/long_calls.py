@@ -58,7 +58,7 @@ class LongCalls(rule.Seen, frozen=True):
             compiles, others = ([each for each in self.calls if ("aclop" in each[0]) == of] for of in (True, False))
             beside = f"; so do other calls: {_listed(others)}" if others else ""
             what = f"hold up the host while the {words.gpu} idles: {_listed(compiles)}"
-            return f"Operators that are compiled anew {what}{beside}{self._in_steps}"
+            return f"Calls that compile operators, unless these are cached, {what}{beside}{self._in_steps}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 
