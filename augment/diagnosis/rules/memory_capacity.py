@@ -36,12 +36,12 @@ class MemoryHeld(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         held, capacity = text.size(self.held_bytes), text.size(self.capacity_bytes)
         if self.is_full:
-            return f"PyTorch holds {held} of the device's {capacity}, {self._ratio}: there is no room left"
+            return f"PyTorch has reserved {held} of the device's {capacity}, {self._ratio}: there is no room left"
         unused = text.percent(self.unused_ratio)
-        return f"{unused} of the {held} that PyTorch holds is unused at the peak: memory is fragmented"
+        return f"{unused} of the {held} that PyTorch has reserved is unused at the peak: memory is fragmented"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"PyTorch holds {text.size(self.held_bytes)} of {text.size(self.capacity_bytes)} ({self._ratio})"
+        return f"PyTorch has reserved {text.size(self.held_bytes)} of {text.size(self.capacity_bytes)} ({self._ratio})"
 
     def advice(self, words: text.Words) -> str:
         if self.is_full:
