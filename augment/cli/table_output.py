@@ -429,6 +429,8 @@ def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
 
 
 def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: int) -> None:
+    from augment.compare.diff_verdict import kind_title
+
     rows = [row for row in rows if row["delta_ns"]]
     if not rows:
         return
@@ -437,7 +439,7 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: in
     numbers = [row["delta_ns"] / scale for row in shown]
     tail = [rest / scale] if len(rows) > len(shown) else []
     blank = [""] * (len(tail) + 1)
-    words = [_kind(row["kind"]) for row in shown]
+    words = [kind_title(row["kind"]) for row in shown]
     print_columns(
         "Where the difference comes from",
         [
@@ -453,13 +455,6 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: in
         emit(f"… the rest: {counted(len(rows) - len(shown), 'part')} (--limit 0 shows all)")
 
 
-def _kind(name: str) -> str:
-    """A kind of time or work, as the verdict calls it."""
-    from augment.compare.diff_verdict import KINDS
-
-    return KINDS.get(name, name.replace("_", " "))
-
-
 def _what(row: dict[str, Any]) -> str:
     """The names of what ran, or of the host's activity, on both sides."""
     sides = [
@@ -473,12 +468,14 @@ def _what(row: dict[str, Any]) -> str:
 
 def _kinds(title: str, rows: Sequence[dict[str, Any]], key: str, scale: int, limit: int) -> None:
     """The time of each kind of work, or other ``key``; prints nothing for a recording of the host alone."""
+    from augment.compare.diff_verdict import kind_title
+
     if not any(row["control_count"] or row["test_count"] for row in rows):
         return
     shown = [row for row in rows if max(row["control_ns"], row["test_ns"]) >= LEAST_NS * scale][: limit or None]
     if not shown:
         return
-    kinds = [_kind(row[key]) if key == "kind_of_work" else row[key] or NOTHING for row in shown]
+    kinds = [kind_title(row[key]) if key == "kind_of_work" else row[key] or NOTHING for row in shown]
     print_columns(
         title,
         [

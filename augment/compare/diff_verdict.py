@@ -14,13 +14,13 @@ from augment.compare.diff_rows import FigureRow
 from augment.compare.totals import EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
-from augment.core.text import counted, rough_interval, rough_time
+from augment.core.text import counted, rough_interval, rough_time, spaced
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
 NEARLY = 0.1  #: names that miss a kind's sum by no more of it: no "mostly"
 _LONGEST = 48  #: letters of a name
-KINDS = {
+_KINDS = {
     "computation": "computing",
     "exposed_communication": "exposed communication",
     "exposed_memory": "exposed copies",
@@ -96,7 +96,7 @@ def parts(rows: Iterable[tuple[str, str | None, Sequence[str], float]]) -> list[
         sums[name] = sums.get(name, 0.0) + ns
     of_kinds = []
     for kind, sums in kinds.items():
-        whole, label = sum(sums.values()), KINDS.get(kind, kind)
+        whole, label = sum(sums.values()), kind_title(kind)
         along = sorted((name for name in sums if sums[name] * whole > 0), key=lambda name: -abs(sums[name]))
         grown = sum(ns for ns in sums.values() if ns > 0)
         ends = [(name, sums[name]) for name in (max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__))]
@@ -120,6 +120,11 @@ def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
     outcome = outcomes.get(table)
     return outcome.rows if isinstance(outcome, Findings) else ()
+
+
+def kind_title(kind: str) -> str:
+    """A kind of time, or of work, in words."""
+    return _KINDS.get(kind, spaced(kind))
 
 
 def figure_title(name: str) -> str:

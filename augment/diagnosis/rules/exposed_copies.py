@@ -159,10 +159,8 @@ def _within(trace: Trace) -> rule.Answer:
     if not len(launched):
         return rule.NotApplicable("the steps copy nothing within the {gpu}'s memory")
     dur, steps = np.maximum(work.end[copies] - work.ts[copies], 0), judging.measure(trace).count
-    cut, around = (
-        facts.critical.without_work(trace, copies, dur),
-        facts.host.operators_around(trace, work.launch[launched]),
-    )
+    cut = facts.critical.without_work(trace, copies, dur)
+    around = facts.host.operators_around(trace, work.launch[launched])
     seen = CopiesWithin(
         copy_count=len(copies) / steps,
         moved_bytes=float(trace.events.bytes.at(work.row[copies], 0).sum()) / steps,

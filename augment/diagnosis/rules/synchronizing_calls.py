@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from augment import facts
 from augment.core import Trace, text
@@ -76,12 +75,6 @@ def check(trace: Trace) -> rule.Answer:
     cut = facts.critical.without_waits(trace, calls)
     saved = judging.saved_unwaited(trace, cut)
     spans = rule.Spans.of(trace, calls)
-    seen = SynchronizingCalls(
-        call_count=len(calls) / judging.measure(trace).count,
-        wait_ns=int((spans.end - spans.start).sum()) // judging.measure(trace).count,
-        callers=facts.host.callers(trace, calls),
-        lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
-    )
     # the place of the call that costs most idle time: of the gap in which it returns, as much as it had made the host
     # wait. None if none costs any
     cost, waited = np.zeros(len(spans), np.int64), spans.end - spans.start
@@ -96,6 +89,11 @@ def check(trace: Trace) -> rule.Answer:
         long, all_of_it = long + int(by_host[by_host >= LONG_NS].sum()), all_of_it + int(by_host.sum())
     confidence, shown = judging.confidence_in(trace, saved), (int(cost.argmax()) if cost.any() else None)
     late = 2 * long > all_of_it  # the host may need what it waited for
-    if late:
-        seen = replace(seen, long_ns=long // judging.measure(trace).count)
+    seen = SynchronizingCalls(
+        call_count=len(calls) / judging.measure(trace).count,
+        wait_ns=int((spans.end - spans.start).sum()) // judging.measure(trace).count,
+        callers=facts.host.callers(trace, calls),
+        lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
+        long_ns=long // judging.measure(trace).count if late else 0,
+    )
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=late, shown=shown)

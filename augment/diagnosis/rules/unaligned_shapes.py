@@ -60,12 +60,13 @@ def check(trace: Trace) -> rule.Answer:
     if not (inside & half[work.kind]).any():
         return rule.NotApplicable("no product of 16-bit numbers runs in the steps")
     gpu, kernel = facts.gpu.work(trace), on_roof.kernel
-    along, unfit = np.full(len(work), _ANY), np.array([facts.operators.unfit_sizes(call) for call in work.calls]) * half
-    for name in arrays.distinct(trace.events.name[gpu.row[kernel[kernel >= 0]]]).tolist():
+    unfit = np.array([facts.operators.unfit_sizes(call) for call in work.calls]) * half
+    names = np.where(kernel >= 0, trace.events.name[gpu.row[kernel]], -1)
+    along = np.full(len(trace.strings) + 1, _ANY)  # by name; the last is of no kernel
+    for name in arrays.distinct(names[names >= 0]).tolist():
         if layout := _LAYOUT.search(trace.strings[name]):
-            named = (kernel >= 0) & (trace.events.name[gpu.row[kernel]] == name)
-            along[named] = _ALONG.get(layout[1].lower(), _ANY)
-    chosen = np.flatnonzero(inside & ((unfit[work.kind] & along) > 0))
+            along[name] = _ALONG.get(layout[1].lower(), _ANY)
+    chosen = np.flatnonzero(inside & ((unfit[work.kind] & along[names]) > 0))
     if not len(chosen):
         which = " that matter" if unfit[work.kind[inside]].any() else ""
         return rule.Fine(f"all sizes of 16-bit products{which} are multiples of {facts.operators.MULTIPLE}")

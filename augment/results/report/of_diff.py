@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.compare.diff_verdict import KINDS, figure_title, parts
-from augment.core.text import devices_text, listed, percent, ranges_text, rough_time, size, spaced
+from augment.compare.diff_verdict import figure_title, kind_title, parts
+from augment.core.text import devices_text, listed, percent, ranges_text, rough_time, size
 from augment.results.report import charts
 from augment.results.report.sections import (
     Document,
@@ -124,7 +124,7 @@ def waterfall(sidecar: Sidecar) -> Section:
     named = [
         {
             **row,
-            "kind": KINDS.get(row["kind"], row["kind"]),
+            "kind": kind_title(row["kind"]),
             "operator": row["operator"] or listed(row["control_names"] or row["test_names"]) or "–",
         }
         for row in sorted(rows, key=lambda row: -abs(row[_DELTA]))
@@ -159,7 +159,7 @@ def by_operator(rows: Sequence[Row], count: int) -> list[Row]:
 def kinds(sidecar: Sidecar) -> Section:
     """By kind of work."""
     rows = [
-        {**row, "kind_of_work": KINDS.get(row["kind_of_work"], spaced(row["kind_of_work"]))}
+        {**row, "kind_of_work": kind_title(row["kind_of_work"])}
         for row in sorted(rows_of(sidecar, "diff_kinds"), key=lambda row: -abs(row["delta_ns"]))
     ]
     if not rows:
