@@ -27,7 +27,7 @@ stream in pieces. A gap of the device that takes at least 1/32 of the stream's g
 so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``. Its
 ``device_idle_ns`` is the sum of the shorter gaps of the device within it. Below a slice, as long as it, stands what
 was waited for: the owner for host_wait (the function, or the call of the operating system, if it takes most of the
-gap and the owner less than half);
+gap and the owner less than half; ``several, longest`` where none takes half);
 ``stream 4: KERNEL`` for other_stream_busy; for other ``launch not recorded``, or ``after`` the work before.
 Nothing stands there where it is unknown. The args of a slice:
 
@@ -474,11 +474,14 @@ def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tu
         chosen = np.flatnonzero(is_known)
         stream = idle.evidence["waited_for_stream"] if cause == OTHER_STREAM_BUSY else None
         streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)
-        (text_code, number), which = combinations(column.codes[chosen], streams)
+        taken = idle.evidence.get(f"{arg}_ns")
+        partly = np.zeros(len(idle), np.bool_) if taken is None else 2 * np.asarray(taken) < dur
+        (text_code, number, several), which = combinations(column.codes[chosen], streams, partly[chosen])
         codes[chosen] = len(values) + which
-        for text, place in zip(text_code.tolist(), number.tolist(), strict=True):
+        for text, place, is_several in zip(text_code.tolist(), number.tolist(), several.tolist(), strict=True):
             known = stream.values[place] if isinstance(stream, Texts) and place >= 0 else "?"
-            values.append(template.format(column.values[text], known))
+            below = template.format(column.values[text], known)
+            values.append(f"several, longest {below}" if is_several else below)
     inner = Texts(codes, values)
     track = SliceTrack(
         analysis=NAME,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from augment.cli.inspection import Report
 
 _EPOCH_NS = 10**18  #: a Unix time in ns after 2001
+_KINDS_SHOWN = 20  #: kinds of events in the table for people
 
 
 @click.command("doctor", short_help="Report what a trace contains, and its anomalies.")
@@ -84,13 +86,17 @@ def print_report(report: Report) -> None:
     for line in _overview(report):
         emit(line)
     if report["categories"]:
-        print_rows("Events", report["categories"])
+        print_rows("Events", report["categories"][:_KINDS_SHOWN])
+    if rest := report["categories"][_KINDS_SHOWN:]:
+        emit(f"\nand {len(rest)} more kinds, {sum(row['count'] for row in rest):,} events: --json lists them")
     for title, name in (("Odd", "odd"), ("In Perfetto, the file as it is", "perfetto")):
         if report[name]:
             print_rows(title, report[name])
-    if report["skipped"]:
-        rows = [{"analysis": name, "reason": reason} for name, reason in report["skipped"].items()]
-        print_rows("Analyses that will be skipped", rows)
+    if skipped := report["skipped"]:
+        emit("\nAnalyses that will be skipped")
+        for reason in dict.fromkeys(skipped.values()):
+            names = ", ".join(name for name, why in skipped.items() if why == reason)
+            emit(textwrap.fill(f"{reason} ({names})", 120, initial_indent="  ", subsequent_indent="    "))
     emit("")
 
 

@@ -226,7 +226,10 @@ def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str
     return f" {conjunction} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
 
 
-_PARALLEL = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "sp": "sequence", "ep": "expert"}
+_PARALLEL = {
+    "dp": "data", "dp_shard": "sharded data", "dp_replicate": "replicated data", "tp": "tensor", "pp": "pipeline",
+    "cp": "context", "sp": "sequence", "ep": "expert",
+}  # fmt: skip
 
 
 def job_lines(sentences: Sequence[str], cures: Sequence[str]) -> list[str]:
@@ -320,10 +323,10 @@ class Words(NamedTuple):
         """The share of a step."""
         return ns / self.length_ns if self.length_ns else 0.0
 
-    def share(self, ns: float) -> str:
-        """``2.3 % of a step``; ``next to nothing`` where that would be 0.0 %."""
+    def share(self, ns: float, bound: str = "") -> str:
+        """``2.3 % of a step``, after a ``bound`` such as "at most "; ``next to nothing`` where that would be 0.0 %."""
         ratio = self.ratio(ns)
-        return f"{percent(ratio)} of {self.a_step}" if ratio >= LEAST_SHARE else "next to nothing"
+        return f"{bound}{percent(ratio)} of {self.a_step}" if ratio >= LEAST_SHARE else "next to nothing"
 
     def saving(self, saved_ns: int) -> str:
         """``3.1 ms per step (12 %)``."""

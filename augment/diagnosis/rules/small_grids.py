@@ -33,7 +33,7 @@ class SmallGrids(rule.Seen, frozen=True):
         return f"Kernels such as {name} fill {text.percent(self.filled_ratio)} of the SMs for {share}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"larger grids would save at most {text.percent(words.ratio(self.small_ns))} of {words.a_step}"
+        return f"larger grids would save {words.share(self.small_ns, 'at most ')}"
 
     def advice(self, words: text.Words) -> str:
         return words.fill("Give each kernel more work ({more_work}), or run independent work beside it")

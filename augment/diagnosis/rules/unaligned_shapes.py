@@ -40,7 +40,7 @@ class UnalignedShapes(rule.Seen, frozen=True):
     def fine(self, words: text.Words, saved_ns: int) -> str:
         if words.ratio(self.product_ns) < text.LEAST_SHARE:
             return f"16-bit products of sizes that are not multiples of {facts.operators.MULTIPLE} take next to no time"
-        return f"padding products with unaligned sizes would save at most {text.percent(words.ratio(self.product_ns))}"
+        return f"padding products with unaligned sizes would save {words.share(self.product_ns, 'at most ')}"
 
     def advice(self, words: text.Words) -> str:
         return "Pad these sizes to multiples of 64 (such as a vocabulary of 50257 to 50304), or at least of 8"
