@@ -366,7 +366,8 @@ def _diagnostics(**counts: int) -> tuple[Diagnostic, ...]:
 # Without sequence numbers the k-th collective of a kind, group and step is the same on all its ranks. Where a rank
 # lacks some, its collectives are aligned to those of the rank with the most: in order, with equal sizes, and such that
 # the ends differ least. Collectives end together, so that a wrong alignment is off by whole collectives. A rank that
-# lacks more than :data:`MOST_LOST` of a quarter of them is left out.
+# lacks more than :data:`MOST_LOST`, or than a quarter of them (half, where other collectives tell its clock, as of a
+# recording that begins later), is left out.
 
 
 MOST_LOST = 32
@@ -398,10 +399,10 @@ def aligned_ordinals(
         reference = max(parts, key=len)
         kept = [reference]
         for part in parts:
+            known = lag[part[0]] != NO_LAG and lag[reference[0]] != NO_LAG
             if part is not reference and len(part) == len(reference):
                 kept.append(part)
-            elif 0 < len(reference) - len(part) <= min(MOST_LOST, max(1, len(reference) // 4)):
-                known = lag[part[0]] != NO_LAG and lag[reference[0]] != NO_LAG
+            elif 0 < len(reference) - len(part) <= min(MOST_LOST, max(1, len(reference) // (2 if known else 4))):
                 offset = int(lag[part[0]] - lag[reference[0]]) if known else None
                 partners = _partners(size[part], end[part], size[reference], end[reference], offset)
                 if partners is not None:

@@ -124,11 +124,23 @@ def with_listed_groups(
         group: the index of each collective's group.
         expert: 1 for kernels of libraries of expert parallelism.
     """
-    bare = np.array([not each.identity for each in groups], np.bool_)[group] & (expert != 0)
+    unnamed = np.array([not each.identity for each in groups], np.bool_)[group]
+    if unnamed.any() and (only := _only_group(trace, groups)) is not None:
+        return list(groups), np.where(unnamed, only, group)
+    bare = unnamed & (expert != 0)
     listed = listed_group(trace) if bare.any() else None
     if listed is None:
         return list(groups), group
     return [*groups, listed], np.where(bare, len(groups), group)
+
+
+def _only_group(trace: Trace, groups: Sequence[Group]) -> int | None:
+    """The index of the process group of all communication of the rank: that of all its ranks, where the trace says that
+    there is no other; None if it does not say so, or no collective names it."""
+    info = trace.source.metadata.get("distributedInfo")
+    alone = isinstance(info, dict) and info.get("pg_count") == 1
+    named = [index for index, each in enumerate(groups) if each.identity]
+    return named[0] if alone and len(named) == 1 else None
 
 
 def listed_group(trace: Trace) -> Group | None:
