@@ -128,7 +128,7 @@ def tables_of(trace: Trace) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return tables.rows if tables else {}
 
 
-Cause = Literal["host", "compute", "communication", "queued", "before_recording", "unknown"]
+Cause = Literal["host", "compute", "copies", "communication", "queued", "before_recording", "unknown"]
 Where = Literal["", "operator", "annotation", "call", "memory", "no_operator", "many_operators"]
 
 
@@ -180,6 +180,7 @@ class Reason(Struct, frozen=True):
 _CAUSES: dict[Cause, tuple[str, str]] = {
     "host": ("its host", "their hosts"),
     "compute": ("it computes longer", "they compute longer"),
+    "copies": ("its copies that nothing hides", "their copies that nothing hides"),
     "communication": ("its links", "their links"),
     "queued": ("its device stood idle with work queued", "their devices stood idle with work queued"),
     "before_recording": ("work from before its recording", "work from before their recordings"),

@@ -12,6 +12,9 @@ _TURNS = (
 )
 _OF_CAUSE = {
     "host": "see its own findings for what its host does before collectives",
+    "communication": "measure the slow links alone (nccl-tests), and see what joins them (nvidia-smi topo -m, "
+    "NCCL_DEBUG=INFO)",
+    "copies": "see what it copies that its peers do not (a checkpoint, logs, batches in pageable memory)",
     "compute": "give it less work, or compare its device's clock and kernels with those of its peers",
 }
 #: rules whose cures make the host faster: they explain why a host is late, and not why a device computes longer
@@ -33,6 +36,7 @@ _OF_HOST = frozenset(
         "unfused_optimizer",
     ]
 )
+_OF_COPIES = frozenset({"exposed_copies", "pageable_copies", "step_outliers"})
 _OF_CALLS = frozenset({"allocator_calls", "long_calls", "synchronizing_calls"})
 _BALANCE = "balance the work of the ranks (loads of experts, lengths of sequences, layers of stages)"
 _OF_OTHER = "see its own findings"
@@ -54,6 +58,8 @@ def fix_rank(late: LateRank, waited_ns: float) -> str:
 def can_explain(rule: str, reason: Reason) -> bool:
     """Whether what a rule finds on a late rank can be why it is late: what is of its host, or of its device, and where
     its host was known to be, of that place."""
+    if reason.cause == "copies":
+        return rule in _OF_COPIES
     if reason.cause != "host":
         return reason.cause != "compute" or rule not in _OF_HOST
     if reason.where in ("annotation", "no_operator"):
@@ -66,8 +72,8 @@ def compared(reason: Reason) -> str:
     """What to compare with peers where a rank's own findings may not say why it is late; empty for other reasons."""
     if reason.more_work:
         return capitalized(_BALANCE)
-    if reason.cause == "compute":
-        return "Compare its device's clock and kernels with those of its peers"
+    if reason.cause in ("compute", "copies", "communication"):
+        return capitalized(_OF_CAUSE[reason.cause])
     if reason.where == "many_operators":
         return (
             "Compare its CPU with its peers': other processes on its cores, its NUMA node, its clock (top, numactl); "

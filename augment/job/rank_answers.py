@@ -248,7 +248,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         )
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
-        return transfers
+        is_uneven = row.cause == "uneven"  # else links are slow
+        return [compared(Reason("compute" if is_uneven else "communication", more_work=float(is_uneven))), *transfers]
     late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
     asked = {
         member: problems.get(member) or _problems(answer.summaries[member].own_diagnosis, rows_in_job(member))

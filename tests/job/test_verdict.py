@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import truth
 import verdicts
+from running import Augment
 
 import layered_job
 from answered_jobs import answered, job_at
@@ -223,3 +226,23 @@ def test_places(late: tuple[int, ...], place: str) -> None:
         summary.host = "ab"[rank // PER_NODE]
         summaries.append(summary)
     assert place_of([summaries[rank] for rank in late], summaries) == place
+
+
+def test_copies_of_a_late_rank_are_no_computing(tmp_path: Path, augment: Augment, shared_traces: Path) -> None:
+    """By a simulator that shares no code: one rank copies pageable memory; its kernels are as long as its peers'. The
+    terminal and the job's metrics say the same, and the gain is that of the run without."""
+    simulated, step = truth.generator(), {}
+    faults = {"pageable": 3.0, "pageable_bytes": 20_000_000}
+    for name, late in (("late", [2]), ("healthy", [])):
+        layers = simulated.Cfg(L=3, scale=0.5, hostf=0.7)
+        world = simulated.World(4, seed=7).run(simulated.train(6, 10, layers, faults, "ddp", late))
+        step[name] = simulated.steptime(world, False)[0]
+        (tmp_path / name).mkdir()
+        for rank in world.ranks:
+            rank.write(str(tmp_path / name / f"rank{rank.r}.json"))
+    augment("run", tmp_path / "late", "-o", tmp_path / "out")
+    verdict = json.loads((tmp_path / "out" / "job.metrics.json").read_text())["verdict"]
+    (row,) = verdict["rows"]
+    assert (row["rank"], row["cause"], row["figures"]["kernels"]) == (2, "copies", [])
+    assert row["gain_ns"] / 6 == pytest.approx((step["late"] - step["healthy"]) * 1000, rel=0.1)
+    assert verdict["text"][0] in augment("diagnose", tmp_path / "late").out

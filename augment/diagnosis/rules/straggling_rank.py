@@ -46,7 +46,11 @@ class StragglingRank(rule.Seen, frozen=True):
         if not self.is_told:
             return f"{title}; which of them are late cannot be told"
         if late is None:
-            return f"{title}; the hosts of all ranks are slow alike" if self.hosts_alike else title
+            return (
+                f"{title}; the hosts of all ranks are slow alike, which is what to change"
+                if self.hosts_alike
+                else title
+            )
         named = late.name == self.waits_for
         return (
             f"{title} ({late.reason.text()})"
@@ -65,7 +69,7 @@ class StragglingRank(rule.Seen, frozen=True):
         return self.late is not None and self.late.reason.more_work > 0  # its messages may be larger, too
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"punctual ranks would save at most {text.percent(words.ratio(self.wait_ns))} of {words.a_step}"
+        return f"punctual ranks would save {words.share(self.wait_ns, 'at most ')}"
 
     def advice(self, words: text.Words) -> str:
         if self.hosts_alike:

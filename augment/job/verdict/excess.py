@@ -27,7 +27,8 @@ FEWEST_STRETCHES = 8  #: to judge by the usual ones
 FEWEST_RANKS = 4  #: to judge by the other ranks
 #: the causes, and the parts of a stretch that each consists of
 CAUSES: dict[Cause, tuple[str, ...]] = {
-    "compute": ("compute", "memory"),
+    "compute": ("compute",),
+    "copies": ("memory",),
     "host": ("host",),
     "queued": ("queued",),
     "before_recording": ("before",),
@@ -214,7 +215,7 @@ DELAY_CAUSES = {
 UNKNOWN = tuple(DELAY_CAUSES).index("unknown")
 LEAST_SHARE = 0.5  #: of all, to call a cause the cause
 CLEARLY = 1.25  #: multiple of the second cause
-_OF_EXCESS = {"compute": "gpu"}  #: names of causes in the verdict that differ here
+_OF_EXCESS = {"compute": "gpu", "copies": "gpu"}  #: names of causes in the verdict that differ here
 
 
 def main_cause(times: Mapping[Cause, int], whole: int) -> Cause:
@@ -269,7 +270,7 @@ def of_leads(
     instance = matched.instance[row]
     is_late = (parted.late[instance] == row) & (excess.stretches.before != LAST)
     lead = np.where(is_late, parted.lead_ns[instance], 0)
-    more = {tuple(DELAY_CAUSES).index(_OF_EXCESS.get(name, name)): ns for name, ns in excess.by_cause.items()}
+    more = [(tuple(DELAY_CAUSES).index(_OF_EXCESS.get(name, name)), ns) for name, ns in excess.by_cause.items()]
     left = lead > 0
     for since in _windows(excess.stretches.member, matched.group[instance], is_late):
         late = np.flatnonzero(left)
@@ -278,8 +279,8 @@ def of_leads(
         chosen, whole = late[explained], whole[explained]
         left[chosen] = False
         positive = np.zeros((len(DELAY_CAUSES), len(chosen)), np.int64)
-        for cause, ns in more.items():
-            positive[cause] = np.maximum(_summed(ns, since, chosen), 0)
+        for cause, ns in more:
+            positive[cause] += np.maximum(_summed(ns, since, chosen), 0)
         shares = positive / np.maximum(positive.sum(axis=0), whole)
         parts = np.rint(shares * lead[chosen]).astype(np.int64)
         parts[UNKNOWN] += lead[chosen] - parts.sum(axis=0)  # causes can have peers that differ: they need not add up

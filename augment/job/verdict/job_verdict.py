@@ -57,7 +57,7 @@ LEAST_LATE = 0.04  #: what a host waits for batches that come too late: taking o
 LEAST_UNEVEN = 0.05  #: the same, of balance among ranks of which another is the slowest in each step
 LEAST_TRANSFERS = 0.1  #: the same, of transfers that nothing hides
 LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
-ONCE = 0.5  #: share of one step that makes an excess a single event
+ONCE = 0.6  #: share of one step that makes an excess a single event
 ALIKE = 0.5  #: of the largest excess of some ranks: those with at least as much are late alike
 EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the excess costs
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
@@ -108,7 +108,10 @@ class Judgement:
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
         doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
-        doubts += verdict_text.own_steps(self._step_time[0], self._own_time // max(self.step_count, 1))
+        begin = self._replay.progress.common_begin[self._members]
+        last = self._summaries[int(self._members[int(begin.argmax())])].rank
+        lengths = self._own_time // max(self.step_count, 1)
+        doubts += verdict_text.own_steps(self._step_time, lengths, begin, last)
         rows = self._rows or self._stage_rows
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         texts += self._together if rows else [self._nobody, *self._late_without_gain]
@@ -285,9 +288,9 @@ class Judgement:
 
     @property
     def are_transfers_first(self) -> bool:
-        """Whether they are more than what any row of the verdict would bring."""
-        gain = self.limiting_transfers_ns
-        return gain > 0 and all(gain > (row.gain_ns or 0) for row in self._rows or self._stage_rows)
+        """Whether they are more than what any row of the verdict would bring, and none of these is a part of them."""
+        gain, rows = self.limiting_transfers_ns, self._rows or self._stage_rows
+        return gain > 0 and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
 
     @cached_property
     def _gain_unknown(self) -> bool:
@@ -324,7 +327,7 @@ class Judgement:
             on_hosts = not any(each.states.ts or each.streams for each in self._summaries)
             known = " (without GPU work those of gloo, MPI and operators such as shm_allreduce are known)"
             return f"no collective was found on two ranks{known if on_hosts else ''}"
-        if is_sparse(self._matched).mean() > ONCE:
+        if is_sparse(self._matched).mean() > 0.5:
             return "most collectives have traces of at most half of their ranks (record all ranks of a process group)"
         if self._found_replay is None:
             return next((clock.refused for clock in self._clocks if clock.refused and not clock.comparable), "") or (
@@ -715,7 +718,7 @@ ALL_LIKE_MEDIAN = "{} are like the median of their peers"
 #: by the cause of a row of the verdict that names no rank
 ALIKE_ROWS = {"shared": "no device waits for what all wait for", "uneven": "the work of each step is balanced"}
 FASTER, NO_TIME = "links twice as fast", "communication takes no time"
-HIDDEN = "{} is hidden behind other work"
+HIDDEN = "no rank waits in {}"
 BALANCED = "pipeline stages are balanced"
 Scenario = tuple[str, int, tuple[int | None, str]]  #: its name, time (ns), and rank and dimension
 

@@ -31,6 +31,7 @@ MOST_PEERS = 64  #: whose hosts are compared, evenly chosen
 _NOUNS: dict[Cause, str] = {
     "host": "host time",
     "compute": "compute time",
+    "copies": "copy time",
     "communication": "communication time",
     "queued": "time with work queued",
     "before_recording": "time before recording",
@@ -76,8 +77,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         shown = re.sub("^(its|their) links", "", row.evidence)
         text = f"{who} the job{where}{'' if shown[:1] == ' ' else ': '}{shown}."
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}."
-    if row.cause == "uneven":
-        return f"{row.evidence}. If work were balanced, {after}."
+    if row.cause == "uneven":  # other orders of passes may limit balanced stages
+        return f"{row.evidence}. If work were balanced, {after}{', at best' if row.dimension else ''}."
     if row.cause == "shared":
         loading = " These may be first launches, which load kernels: later steps may not have them."
         return f"{row.evidence}.{loading}" if row.gain_ns is None else f"{row.evidence}. Without that, {after}."
@@ -200,8 +201,10 @@ def reason_of(cause: Cause, member: int, excess: Excess, summaries: Sequence[Ran
     """The cause of a member's excess, and in what."""
     if cause == "compute":
         more, hot = _more_work(member, excess, summaries), has_hot_experts(member, summaries)
-        kernels = [each for each in _kernels(member, summaries) if not hot or _EXPERTS.search(each[0])]
-        return Reason(cause, kernels=tuple(kernels), more_work=more, hot_experts=hot)
+        kernels = tuple(each for each in _kernels(member, summaries) if not hot or _EXPERTS.search(each[1]))
+        explains = hot or 2 * sum(ns for ns, _, _ in kernels) >= int(excess.causes[cause][member])
+        named = tuple((name, more) for _, name, more in kernels if explains)
+        return Reason(cause, kernels=named, more_work=more, hot_experts=hot)
     if cause == "host":
         # what a member's host did while its device waited, in the stretches that are longer than those of its peers,
         # by how much longer it did so than the median of them, ns, longest first: what all do alike explains nothing
@@ -267,8 +270,8 @@ def _more_work(member: int, excess: Excess, summaries: Sequence[RankSummary]) ->
     return more if more >= max(LEAST_MORE, longer / computed / 2) else 0.0
 
 
-def _kernels(member: int, summaries: Sequence[RankSummary]) -> tuple[tuple[str, float], ...]:
-    """The kernels that take longest beyond the median of the ranks that have them, and how much longer."""
+def _kernels(member: int, summaries: Sequence[RankSummary]) -> Sequence[tuple[float, str, float]]:
+    """The kernels that take longest beyond the median of the ranks that have them: by how much, ns; name; share."""
     times = _kernel_times(summaries[member].figures.get("kernel_breakdown"))
     if not times or len(summaries) > 256:
         return ()
@@ -284,7 +287,7 @@ def _kernels(member: int, summaries: Sequence[RankSummary]) -> tuple[tuple[str, 
         if usual and ns > usual:
             longer.append((ns - usual, name, ns / usual - 1))
     longer.sort(reverse=True)
-    return tuple((name, more) for _, name, more in longer[:_MOST_KERNELS])
+    return longer[:_MOST_KERNELS]
 
 
 def has_hot_experts(member: int, summaries: Sequence[RankSummary]) -> bool:
@@ -363,13 +366,18 @@ def left_out(count: int, first: int) -> Iterator[str]:
         yield f"Figures are of {counted(count, 'step')}, without the first {which} earlier work."
 
 
-def own_steps(step_ns: float, own_ns: Int64s) -> Iterator[str]:
-    """What a step of the job is, where those of its ranks are longer on average by more than a tenth."""
+def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int | None) -> Iterator[str]:
+    """What a step of the job is, where those of its ranks are longer on average by more than a tenth: that of the rank
+    which is the ``last`` to ``begin``."""
+    step_ns, count = step
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
-            f"The job's step of {three_digits(step_ns)} counts from when its last rank begins; ranks that begin "
-            f"earlier take up to {three_digits(own_ns.max())} for theirs."
+            f"The job's step of {three_digits(step_ns)} counts from when {ranks_text([last])}, the last, begins, "
+            f"{three_digits(int(np.ptp(begin)))} after the first: others wait for it, and take up to "
+            f"{three_digits(own_ns.max())}."
         )
+        if count == 1:
+            yield "Only one step was recorded: that may be no more than how the recording began."
 
 
 # The rows of a job's verdict, and of what would be gained.
@@ -384,7 +392,9 @@ class Row(Struct, frozen=True):
     ]
     host: Annotated[str, column("Its host; empty if unknown.")]
     dimension: Annotated[str, column("The parallel dimension in which others wait for it; empty if unknown.")]
-    cause: Annotated[str, column("host, compute, communication, queued, before_recording, uneven, shared or unknown.")]
+    cause: Annotated[
+        str, column("host, compute, copies, communication, queued, before_recording, uneven, shared or unknown.")
+    ]
     charged_ns: Annotated[
         int, column("By how much its own work exceeds its peers'; of a group, the time of moving data.", "ns")
     ]

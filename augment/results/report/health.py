@@ -65,7 +65,7 @@ def report_on(
         stage(f"reading {path}")
         trace = with_its_ranks(beside(read(path, limits=limits or UNLIMITED)))
         stage(_ANALYSIS)
-        augmented = augment(trace, only=[_ANALYSIS])
+        augmented = augment(trace, only=[_ANALYSIS, "kernel_breakdown"])  # by which a job says why a rank is late
         identity = FileIdentity(trace.rank, distributed(trace.source.metadata, "world_size"))
         return {**_report(path, as_read(augmented), summarize(augmented)), "identity": identity}
     with readable(path):

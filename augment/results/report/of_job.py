@@ -24,6 +24,7 @@ _MOST_BARS = 40
 #: parts of what a rank is charged with in the verdict
 _CHARGED = {
     "compute": ("computing", charts.BLUE),
+    "copies": ("copying", charts.PURPLE),
     "host": ("its host", charts.ORANGE),
     "queued": ("work queued", charts.YELLOW),
     "before_recording": ("before the recording", charts.SKY),
