@@ -13,7 +13,6 @@ from augment import facts
 from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.diagnosis.first_calls import cold_start
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.judging import (
@@ -29,7 +28,7 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
-from augment.diagnosis.rules import eager_decodes, small_grids, step_outliers
+from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import heading, title, words
@@ -97,7 +96,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         made.append(Sentence(text, (likeliest.rule,)))
     elif trace.partial is not None and measure(trace).is_empty:
         return tuple(made)
-    elif cold_start(trace) is not None:
+    elif {each.rule for each in first} & {cold_start.NAME, graph_capture.NAME}:
         return tuple(made)  # what the run does is not in the recording
     elif not grave:
         made += _nothing(trace, result)

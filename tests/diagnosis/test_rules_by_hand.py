@@ -726,6 +726,9 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     plain = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls[2:])
     assert isinstance(graph_capture.check(plain), NotApplicable)
     assert (problem_of(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
+    said = verdict(trace_of(*around, *calls))  # nothing but the capture
+    assert (len(said), said[0][:34]) == (2, "This recording captures graphs, it")
+    assert problem_of(graph_capture.check(trace_of(*around, *calls))).saved_ns is None
 
 
 @pytest.mark.parametrize(

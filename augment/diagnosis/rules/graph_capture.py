@@ -12,16 +12,19 @@ once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompile
 
 from __future__ import annotations
 
+import re
+
 from augment import arrays, facts
-from augment.core import Trace, text
+from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.captures import captures, capturing_operators
 
 NAME = "graph_capture"
+_RUN = re.compile("GraphLaunch")
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
 _MOSTLY = (
-    "This recording mostly captures graphs: record steady steps to judge the run, and name this file beside"
-    " that trace with --graph-capture, which gives its graphs operators and shapes"
+    "Record steady steps to judge the run, and name this file beside that trace with --graph-capture, which gives its "
+    "graphs operators and shapes"
 )
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"
 
@@ -32,11 +35,14 @@ class Captures(rule.Seen, frozen=True):
     capture_count: float
     capture_ns: int  #: per step
     in_every_step: bool
-    mostly: bool  #: they are more than half of a recording without steps
+    mostly: bool  #: they are more than half of a recording without steps, in which no graph runs
     around_ns: int = 0  #: of it, in stalls beside the captures themselves
     again: bool = False  #: an operator captures more than once
 
     def title(self, words: text.Words) -> str:
+        if self.mostly:
+            spent = f"{text.time(self.capture_ns)} of {text.time(words.length_ns)}"
+            return f"This recording captures graphs, it does not show a run: the {words.gpu} idles for {spent} of that"
         capture = f"Graphs are captured for {text.time(self.capture_ns - self.around_ns)} {words.per_step}"
         if self.around_ns:
             return f"{capture}, and what goes with that stalls the host for {text.time(self.around_ns)} more"
@@ -66,18 +72,18 @@ def check(trace: Trace) -> rule.Answer:
     made, around = judging.within_steps(trace, captures(trace).start, captures(trace).end), capturing_operators(trace)
     steady = len(made[0]) >= steps > 1
     spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
-    return judging.judged(
-        trace,
-        Captures(
-            capture_count=len(made[0]) / steps,
-            capture_ns=spent,
-            in_every_step=steady,
-            mostly=measured.unit == "recording" and 2 * spent > measured.length_ns,
-            around_ns=spent - alone,
-            again=len(around) > len(arrays.distinct(trace.events.name[around])),
-        ),
-        cause.saved_ns,
-        spans=rule.Spans(parts.start, parts.end, cause.spans.row[which]),
-        confidence="high" if steady else "medium",
-        cut=cause.cut,
+    calls = trace.events.slices_of(*LAUNCHES)
+    runs = facts.names.matching(trace, _RUN)[trace.events.name[calls]].any()
+    seen = Captures(
+        capture_count=len(made[0]) / steps,
+        capture_ns=spent,
+        in_every_step=steady,
+        mostly=measured.unit == "recording" and 2 * spent > measured.length_ns and not runs,
+        around_ns=spent - alone,
+        again=len(around) > len(arrays.distinct(trace.events.name[around])),
     )
+    spans = rule.Spans(parts.start, parts.end, cause.spans.row[which])
+    if seen.mostly:
+        return rule.Found(seen, spans, "high", severity="info", first=True)
+    confidence: rule.Confidence = "high" if steady else "medium"
+    return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
