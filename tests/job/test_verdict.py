@@ -80,7 +80,9 @@ def test_ranks_that_nothing_joins_are_named(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) -> None:
-    verdict = answered(job_at(shared_traces / "hta_sampled_2_of_128")).verdict
+    sampled = answered(job_at(shared_traces / "hta_sampled_2_of_128"))
+    verdict = sampled.verdict
+    assert not sampled.judgement.are_transfers_first
     assert not verdict.rows
     assert verdict.text[0] == (
         "Cannot tell which rank delays the job: most collectives have traces of at most half of their ranks (record "

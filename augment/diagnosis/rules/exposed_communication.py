@@ -45,7 +45,7 @@ _SHARDED = (
 _BY_KIND = {
     **dict.fromkeys((facts.names.ALL_GATHER, facts.names.REDUCE_SCATTER, "Gather"), _SHARDED),
     facts.names.ALL_REDUCE: "DDP: try other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 "
-    "compression, no_sync() while accumulating; tensor parallelism: async TP, sequence parallelism, groups in a node",
+    "compression, no_sync() while accumulating; tensor parallelism: async TP, sequence parallelism",
 }
 _OTHERS = "Overlap it with computation that needs no result of it (split the batch in two and take turns), or send less"
 

@@ -289,7 +289,8 @@ class Judgement:
     @property
     def are_transfers_first(self) -> bool:
         """Whether they are more than what any row of the verdict would bring, and none of these is a part of them."""
-        gain, rows = self.limiting_transfers_ns, self._rows or self._stage_rows
+        gain = self.limiting_transfers_ns
+        rows = self._rows or self._stage_rows if gain else []
         return gain > 0 and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
 
     @cached_property
