@@ -296,7 +296,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         if beyond[rule] > usual[rule]:
             problem = of_late[rule]
             more = row.gain_ns is not None and (problem["saved_ns"] or 0) * steps > _MORE * row.gain_ns
-            who = f"{name}, by its own trace" if more else name  # the job gains what the verdict says
+            who = f"{name} (by its own trace, not the job's gain)" if more else name
             place = _place(answer.summaries[late[0]], problem)
             return [*way, f"{who}: {problem['title']}{place}", problem["advice"], *transfers]
     return [*way, *transfers]

@@ -161,8 +161,8 @@ def check(trace: Trace) -> rule.Answer:
     if (unlaunched := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
         return _first(trace, PartialRecording("no_launches", work_ratio=unlaunched), severity="info")
     if ratio < MOST_EARLY:
-        before = f", but for {text.percent(ratio)} of the {{gpu}}'s work, which was launched before it" if ratio else ""
-        return _backward(trace) or rule.Fine(f"the recording is whole{before}")
+        before = f", but for {text.percent(ratio)} of the {{gpu}}'s work, which was launched before it"
+        return _backward(trace) or rule.Fine(f"the recording is whole{before if ratio >= text.LEAST_SHARE else ''}")
     seen, spans = (
         PartialRecording("earlier_work", work_ratio=ratio),
         rule.Spans.of(trace, facts.gpu.work(trace).row[early]),

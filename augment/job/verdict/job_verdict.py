@@ -671,8 +671,9 @@ class Judgement:
             return []
         least = min(shift.factor.values())
         ranks = sorted(self._summaries[each].rank or 0 for each, factor in shift.factor.items() if factor == least)
-        evidence = verdict_text.uneven_stages(ranks, 1 / least - 1)
-        figures = {"longer_ratio": 1 / least - 1}
+        stage_count = len(chains(self._summaries)[0])
+        longer = (stage_count - 1) / (stage_count * least - 1) - 1  # than the mean of the others
+        evidence, figures = verdict_text.uneven_stages(ranks, longer), {"longer_ratio": longer}
         return [Row(None, "", "pp", "uneven", gain, gain, "medium", evidence, figures, ranks)]
 
     @cached_property

@@ -136,7 +136,7 @@ def uneven_stages(ranks: Sequence[int], longer: float) -> str:
     """What shows that pipeline stages compute for unequally long: the ranks of the slowest, and by how much more."""
     return (
         f"Pipeline stages are uneven: the devices of {ranks_text(ranks)} compute {percent(longer)} longer than the "
-        "mean of all stages"
+        "mean of the other stages"
     )
 
 
