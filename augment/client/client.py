@@ -97,7 +97,7 @@ class Client(Session):
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
         request = Request.of(request, fields)
-        self._expect_taken(request)
+        self._expect_taken(request.tables or request.peaks or request.region, TABLES, "attachment_kinds")
         spec = spec_of(request, summaries=summaries)
         spec.metrics_only = metrics_only
         beside = [*beside_all(request), *attached(request.evidence.of_traces.get(name, {}))]
@@ -190,7 +190,7 @@ class Client(Session):
             named = capture if isinstance(capture, Mapping) else {paths[places[0]]: capture}
             for place in places:
                 beside += attached({"graph_capture": path} if (path := named.get(paths[place])) else {}, place)
-        self._expect_beside("diff", beside or peaks)
+        self._expect_taken(beside or peaks, "diff", "attachment_jobs")
 
         def wanted() -> resources_pb2.JobSpec:
             sent = [as_input(self._upload(path, deadline, tell)) for path in paths]
@@ -252,7 +252,7 @@ class Client(Session):
         title = name or "job"
         deadline, names = Deadline(timeout_s, title), JobNames(paths, Path(out), self.address, name)
         request = Request.of(request, fields)
-        self._expect_taken(request)
+        self._expect_taken(request.tables or request.peaks or request.region, TABLES, "attachment_kinds")
         spec = resources_pb2.WholeJobSpec(
             augment=spec_of(request, summaries=summaries),
             name=names.title,
@@ -319,7 +319,7 @@ class Client(Session):
         title = next(iter(named.values())) if len(named) == 1 else name or "job"
         deadline, request = Deadline(timeout_s, title), request or Request()
         sent, beside = Sent(), beside_all(request)
-        self._expect_beside("diagnose", beside or request.peaks or request.region)
+        self._expect_taken(beside or request.peaks or request.region, "diagnose", "attachment_jobs")
         spec = resources_pb2.DiagnoseSpec(name=sent_name(name), peaks=request.peaks, region=request.region)
 
         def wanted() -> resources_pb2.JobSpec:
@@ -466,7 +466,7 @@ class Client(Session):
         spec = resources_pb2.CutSpec(
             drop=drop, format=next(iter(formats.values()), ""), ranks=_rank_ranges(ranks), part=part
         )
-        self._expect_ranks("cut", part or ranks)
+        self._expect_taken(part or ranks, "cut", "rank_jobs")
         if steps:
             spec.steps.first, spec.steps.last = steps
         for moment, ms in zip((spec.period.start, spec.period.end) if period_ms else (), period_ms or (), strict=True):
@@ -523,8 +523,8 @@ class Client(Session):
         paths, title = {called: os.fspath(path) for called, path in named.items()}, name or "job"
         request, deadline = request or Request(), Deadline(timeout_s, title)
         tell = progress or (lambda _stage, _done, _of: None)
-        self._expect_taken(request)
-        self._expect_ranks("job", ranks)
+        self._expect_taken(request.tables or request.peaks or request.region, TABLES, "attachment_kinds")
+        self._expect_taken(ranks, "job", "rank_jobs")
         merge = resources_pb2.MergeSpec(no_align=not align, everything=everything, only=True, ranks=_rank_ranges(ranks))
 
         def wanted() -> resources_pb2.JobSpec:

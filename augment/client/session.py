@@ -30,6 +30,12 @@ _Job = resources_pb2.Job
 Wanted = Callable[[], resources_pb2.JobSpec]  #: uploads the inputs of a job and returns its spec
 PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
 _MOST_SENT = 5  #: attempts to create a job whose uploads disappear before it is created
+#: what an earlier server does not take, by the field of its info that would list the kind
+_NOT_TAKEN = {
+    "attachment_kinds": "tables, peaks and regions; update it, or convert the trace here",
+    "attachment_jobs": "tables, captures, peaks and regions to {}; update it, or do it here",
+    "rank_jobs": "--ranks and --part there; update it",
+}
 
 
 class NothingSent(Exception):
@@ -193,34 +199,15 @@ class Session:
         request = service_pb2.GetServerInfoRequest()
         return self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
 
-    def _expect_taken(self, request: Request) -> None:
-        """Refuse what an earlier server would leave out without a word.
-
-        Raises:
-            UsageError: it takes no tables, peaks and regions.
-        """
-        if (request.tables or request.peaks or request.region) and TABLES not in self._info.attachment_kinds:
-            why = "this server takes no tables, peaks and regions; update it, or convert the trace here"
-            raise UsageError(f"{self.address}: {why}")
-
-    def _expect_beside(self, kind: str, given: object) -> None:
-        """Refuse what an earlier server would leave out without a word, of jobs that diagnose or compare.
-
-        Raises:
-            UsageError: it takes no files beside traces, peaks and regions there.
-        """
-        if given and kind not in self._info.attachment_jobs:
-            why = f"this server takes no tables, captures, peaks and regions to {kind}; update it, or do it here"
-            raise UsageError(f"{self.address}: {why}")
-
-    def _expect_ranks(self, kind: str, given: object) -> None:
-        """Refuse a choice of ranks that an earlier server would ignore.
+    def _expect_taken(self, given: object, kind: str, listed: str) -> None:
+        """Refuse what is ``given`` if an earlier server would leave it out without a word: its info has not ``listed``
+        the ``kind`` of attachment or job.
 
         Raises:
             UsageError: it takes none.
         """
-        if given and kind not in self._info.rank_jobs:
-            raise UsageError(f"{self.address}: this server takes no --ranks and --part there; update it")
+        if given and kind not in getattr(self._info, listed):
+            raise UsageError(f"{self.address}: this server takes no {_NOT_TAKEN[listed].format(kind)}")
 
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         """Send a trace: the name of its upload, or ``path`` itself if the server has or reads that."""
@@ -352,11 +339,9 @@ class Session:
 
     def most_job_inputs(self) -> int:
         """The maximum number of traces of a job on this server; 0 if its version has no jobs of several traces."""
-        request = service_pb2.GetServerInfoRequest()
         try:
-            info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
+            return self._info.limits.max_job_inputs
         except ServiceError as error:
             if error.code == "UNIMPLEMENTED":
                 return 0
             raise
-        return info.limits.max_job_inputs

@@ -24,6 +24,7 @@ class Kind(NamedTuple):
         help: of the option.
         reads: ``MODULE:FUNCTION`` below ``augment.readers.attachments``: takes a path (of several files, a pattern),
             and returns what is attached.
+        together: the record of ``augment.core.records`` that is attached where the function reads one of several files.
         begins: what the first bytes of the text match, decompressed; None: other bytes may begin one, too.
         usual: names that such a file has beside a trace, with placeholders. Names without any stand for the only trace
             of a folder.
@@ -38,6 +39,7 @@ class Kind(NamedTuple):
     what: str
     help: str
     reads: str
+    together: str = ""
     begins: re.Pattern[bytes] | None = None
     usual: tuple[str, ...] = ()
     alone: bool = False
@@ -76,7 +78,8 @@ KINDS: tuple[Kind, ...] = (
         name="flight_recorder",
         what="a dump of PyTorch's flight recorder",
         help="Dumps of the flight recorder, one a rank: a glob such as 'dumps/rank_*'.",
-        reads="flight_recorder:read_dumps",
+        reads="flight_recorder:read_dump",
+        together="FlightDumps",
         usual=("nccl_trace_rank_{rank}", "fr_trace_{rank}.pickle", "fr_trace_{rank}.json"),
         begins=re.compile(
             rb"(?s)\x80[\x02-\x05].{0,99}?(?:version|entries|pg_config|pg_status|nccl_comm_state).{0,2000}?"
@@ -93,7 +96,8 @@ KINDS: tuple[Kind, ...] = (
         name="nccl_inspector",
         what="records of NCCL's Inspector",
         help="Records of NCCL's Inspector, one file a process: a glob such as 'inspector/*.log'.",
-        reads="inspector:read_all",
+        reads="inspector:read_inspector",
+        together="InspectorLogs",
         begins=re.compile(
             rb"(?s)\s*\{\s*\"(?:header|metadata|dump_stats|coll_perf|p2p_perf)\"\s*:\s*\{.{0,3000}?"
             rb"\"(?:coll_perf|p2p_perf|dump_stats|inspector_output_format_version)\""
@@ -106,7 +110,8 @@ KINDS: tuple[Kind, ...] = (
         name="torch_trace",
         what="a log of PyTorch's compiler",
         help="Logs of TORCH_TRACE, one a rank: a file or a glob.",
-        reads="compile_log:read_all",
+        reads="compile_log:read_compile_log",
+        together="CompileLogs",
         begins=re.compile(
             rb"(?:\[[^\]]{1,40}\]: ?)?[VDIWEC]\d{4} \d\d:\d\d:\d\d\.\d{6} (?:\d{1,20} )?\S{1,4096}?:\d{1,9}\] \{\s*\""
         ),
@@ -144,7 +149,8 @@ KINDS: tuple[Kind, ...] = (
         name="nccl_log",
         what="a log of NCCL",
         help="Logs of NCCL_DEBUG=INFO, of one or many processes: a file or a glob.",
-        reads="nccl_log:read_all",
+        reads="nccl_log:read_nccl_log",
+        together="NcclLogs",
         usual=("nccl.log", "nccl.{rank}.log", "nccl_rank{rank}.log"),
         begins=re.compile(rb"(?s)(?!\s*(?:\{|\[\s*[{\]\"])|\x80).{0,4000}?(?:NCCL INFO |NCCL WARN |[NR]CCL version)"),
         alone=True,

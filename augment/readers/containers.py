@@ -200,8 +200,9 @@ class ZipText:
             archive = zipfile.ZipFile(file)
             members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith(("__MACOSX", "."))]
             if len(members) != 1:
-                if known := of_archive([member.filename for member in members]):
-                    raise UnknownFormat(path, known)
+                if any(member.filename.endswith(("data.pkl", "/version")) for member in members):
+                    what = "a checkpoint of torch.save (.pt), not a trace"
+                    raise UnknownFormat(path, f"{what}: export the trace with prof.export_chrome_trace()")
                 raise UnknownFormat(path, f"a zip of {len(members)} files; only one with a single trace can be read")
             self._member = archive.open(members[0])
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
@@ -555,10 +556,3 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
 def described(path: str, head: bytes) -> str | None:
     """What the file at ``path`` with the text ``head`` is, and what to do with it; None if unknown."""
     return next((f"{kind}: {advice}" for fits, kind, advice in KINDS if fits(path, head)), None)
-
-
-def of_archive(names: list[str]) -> str | None:
-    """What a zip with these files is; None if unknown."""
-    if any(name.endswith(("data.pkl", "/version")) for name in names):
-        return "a checkpoint of torch.save (.pt), not a trace: export the trace with prof.export_chrome_trace()"
-    return None

@@ -16,7 +16,7 @@ from augment.analyses import compilations, roofline, source_lines
 from augment.core.annotations import SliceTrack
 from augment.core.attachment_kinds import kind_of
 from augment.core.findings import Findings, Skipped
-from augment.core.records import CompileLog, GraphOrigins, KernelOrigins
+from augment.core.records import CompileLog, CompileLogs, GraphOrigins, KernelOrigins
 from augment.core.source_code import CodeLine
 from augment.diagnosis import rule
 from augment.diagnosis.rules import graph_breaks, recompilation
@@ -329,7 +329,7 @@ def test_damaged_logs_raise_nothing_else(tmp_path: Path) -> None:
         except AugmentError:
             continue
         assert isinstance(log, CompileLog)
-        compilations.analyze(trace_of(beside=[augment.readers.attachments.compile_log.CompileLogs((log,))]))
+        compilations.analyze(trace_of(beside=[CompileLogs((log,))]))
 
 
 @pytest.mark.parametrize("path", sorted((SHARED / "torch_trace").rglob("*.gz")), ids=lambda path: path.name)

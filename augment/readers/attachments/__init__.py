@@ -148,10 +148,14 @@ def read_alone(kind: Kind, path: Path, limits: Limits | None = None) -> object:
     if kind.begins and not kind.several and (other := begins_as((files_at(path) or [path])[0])) not in (None, kind):
         assert other is not None
         raise UnknownFormat(path, f"{other.what}, not {kind.what}; name it with --{other.option}")
+    from augment.core import records
     from augment.readers.limits import UNLIMITED
 
     module, _, function = kind.reads.partition(":")
-    attached: object = getattr(import_module(f"{__name__}.{module}"), function)(path, limits or UNLIMITED)
+    read, limits = getattr(import_module(f"{__name__}.{module}"), function), limits or UNLIMITED
+    if kind.together:
+        return getattr(records, kind.together)(tuple(read(each, limits) for each in files_at(path)))
+    attached: object = read(path, limits)
     return attached
 
 

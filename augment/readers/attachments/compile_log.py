@@ -19,7 +19,6 @@ from augment.core.records import (
     AHEAD_OF_TIME,
     Compilation,
     CompileLog,
-    CompileLogs,
     CompileSpan,
     GraphBreak,
     GraphNode,
@@ -50,11 +49,6 @@ _CONDITION = re.compile(r"(?:\d{1,9}/\d{1,9}: )?(?:- )?(.*)")
 _PLACE = re.compile(r"([^\s:#]{1,4096}):(\d{1,9}) in (\S{1,999})\s*$")
 _AHEAD = "compile_fx_aot"  #: the event around a compilation of AOTInductor
 _CACHE = re.compile(r"(?:fx_graph|aotautograd|autograd)_cache_(?:hit|miss|bypass)")
-
-
-def read_all(path: str, limits: Limits = UNLIMITED) -> CompileLogs:
-    """The logs at ``path``, or at all paths that match the glob; the errors are those of :func:`read_compile_log`."""
-    return CompileLogs(tuple(read_compile_log(each, limits) for each in files_at(path)))
 
 
 def read_compile_log(path: str, limits: Limits = UNLIMITED) -> CompileLog:

@@ -16,10 +16,9 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct, ValidationError, convert, field
 
 from augment.core.jsontext import lenient_json
-from augment.core.records import DumpedGroup, DumpedOperation, FlightDumps, PythonLine, RankDump
+from augment.core.records import DumpedGroup, DumpedOperation, PythonLine, RankDump
 from augment.core.text import ranges_text
 from augment.errors import InputError, LimitExceeded, UnknownFormat
-from augment.readers.attachments import files_at
 from augment.readers.containers import CHUNK, open_text
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -34,11 +33,6 @@ _ALLOWED = (
 MOST_VALUES = 10_000_000  #: of all entries; a pickle may name one list a million times
 RANK_AT_THE_END = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|gz|zst))*$")
 _POINT_TO_POINT = re.compile(r"(send|recv|isend|irecv)\D*?\d{1,9}\s*(?:->|<-)\s*(\d{1,9})")
-
-
-def read_dumps(path: str, limits: Limits = UNLIMITED) -> FlightDumps:
-    """The dumps at ``path``, or at all paths that match it as a glob; the errors are those of :func:`read_dump`."""
-    return FlightDumps(tuple(read_dump(each, limits) for each in files_at(path)))
 
 
 def read_dump(path: str | os.PathLike[str], limits: Limits = UNLIMITED) -> RankDump:

@@ -11,19 +11,13 @@ from typing import Any
 
 import msgspec
 
-from augment.core.records import ChannelTimes, InspectorLog, InspectorLogs, InspectorRecord
+from augment.core.records import ChannelTimes, InspectorLog, InspectorRecord
 from augment.errors import UnknownFormat
-from augment.readers.attachments import files_at
 from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 24  #: bytes; a longer line is passed over and counted
 MOST_RECORDS = 1_000_000  #: that are kept; others are counted
-
-
-def read_all(path: str, limits: Limits = UNLIMITED) -> InspectorLogs:
-    """The records at ``path``, or at all paths that match the glob; the errors are those of :func:`read_inspector`."""
-    return InspectorLogs(tuple(read_inspector(each, limits) for each in files_at(path)))
 
 
 def read_inspector(path: str, limits: Limits = UNLIMITED) -> InspectorLog:

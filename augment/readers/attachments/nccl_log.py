@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from augment.core.records import Communicator, LoggedCollective, NcclLog, NcclLogs, RankConnection, TreeOfRank, Tuned
+from augment.core.records import Communicator, LoggedCollective, NcclLog, RankConnection, TreeOfRank, Tuned
 from augment.errors import UnknownFormat
-from augment.readers.attachments import files_at
 from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
@@ -66,11 +65,6 @@ _PATTERN = re.compile(
 _TIMINGS = re.compile(r"Init timings(?: - \w+)?: rank (\d+) nranks (\d+) total ([\d.]+)")
 _NETWORK = re.compile(r"Using network (.+)")
 _ENVIRONMENT = re.compile(r"\b((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.+?)\.?$")
-
-
-def read_all(path: str, limits: Limits = UNLIMITED) -> NcclLogs:
-    """The logs at ``path``, or at all paths that match it as a glob; the errors are those of :func:`read_nccl_log`."""
-    return NcclLogs(tuple(read_nccl_log(each, limits) for each in files_at(path)))
 
 
 def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:

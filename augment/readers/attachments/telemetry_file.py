@@ -27,7 +27,7 @@ LONGEST_LINE = 1 << 16
 MOST_VALUES = 20_000_000
 MOST_JSON = 1 << 28
 MOST_SERIES = 100_000
-_PERCENT, _MIB, _BYTES_A_SECOND = 0.01, float(1 << 20), 1e-9
+_PERCENT, _MIB = 0.01, float(1 << 20)
 #: quantity, its unit, the factor of values without a unit, and what columns of it are called: in small letters, with
 #: ``_`` for blanks and points
 _QUANTITIES = """
