@@ -152,7 +152,8 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     count = max(1, len(known) * BROWSER_TEXT_BYTES // size)
     first = (len(known) - count) // 2
     shown = known[first : first + count]
-    say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {span(shown)}; --whole for all")
+    numbers = f"{shown[0]}-{shown[-1]}" if count > 1 else shown[0]
+    say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {numbers}; --whole for all")
     limits = window.limits_of(trace, shown[0], shown[-1])
     part = window.only(trace, window.whole(trace, window.chosen(trace, *limits, around=True)))
     return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
@@ -162,11 +163,6 @@ def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:
     """An augmented trace, written into ``folder``."""
     path = write_all(augmented, folder, _BEST_FIRST[:1])[0]
     return Prepared(path, view_of(augmented.trace))
-
-
-def span(numbers: list[int]) -> str:
-    """``3-5``, or ``4``."""
-    return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def what_is_missing(augmented: AugmentedTrace) -> list[str]:

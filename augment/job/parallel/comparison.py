@@ -25,6 +25,7 @@ from augment.arrays import (
     sums,
 )
 from augment.core import Diagnostic, Findings, Skipped, column
+from augment.core.text import ranges_text
 from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching.matching import Matched
@@ -171,10 +172,11 @@ def _groups(figures: _Compared, summaries: Sequence[RankSummary]) -> Iterator[Gr
     for place, rows in each(which, count):
         name = figures.names[int(values[0][place])]
         present = np.unique(matched.member[members[place]])
+        ranks = sorted({rank for member in present.tolist() if (rank := summaries[member].rank) is not None})
         yield GroupRow(
             dimension=name,
             group=matched.groups[matched.group[rows[0]]].name,
-            ranks=_as_ranges([summaries[member].rank for member in present.tolist()]),
+            ranks=ranges_text(ranks) if len(ranks) == len(present) else "?",
             link=figures.link[rows[0]],
             count=len(rows),
             time_ns=int(wait[place] + transfer[place]),
@@ -231,15 +233,6 @@ def _placed(dims: Dimensions, summaries: Sequence[RankSummary]) -> Iterator[tupl
         nodes.setdefault(node, []).append(member)
     if len(nodes) > 1:
         yield "node", nodes
-
-
-def _as_ranges(ranks: Sequence[int | None]) -> str:
-    """``0-3, 8``; ``?`` for unknown ranks."""
-    known = np.unique(np.array([rank for rank in ranks if rank is not None], np.int64))
-    if len(known) < len(ranks):
-        return "?"
-    runs = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs if len(run))
 
 
 # The steps of all ranks: how long they are, and what the devices do in them.
