@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from augment.cli.options import TRACE, client_of, debug, labels_option, server_option
 from augment.errors import UsageError
-
-if TYPE_CHECKING:
-    from augment.compare.gate import Line
 
 UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fail
 
@@ -91,10 +85,12 @@ def command(
     change of a figure do not count. With --server, TEST and CONTROL may also be jobs of it that have succeeded, such as
     jobs/3f0c; with --label in place of --baseline, its jobs with this label are the runs.
     """
+    from augment.batch import locations
     from augment.batch.remote import progress_of
     from augment.cli.runs import label_of, recorded_at, recording_of
     from augment.cli.terminal import bar, complain, emit
     from augment.compare import gate
+    from augment.core.jsontext import json_line
     from augment.core.text import counted
     from augment.core.toml import read_toml
     from augment.history import Store
@@ -127,12 +123,12 @@ def command(
             lines, notes = judged(control, changed, (baseline or "", test), limits)
             names = label_of(baseline or ""), label_of(test)
     if markdown:
-        _write(markdown, gate.markdown(lines, *names, notes))
+        locations.write(markdown, gate.markdown(lines, *names, notes).encode())
     if junit:
-        _write(junit, gate.junit(lines, *names))
+        locations.write(junit, gate.junit(lines, *names).encode())
     for note in notes if not quiet else ():
         complain(note)
-    for text in map(_as_json, lines) if as_json else gate.texts_of(lines, brief=quiet):
+    for text in map(json_line, map(gate.row_of, lines)) if as_json else gate.texts_of(lines, brief=quiet):
         emit(text)
     codes = {"fail": 1, "uncertain": {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain]}
     return codes.get(gate.status_of(lines), 0)
@@ -143,18 +139,3 @@ def _pair(text: str) -> tuple[str, str]:
     if equals and not limit.strip():
         raise UsageError(f"--metric {text}: must be NAME or NAME=LIMIT, such as wall_ns=3%")
     return name.strip(), limit.strip()
-
-
-def _write(path: str, text: str) -> None:
-    from augment.core.output_files import replacing
-
-    with replacing(Path(path)) as file:
-        file.write(text.encode())
-
-
-def _as_json(line: Line) -> str:
-    import json
-
-    from augment.compare.gate import row_of
-
-    return json.dumps(row_of(line), ensure_ascii=False)

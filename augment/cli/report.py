@@ -92,11 +92,10 @@ def command(
 
 
 def _write(text: str, path: Path) -> None:
+    from augment.batch import locations
     from augment.cli.terminal import emit
-    from augment.core.output_files import replacing
 
-    with replacing(path) as file:
-        file.write(text.encode())
+    locations.write(str(path), text.encode())
     emit(str(path))
 
 

@@ -158,7 +158,6 @@ def scatter(
     y: str,
     colours: Mapping[str, str],
     lines: Sequence[Row] = (),
-    marks: str = "size",
 ) -> Chart:
     """Points on logarithmic axes: ``x``, ``y``, ``kind``, ``size``, ``label``, ``exact``; and ``lines``: ``x``, ``y``,
     ``line`` (which points belong together), ``shown`` (words at a point, perhaps)."""
@@ -168,7 +167,7 @@ def scatter(
         "encoding": {
             "x": {"field": "x", "title": x, **axis},
             "y": {"field": "y", "title": y, **axis},
-            "size": {"field": "size", "type": "quantitative", "title": marks, "legend": None, "scale": _AREAS},
+            "size": {"field": "size", "type": "quantitative", "title": "size", "legend": None, "scale": _AREAS},
             "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
             "shape": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": list(colours)}},
             "tooltip": [{"field": "label"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],

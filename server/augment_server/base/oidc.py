@@ -132,7 +132,7 @@ class Issuers:
             self._known.clear()
 
     def _issuer_of(self, token: str) -> Issuer | None:
-        issuer = _claims(token).get("iss")
+        issuer = _unverified(token, "payload").get("iss")
         return self._issuers.get(issuer) if isinstance(issuer, str) else None
 
     def _checked(self, token: str) -> tuple[Person, float] | None:
@@ -260,10 +260,6 @@ def _texts(claims: Mapping[str, Any], name: str) -> list[str]:
 
 def _header(token: str) -> dict[str, Any]:
     return _unverified(token, "header")
-
-
-def _claims(token: str) -> dict[str, Any]:
-    return _unverified(token, "payload")
 
 
 def _unverified(token: str, part: str) -> dict[str, Any]:
