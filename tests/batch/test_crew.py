@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import test_pool as pool
 from odd_work import fails, long_result
 from running import contents
 from test_job_tracks import FORMATS, batch, lines
@@ -32,41 +33,22 @@ from simulator import JobOptions, simulate
 pytestmark = pytest.mark.slow
 
 
-class Gone(Exception):
-    pass
-
-
-class Threads:
+class Threads(pool.Threads):
     """Workers that are threads, and are lost at some tasks."""
 
-    lost: type[Exception] = Gone
-
     def __init__(self, lost_at: tuple[int, ...] = (), refuses: bool = False) -> None:
-        self._executor, self._lost_at, self._refuses = ThreadPoolExecutor(3), lost_at, refuses
-        self.ended, self._count = "", 0
-
-    def capacity(self) -> int:
-        return 3
+        super().__init__()
+        self._lost_at, self._refuses, self._count = lost_at, refuses, 0
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
         self._count += 1
         if self._count - 1 not in self._lost_at:
             return self._executor.submit(task)
         if self._refuses:
-            raise Gone
+            raise self.lost
         lost: Future[T] = Future()
-        lost.set_exception(Gone())
+        lost.set_exception(self.lost())
         return lost
-
-    def renew(self) -> None: ...
-
-    def stop(self) -> None:
-        self.ended = "stopped"
-        self._executor.shutdown()
-
-    def close(self) -> None:
-        self.ended = "closed"
-        self._executor.shutdown()
 
 
 def square(number: int, here: int) -> tuple[int, bool]:

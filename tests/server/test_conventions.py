@@ -11,12 +11,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf import duration_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.rpc import error_details_pb2
-from in_process import Server, details, eventually, opened, refused, serving, trace, violated
+from in_process import Server, eventually, opened, refused, serving, trace, violated
 
 from augment.client import Client
 from augment.v1 import resources_pb2 as v1
@@ -371,19 +369,6 @@ def test_requests_are_forgotten_after_a_day(server: Server) -> None:
     assert not storage.rows("SELECT * FROM requests WHERE request_id = 'old'")
 
 
-@pytest.mark.usefixtures("both_catalogs")
-def test_quotas_are_named(tmp_path: Path) -> None:
-    with serving(tmp_path / "state", max_client_jobs=1, max_running_jobs=1) as server:
-        upload = server.upload(trace(tmp_path / "a.json"))
-        server.freeze()
-        create(server, upload)
-        with pytest.raises(grpc.RpcError) as error:
-            create(server, upload)
-        (violation,) = details(error.value, error_details_pb2.QuotaFailure()).violations
-        assert violation.subject == "client:host:test"
-        assert "1 of your jobs are waiting or running" in violation.description
-
-
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[Callable[..., v1.Job]]:
     """Makes jobs that nobody takes up, with ``begin``, which does."""
@@ -463,11 +448,6 @@ def test_a_database_of_an_earlier_version(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         assert server.get(job.name) == job
         assert listed(server, filter="priority = 0 AND NOT labels:x") == [job.name]
-
-
-def test_limits_are_told(server: Server) -> None:
-    limits = server.stub.GetServerInfo(calls.GetServerInfoRequest()).info.limits
-    assert (limits.max_page_size, limits.max_labels, limits.max_priority) == (1000, 64, 10)
 
 
 def test_clients_that_forget_the_same_file_do_not_disturb_each_other(server: Server, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import duration_pb2
-from in_process import PATIENCE_S, Server, eventually, refused, serving, trace
+from google.rpc import error_details_pb2
+from in_process import PATIENCE_S, Server, details, eventually, refused, serving, told_by, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -286,9 +287,13 @@ def test_jobs_of_one_client(tmp_path: Path) -> None:
         upload = server.upload(trace(tmp_path / "a.json"))
         hung(server, upload)
         server.create(upload)
-        with refused("TOO_MANY_JOBS", "RESOURCE_EXHAUSTED") as output:
+        with pytest.raises(grpc.RpcError) as error:
             server.create(upload)
-        assert output[0].retry
+        said = told_by(error.value)
+        assert (said.reason, said.code, said.retry) == ("TOO_MANY_JOBS", grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+        (violation,) = details(error.value, error_details_pb2.QuotaFailure()).violations
+        assert violation.subject == "client:host:test"
+        assert "2 of your jobs are waiting or running" in violation.description
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         other = [("client", "host:other")]
         assert server.stub.CreateJob(calls.CreateJobRequest(spec=spec), metadata=other).job.state == QUEUED

@@ -677,6 +677,7 @@ def test_what_a_server_tells_of_itself(tmp_path: Path) -> None:
     assert list(info.output_formats) == [writer.NAME for writer in WRITERS]
     assert info.metrics_schema_version == SCHEMA_VERSION
     assert (info.limits.max_upload_bytes, info.limits.max_client_jobs) == (1000, 7)
+    assert (info.limits.max_page_size, info.limits.max_labels, info.limits.max_priority) == (1000, 64, 10)
     assert info.retention.artifact_life.ToMilliseconds() == 90_500
     assert info.retention.upload_life.ToSeconds() == 86_400
 

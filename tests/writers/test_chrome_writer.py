@@ -13,7 +13,6 @@ from augment.errors import OutputError
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import chrome
-from augment.writers.chrome_events import seen_ns
 from metamorphic import real_trace
 from perfetto_engine import EngineError, PerfettoEngine
 from traces import SIMULATED, by_folder
@@ -310,17 +309,6 @@ def test_tracks_of_a_process_without_a_number(perfetto: PerfettoEngine, tmp_path
     trace = chrome_trace(SOURCE, [STREAM_7, PYTHON, Track(0, "Spans", "x", process_name="Spans")])
     load(perfetto, tmp_path, augmented(trace, InstantTrack("example", "Marks", 2, ns(4000), texts("here"))))
     assert perfetto.rows("select pid, name from process where name = 'Spans'") == [(10000001, "Spans")]
-
-
-@pytest.mark.parametrize("step_ns", [1, 100, 255, 1001])
-def test_touching_slices_of_epoch_times_all_arrive(perfetto: PerfettoEngine, tmp_path: Path, step_ns: int) -> None:
-    ts = 1712195495406752797 + step_ns * np.arange(3000)
-    dur = np.full(len(ts), step_ns)
-    track = SliceTrack("example", "Touching", 0, ts, dur, Texts(np.zeros(len(ts), np.int32), ["a"]))
-    load(perfetto, tmp_path, augmented(chrome_trace(SOURCE), track))
-    assert perfetto.problems() == {}
-    seen = perfetto.rows("select ts from slice where category = 'augment.example' order by ts")
-    assert [row[0] for row in seen] == seen_ns(ts).tolist()
 
 
 def problems_of_source(perfetto: PerfettoEngine, path: Path) -> dict[str, int]:
