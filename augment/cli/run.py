@@ -303,7 +303,7 @@ class _Command:
                     say(line)
         for result in failed:
             if result.traceback and _debugging():
-                say_lines(result.traceback)
+                sys.stderr.write(result.traceback)
             complain(result.message)
         if len(self._results) == 1 and failed:
             return failed[0].exit_code
@@ -314,7 +314,7 @@ class _Command:
             if self._quiet:
                 complain(f"{result.path}: in part: {result.partial}")
             if result.traceback and _debugging():
-                say_lines(result.traceback)
+                sys.stderr.write(result.traceback)
         for note in dict.fromkeys(note for job in self._concluded for note in job.notes):
             complain(note)
         if in_part or any(job.notes for job in self._concluded):
@@ -327,11 +327,6 @@ class _Command:
             complain(first.message if len(self._results) == 1 else str(no_trace(folder)))
             return 3
         return 0
-
-
-def say_lines(text: str) -> None:
-    """Print several lines for people unchanged."""
-    sys.stderr.write(text)
 
 
 def _debugging() -> bool:

@@ -157,10 +157,6 @@ class Together(Struct, frozen=True, dict=True):
         return max(start for start, _ in known), min(end for _, end in known)
 
     @cached_property
-    def _pause_ns(self) -> int:
-        return max(int(LEAST_PAUSE * (self.window[1] - self.window[0])), 1)
-
-    @cached_property
     def of_traces(self) -> tuple[tuple[tuple[Intervals, Intervals], ...], ...]:
         """For each trace of each role, when it is at work and when it only communicates, within the window."""
         return tuple(
@@ -182,7 +178,7 @@ class Together(Struct, frozen=True, dict=True):
         )
 
     def _long(self, some: Intervals) -> Intervals:
-        long = some.end - some.start >= self._pause_ns
+        long = some.end - some.start >= max(int(LEAST_PAUSE * (self.window[1] - self.window[0])), 1)
         return Intervals(some.start[long], some.end[long])
 
     @cached_property

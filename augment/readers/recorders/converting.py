@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from augment.errors import UnknownFormat
-from augment.readers.recorders.kineto_text import NOTES, KinetoText, Piece, document
+from augment.readers.recorders.kineto_text import NOTES, Piece, document
 from augment.readers.recorders.nsight import SIGNS, Nsight, nothing_traced
 from augment.readers.recorders.open_tables import CELL_BYTES, CsvTables, ParquetTables, RecorderTables, SqliteTables
 from augment.readers.recorders.rocprof import CSV_KINDS, KERNELS_CSV, Rocpd, RocprofCsv, is_known, is_rocpd
@@ -33,18 +33,6 @@ class TextStream(Protocol):
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; empty at the end."""
-
-
-class _Recording(Protocol):
-    """What a recorder's module makes of tables."""
-
-    text: KinetoText
-
-    def members(self) -> dict[str, Any]:
-        """The members before the events."""
-
-    def events(self) -> Iterator[Piece]:
-        """The events."""
 
 
 class RecorderText:
@@ -126,7 +114,7 @@ class RecorderText:
                     spooled.write(piece)
         return opened.enter_context(closing(SqliteTables(path, self._path)))
 
-    def _recording(self, tables: RecorderTables) -> _Recording:
+    def _recording(self, tables: RecorderTables) -> Nsight | Rocpd | RocprofCsv:
         if isinstance(tables, CsvTables):
             return RocprofCsv(tables)
         if tables.names & SIGNS:
