@@ -22,7 +22,7 @@ import pytest
 from running import Augment, start
 
 from augment.cli.options import moment
-from augment.errors import AugmentError, UsageError
+from augment.errors import UsageError
 from augment.pipeline import augment as augmented
 from augment.readers import read
 from augment.viewer import engine, preparing, server
@@ -170,11 +170,6 @@ def test_it_ends_some_time_after_the_file_was_fetched(
     ask(running.port, target_of(running, path))
     monkeypatch.setattr(server, "FIRST_FETCH_S", 1000)
     assert running.wait(0.1)
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    with closing(TraceServer(0)) as first, pytest.raises(AugmentError, match=f"^port {first.port} is taken"):
-        TraceServer(first.port)
 
 
 def test_the_ui_is_served_whole_and_kept_from_other_machines(trace: Path) -> None:

@@ -113,16 +113,6 @@ def test_no_trace_in_a_folder_is_passed_over(tmp_path: Path, augment: Augment) -
     assert named.err.splitlines()[-1].startswith(f"augment: {tmp_path / 'config.json'}: a JSON object without")
 
 
-@pytest.mark.parametrize("content", [{}, {"x.txt": b"text"}, {"x.json": b'{"a": 1}', "y.json": b"[1]"}])
-def test_folder_without_traces(tmp_path: Path, augment: Augment, content: dict[str, bytes]) -> None:
-    for name, text in content.items():
-        (tmp_path / name).write_bytes(text)
-    ended = augment("run", tmp_path)
-    assert (ended.code, ended.out) == (3, "")
-    assert ended.err.splitlines()[-1].startswith("augment: ")
-    assert files(tmp_path) == sorted(content)
-
-
 def test_one_bad_file_never_stops_the_rest(tmp_path: Path, augment: Augment) -> None:
     for name in ("a.json", "c.json"):
         write_trace(tmp_path / name)

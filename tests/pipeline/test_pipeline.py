@@ -101,17 +101,3 @@ def test_progress_is_told_before_each_analysis() -> None:
     output: list[tuple[str, int, int]] = []
     augment(some_trace(), only=["kernel_breakdown", "queue_length"], progress=lambda *item: output.append(item))
     assert output == [("kernel_breakdown", 0, 2), ("queue_length", 1, 2)]
-
-
-def test_a_second_look_and_a_shift_in_time_change_no_figure() -> None:
-    def figures(shift: int) -> list[list[object]]:
-        trace = trace_of(
-            op("aten::mm", shift, shift + 30),
-            call("cudaLaunchKernel", shift + 12, shift + 13, correlation=1),
-            kernel("nccl", shift, shift + 10),
-            kernel("gemm", shift + 20, shift + 25, correlation=1),
-            copy("Memcpy HtoD", shift + 22, shift + 50, 10, stream=8),
-        )
-        return [[*outcome.rows] for outcome in augment(trace).outcomes.values() if isinstance(outcome, Findings)]
-
-    assert figures(0) == figures(0) == figures(1_712_195_495_406_752_797)
