@@ -206,19 +206,12 @@ def conclude_roles(
         OutputError: a file cannot be written.
     """
     from augment.job import sidecar
-    from augment.job.answer import answer
     from augment.job.roles import together
 
     for job in pipelines(jobs_of(inputs, results, request.tables)):
         of_role: dict[str, list[Answer]] = {}
         for part in job.parts:
-            paths = [summary_of(results[member.input.path]) for member in part.members]
-            there = [path for path in paths if path]
-            if part in known:
-                of_role.setdefault(part.role, []).append(known[part])
-            elif there and len(there) == len(paths):
-                contents = map(locations.read, there)
-                answered = answer(contents, there, request.parallelism, trust_clocks=request.trust_clocks)
+            if answered := known.get(part) or answer_of_run(part, results, request):
                 of_role.setdefault(part.role, []).append(answered)
         if len(of_role) < 2:
             continue
@@ -226,6 +219,17 @@ def conclude_roles(
         path = locations.join(job.folder, job.stem + METRICS_SUFFIX)
         _write(path, sidecar.content(roles, job.name))
         yield Concluded(job, [path], [], 0, roles.verdict.text)
+
+
+def answer_of_run(job: Job, results: Mapping[str, Result], request: Request) -> Answer | None:
+    """The answer of a job from the summaries of its conversions; None if some left none."""
+    from augment.job.answer import answer
+
+    paths = [path for member in job.members if (path := summary_of(results[member.input.path]))]
+    if len(paths) < len(job.members):
+        return None
+    contents = map(locations.read, paths)
+    return answer(contents, paths, request.parallelism, trust_clocks=request.trust_clocks)
 
 
 def _write(path: str, content: bytes) -> None:

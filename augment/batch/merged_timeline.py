@@ -27,7 +27,7 @@ from augment.batch import locations
 from augment.batch import memory_limit as memory
 from augment.batch.conversion import Executor, Report, RunPlan, kept_tracks
 from augment.batch.inputs import Input
-from augment.batch.job_question import alone, jobs_of, rules_of, summary_of
+from augment.batch.job_question import alone, answer_of_run, jobs_of, rules_of
 from augment.batch.jobs import Job, Member, group, pipelines
 from augment.batch.timeline_contents import (
     EVER,
@@ -163,24 +163,11 @@ def merge_all(
             known: dict[Job, Answer] = {}
             for part in job.parts or (job,):
                 answered = next((answer for each, answer in answers if each == part), None)
-                answered = answered or _of_run(part, results, plan)
+                if answered is None and plan.compares:
+                    answered = answer_of_run(part, results, plan.request)
                 if answered is not None and len(answered.summaries) == len(part.members):
                     known[part] = answered
             yield out, merge(job, out, plan, report, executor, known)
-
-
-def _of_run(job: Job, results: Mapping[str, Result], plan: RunPlan) -> Answer | None:
-    """The answer of a job from the summaries of its conversions; None if some left none."""
-    from augment.job.answer import answer
-
-    if not plan.compares:
-        return None
-    paths = [summary_of(results[member.input.path]) for member in job.members]
-    there = [path for path in paths if path]
-    if len(there) < len(paths):
-        return None
-    contents, request = map(locations.read, there), plan.request
-    return answer(contents, there, request.parallelism, trust_clocks=request.trust_clocks)
 
 
 def default_output(job: Job) -> str:
