@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.ordering import grouped, ordered
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Bools, Int64s, Places
 
 OUTLIER = 3.5  #: robust deviations from the median beyond which a value is an outlier (Iglewicz and Hoaglin 1993)
 FEWEST = 4  #: the least number of values among which outliers are defined
@@ -101,6 +101,19 @@ def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | N
     mean = float((values * weight).sum())  # np.dot's last digit depends on where its arrays lie in memory
     std = float(np.sqrt(((values - mean) ** 2 * weight).sum()))
     return TimeWeighted(mean, std, p25, p50, p75)
+
+
+def beyond_others(values: Int64s, starts: Places) -> tuple[Int64s, Bools]:
+    """By how much each of ``values`` exceeds the median of the others in its run; and whether there are others (else
+    it is 0). A run begins at each of ``starts``, and its values ascend."""
+    lengths = np.diff(np.append(starts, len(values)))
+    first, count = np.repeat(starts, lengths), np.repeat(lengths, lengths)
+    position = np.arange(len(values)) - first
+    others = np.maximum(count - 1, 1)
+    low, high = ((others - 1) // 2, others // 2)
+    low, high = (np.minimum(first + bound + (bound >= position), len(values) - 1) for bound in (low, high))
+    middle = values[low] + (values[high] - values[low]) // 2
+    return np.where(count > 1, values - middle, 0), count > 1
 
 
 def median(values: npt.NDArray[Any]) -> float:

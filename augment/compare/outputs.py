@@ -29,6 +29,7 @@ from augment.writers.metrics import (
     SCHEMA_VERSION,
     Schema,
     analysis_of,
+    record_schema,
     schema,
     source_of,
     source_schema,
@@ -235,29 +236,16 @@ def _compared(diff: Diff) -> tuple[Trace, Trace]:
 
 def diff_schema(*, closed: bool = False) -> Schema:
     """The JSON Schema of the sidecar of a comparison."""
-    side = {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string"},
-            "sha256": {"type": "string"},
-            "rank": {"type": ["integer", "null"]},
-            "steps": {"type": "array", "items": {"type": "integer"}, "description": "empty for a whole recording"},
-        },
-        "required": ["name", "sha256", "rank", "steps"],
-        "additionalProperties": not closed,
-    }
+    text: Schema = {"type": "string"}
+    steps = {"type": "array", "items": {"type": "integer"}, "description": "empty for a whole recording"}
+    side = record_schema({"name": text, "sha256": text, "rank": {"type": ["integer", "null"]}, "steps": steps}, closed)
     pair = {"type": "object", "properties": {"control": side, "test": side}, "required": ["control", "test"]}
     more = {
         "control": source_schema(closed),
         "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
         "compared": {"type": "array", "items": pair, "minItems": 1},
-        "runs": {
-            "type": "object",
-            "properties": {"control": {"type": "string"}, "test": {"type": "string"}},
-            "required": ["control", "test"],
-            "additionalProperties": not closed,
-            "description": "what the two sides are called: their folders, where a side has several traces",
-        },
+        "runs": record_schema({"control": text, "test": text}, closed)
+        | {"description": "what the two sides are called: their folders, where a side has several traces"},
     }
     return schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
 

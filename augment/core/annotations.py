@@ -84,7 +84,10 @@ class SliceTrack(Struct, frozen=True):
             ts=self.ts[rows],
             dur=self.dur[rows],
             names=self.names.take(rows),
-            args={name: values.take(rows) for name, values in self.args.items()},
+            args={
+                name: values.take(rows) if isinstance(values, Texts) else values[rows]
+                for name, values in self.args.items()
+            },
             inner=None if self.inner is None else self.inner.take(rows),
             colour=None if self.colour is None else self.colour[rows],
         )

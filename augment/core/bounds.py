@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays import Bools, Int64s, Joined, Places, joined, longest, means, numbered, peaks
+from augment.arrays import Bools, Int64s, Joined, joined, longest, means, numbered, peaks
 from augment.core.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.annotations import row_count as rows_of
 from augment.core.findings import REDUCED, Findings
@@ -117,7 +117,7 @@ def _slices(track: SliceTrack, most: int, most_inner: int) -> tuple[SliceTrack, 
     kept = longest(track.dur, most)
     row = np.full(len(track.ts), -1, np.int64)
     row[kept] = np.arange(len(kept))
-    track = track if len(kept) == len(track.ts) else _taken(track, kept)
+    track = track if len(kept) == len(track.ts) else track.take(kept)
     return _without_short_inner(track, most_inner), row[runs.group]
 
 
@@ -127,7 +127,7 @@ def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
     If there are few names, the args ``NAME_ns`` of a joined slice give the total time of each name among its pieces.
     """
     several = runs.count > 1
-    whole = _taken(track, runs.longest)
+    whole = track.take(runs.longest)
     args: dict[str, ArgColumn] = dict(whole.args)
     args["joined_count"] = np.where(several, runs.count, -1)
     names, kind = numbered(track.names.codes)
@@ -150,21 +150,6 @@ def _without_short_inner(track: SliceTrack, most: int) -> SliceTrack:
     kept[rows[longest(track.dur[rows], max(most, 0))]] = True
     codes = np.where(kept, track.inner.codes, np.int32(-1))
     return replace(track, inner=Texts(codes, track.inner.values))
-
-
-def _taken(track: SliceTrack, rows: Places) -> SliceTrack:
-    """The slices at ``rows``."""
-    return replace(
-        track,
-        ts=track.ts[rows],
-        dur=track.dur[rows],
-        names=track.names.take(rows),
-        args={
-            name: values.take(rows) if isinstance(values, Texts) else values[rows]
-            for name, values in track.args.items()
-        },
-        inner=track.inner and track.inner.take(rows),
-    )
 
 
 __all__ = ["LEAST_ROWS", "bounded", "most_rows"]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment.arrays import Bools, Int64s, Places, combinations, each
 from augment.core import column
 from augment.facts.names import ALL_REDUCE, bus_factor
-from augment.job.matching.clocks import Clock
+from augment.job.matching.clocks import Clock, common_times
 from augment.job.matching.matching import Matched
 
 MOST_SIZES = 100  #: per group and kind: the sizes that took most time
@@ -266,12 +266,3 @@ def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
     separate = broken & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
     wrong: Bools = matched.is_unnamed() & (separate | (some & ~every))
     return wrong
-
-
-def common_times(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
-    """Starts and ends on the common clock, and their uncertainty."""
-    start, end = matched.ts.copy(), matched.end.copy()
-    for member, clock in enumerate(clocks):
-        rows = matched.rows_of(member)
-        start[rows], end[rows] = clock.to_common(start[rows]), clock.to_common(end[rows])
-    return start, end, np.array([clock.uncertainty_ns for clock in clocks], np.int64)[matched.member]

@@ -17,8 +17,8 @@ from augment.core import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts,
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
 from augment.facts.names import bus_factor
-from augment.job.collectives import Waits, common_times
-from augment.job.matching.clocks import Clock
+from augment.job.collectives import Waits
+from augment.job.matching.clocks import Clock, common_times
 from augment.job.matching.matching import Matched
 from augment.job.path.path import Path, is_handover
 from augment.job.ranks.summary import RankSummary, rank_names, rank_texts

@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import Int64s, grouped_medians, median
+from augment.arrays import Int64s, beyond_others, grouped_medians, median, run_starts
 from augment.core import Diagnostic, column, text
 from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, ClockFit, Placement, fitted, placed, spread_of
 from augment.job.matching.matching import Matched
@@ -218,15 +218,7 @@ def _distance(ends: Matched, fits: Mapping[int, ClockFit]) -> Int64s:
         return distance
     common, instance = _corrected(ends, fits)[rows], ends.instance[rows]
     order = np.lexsort((common, instance))
-    common, instance, rows = common[order], instance[order], rows[order]
-    first = np.searchsorted(instance, instance, side="left")
-    count = np.searchsorted(instance, instance, side="right") - first
-    position = np.arange(len(rows)) - first
-    others = np.maximum(count - 1, 1)
-    low, high = ((others - 1) // 2, others // 2)
-    low, high = (np.minimum(first + bound + (bound >= position), len(rows) - 1) for bound in (low, high))
-    middle = common[low] + (common[high] - common[low]) // 2
-    distance[rows] = np.where(count > 1, common - middle, 0)
+    distance[rows[order]] = beyond_others(common[order], run_starts(instance[order]))[0]
     return distance
 
 
@@ -303,16 +295,21 @@ def _why_apart(member: int, matched: Matched, placement: Placement, summaries: S
     return f"it shares collectives with {ranks_text(ranks)} only, which nothing joins with the other ranks{more}"
 
 
+def common_times(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
+    """Starts and ends on the common clock, and their uncertainty."""
+    start, end = matched.ts.copy(), matched.end.copy()
+    for member, clock in enumerate(clocks):
+        rows = matched.rows_of(member)
+        start[rows], end[rows] = clock.to_common(start[rows]), clock.to_common(end[rows])
+    return start, end, np.array([clock.uncertainty_ns for clock in clocks], np.int64)[matched.member]
+
+
 def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:
     """The clocks; refused for ranks that would end too many collectives before others have begun."""
     if not len(ends):
         return clocks
-    start, end = ends.ts.copy(), ends.end.copy()
-    for member, clock in enumerate(clocks):
-        rows = ends.rows_of(member)
-        start[rows], end[rows] = clock.to_common(ends.ts[rows]), clock.to_common(ends.end[rows])
+    start, end, margin = common_times(ends, clocks)
     comparable = np.array([clock.comparable for clock in clocks], np.bool_)[ends.member]
-    margin = np.array([clock.uncertainty_ns for clock in clocks], np.int64)[ends.member]
     arrival = np.maximum.reduceat(np.where(comparable, start - margin, _NONE), ends.first)
     broken = comparable & (end + margin < arrival[ends.instance])
     checked = []

@@ -27,8 +27,7 @@ from msgspec import Struct
 from augment.arrays import NO_VALUE, Int64s, Places
 from augment.core import Findings, Skipped, column
 from augment.facts.names import SEND
-from augment.job.collectives import common_times
-from augment.job.matching.clocks import Clock
+from augment.job.matching.clocks import Clock, common_times
 from augment.job.matching.matching import Matched
 from augment.job.parallel import schedules
 from augment.job.ranks.rank_tables import ActionKind, ActionSource

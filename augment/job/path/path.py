@@ -24,8 +24,8 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndex, MemberIndexes, Places, combinations, each, sums
 from augment.core import Diagnostic, Findings, column
 from augment.facts.collectives.rank_progress import Spent
-from augment.job.collectives import Waits, common_times
-from augment.job.matching.clocks import Clock
+from augment.job.collectives import Waits
+from augment.job.matching.clocks import Clock, common_times
 from augment.job.matching.matching import Matched
 from augment.job.ranks.summary import SPENT, RankSummary
 

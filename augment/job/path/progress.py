@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, combinations, intervals, run_starts
+from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, beyond_others, combinations, intervals, run_starts
 from augment.facts.collectives.rank_progress import SOON_NS
 from augment.job.matching.clocks import Clock
 from augment.job.matching.matching import Matched
@@ -307,17 +307,8 @@ def beside_peers(stretches: Stretches, values: Int64s, at: Int64s) -> tuple[Int6
     Peers are the stretches of other ranks that are equal in ``at`` and in ``before``. Without peers the excess is 0.
     """
     order = np.lexsort((values, stretches.before, at))
-    ordered = values[order]
     same = np.zeros(len(order), np.bool_)
     same[1:] = (np.diff(at[order]) == 0) & (np.diff(stretches.before[order]) == 0)
-    starts = np.flatnonzero(~same)
-    lengths = np.diff(np.append(starts, len(order)))
-    first, count = np.repeat(starts, lengths), np.repeat(lengths, lengths)
-    position = np.arange(len(order)) - first
-    others = np.maximum(count - 1, 1)
-    low, high = ((others - 1) // 2, others // 2)
-    low, high = (np.minimum(first + bound + (bound >= position), len(order) - 1) for bound in (low, high))
-    middle = ordered[low] + (ordered[high] - ordered[low]) // 2
     excess, has_peers = np.zeros(len(order), np.int64), np.zeros(len(order), np.bool_)
-    excess[order], has_peers[order] = np.where(count > 1, ordered - middle, 0), count > 1
+    excess[order], has_peers[order] = beyond_others(values[order], np.flatnonzero(~same))
     return excess, has_peers
