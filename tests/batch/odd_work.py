@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from augment.batch.conversion import Result
 from augment.batch.inputs import Input
+from augment.batch.workers import Workers, work_through
 from augment.errors import InputError
 
 
@@ -21,6 +23,18 @@ def dies_of_some(input: Input) -> Result:
         os.kill(os.getpid(), signal.SIGKILL)
     half.unlink()
     return Result(input.path, "augmented")
+
+
+def only_the_deadly_fail(workers: Workers, folder: Path) -> list[Result]:
+    """The results of inputs of which some kill the workers; nothing half written is left."""
+    names = ["a", "deadly1", "b", "c", "deadly2", "d"]
+    inputs = [Input(name, str(folder), named=True) for name in names]
+    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), workers))
+    assert [(result.path, result.status) for result in results] == [
+        (name, "failed" if name.startswith("deadly") else "augmented") for name in names
+    ]
+    assert list(folder.iterdir()) == []
+    return results
 
 
 def fails() -> None:

@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from odd_work import dies_of_some
+from odd_work import only_the_deadly_fail
 from running import Ended, contents, environment, start
 from test_job_tracks import batch
 
 from augment.batch import execution as running_batch
 from augment.batch.conversion import RunPlan
-from augment.batch.inputs import Input
-from augment.batch.workers import work_through
 from augment.errors import OutputError, UsageError
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
@@ -80,13 +78,7 @@ def test_portions_of_a_large_job_are_read_by_the_cluster(scheduler: str) -> None
 def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler: str) -> None:
     from augment.batch.workers import cluster
 
-    names = ["a", "deadly1", "b", "c", "deadly2", "d"]
-    inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), cluster(scheduler)))
-    assert [(result.path, result.status) for result in results] == [
-        (name, "failed" if name.startswith("deadly") else "augmented") for name in names
-    ]
-    assert list(tmp_path.iterdir()) == []
+    only_the_deadly_fail(cluster(scheduler), tmp_path)
 
 
 @pytest.mark.parametrize(

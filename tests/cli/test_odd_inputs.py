@@ -10,16 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_work import dies_of_some
+from odd_work import only_the_deadly_fail
 from running import Augment, contents, environment, metrics, start
 
-from augment.batch.inputs import Input
-from augment.batch.workers import Processes, work_through
+from augment.batch.workers import Processes
 from simulator import JobOptions, simulate
 from traces import kernel, launch, write_trace
 
@@ -199,15 +197,9 @@ def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apar
 
 
 def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
-    names = ["a", "deadly1", "b", "c", "deadly2", "d"]
-    inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), Processes(2)))
-    assert [(result.path, result.status) for result in results] == [
-        (name, "failed" if name.startswith("deadly") else "augmented") for name in names
-    ]
-    assert results[1].message.startswith("deadly1: its worker process died")
-    assert results[1].exit_code == 1
-    assert list(tmp_path.iterdir()) == []
+    _, failed, *_ = only_the_deadly_fail(Processes(2), tmp_path)
+    assert failed.message.startswith("deadly1: its worker process died")
+    assert failed.exit_code == 1
 
 
 @pytest.mark.parametrize(
