@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX
 from augment.core import GPU_WORK, Category, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.gpu_time import annotation_diagnostics, annotations_of_work, gpu_time_by, gpu_time_of
+from augment.facts.gpu.gpu_time import annotation_diagnostics, annotations_of_work, gpu_time_by
 
 NAME = "gpu_time_by_annotation"
 NEEDS = (GPU_WORK, (Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION))
@@ -48,7 +48,6 @@ def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
     if not (row != NO_INDEX).any():
         return Skipped("no GPU work belongs to an annotation" + ("" if include_steps else " other than a step"))
     shares = gpu_time_by(trace, np.where(row != NO_INDEX, trace.events.name[row], NO_INDEX))
-    total = gpu_time_of(shares)
     rows = [
         Row(
             share.device.rank,
@@ -56,7 +55,7 @@ def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
             None if share.key == NO_INDEX else trace.strings[share.key],
             share.kernel_count,
             share.gpu_ns,
-            share.ratio(total[share.device]),
+            share.gpu_ratio,
         )
         for share in sorted(shares, key=lambda share: (share.device.start, -share.gpu_ns, share.key))
     ]

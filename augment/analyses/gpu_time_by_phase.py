@@ -63,7 +63,6 @@ def analyze(trace: Trace) -> Findings | Skipped:
     phase = np.full(len(launch), NO_INDEX, np.int64)
     phase[known] = phase_of[facts.host.stacks(trace).place_of[launch[known]]]
     shares = facts.gpu.gpu_time_by(trace, phase)
-    total = facts.gpu.gpu_time_of(shares)
     rows = [
         Row(
             share.device.rank,
@@ -71,7 +70,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             "unknown" if share.key == NO_INDEX else facts.host.TrainingPhase(share.key).name.lower(),
             share.kernel_count,
             share.gpu_ns,
-            share.ratio(total[share.device]),
+            share.gpu_ratio,
         )
         for share in sorted(shares, key=lambda share: (share.device.start, _ORDER.index(share.key)))
     ]

@@ -61,7 +61,6 @@ def analyze(trace: Trace) -> Findings:
     """Add up the work of each device by family."""
     families = facts.operators.work_families(trace)
     shares = facts.gpu.gpu_time_by(trace, families.family.astype(np.int64))
-    total = facts.gpu.gpu_time_of(shares)
     # for each (start of a device, family): its busy time, and the durations with matrix units, without, and of what
     # could have used them
     work, device = facts.gpu.work(trace), facts.gpu.device_of_work(trace)
@@ -93,7 +92,7 @@ def analyze(trace: Trace) -> Findings:
                 share.kernel_count,
                 share.gpu_ns,
                 busy[key],
-                share.ratio(total[share.device]),
+                share.gpu_ratio,
                 *matrix,
             )
         )

@@ -9,7 +9,7 @@ from augment.facts.gpu.device_activity import (
     occupancy, small_grids,
 )
 from augment.facts.gpu.gpu_time import (
-    annotations_of_work, busiest_stream, device_of_work, gpu_time_by, gpu_time_of, in_optimizer, steps_of_optimizers,
+    annotations_of_work, busiest_stream, device_of_work, gpu_time_by, in_optimizer, steps_of_optimizers,
 )
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work as work, launches as calls, sort_key
 from augment.facts.gpu.kernel_families import MatrixUnits, kernel_families as families
@@ -23,7 +23,7 @@ from augment.facts.gpu.hardware_samples import watched_gpus as telemetry
 __all__ = [
     "COMMUNICATION", "COMPUTATION", "MEMORY", "Device", "MatrixUnits", "Stream", "annotations_of_work",
     "before_recording", "before_recording_diagnostics", "busiest_stream", "calls", "coverage", "delays",
-    "device_of_work", "families", "gpu_time_by", "gpu_time_of", "in_optimizer", "innermost_operator",
+    "device_of_work", "families", "gpu_time_by", "in_optimizer", "innermost_operator",
     "launch_diagnostics", "launched", "lines", "occupancy", "queues", "rates", "small_grids", "sort_key",
     "steps_of_optimizers", "telemetry", "work",
 ]

@@ -20,41 +20,34 @@ from augment.facts.names import STEP, UPDATE, starting
 
 
 class TimeShare(NamedTuple):
-    """The work of one device and key: the number of pieces, and the sum of their durations."""
+    """The work of one device and key: the number of pieces, and the sum of their durations, also as a share of all work
+    of the device (None if that takes no time)."""
 
     device: Device
     key: int
     kernel_count: int
     gpu_ns: int
-
-    def ratio(self, of_ns: int) -> float | None:
-        """The share of ``of_ns``; None if that is 0."""
-        return self.gpu_ns / of_ns if of_ns else None
+    gpu_ratio: float | None
 
 
 def gpu_time_by(trace: Trace, key: Int64s) -> list[TimeShare]:
     """GPU time divided by ``key``, an int64 for each piece of ``gpu_work``, ``NO_INDEX`` where unknown: the shares
     by device in ``gpu_work``'s order, then by ascending key."""
-    work = gpu_work(trace)
-    keys, code = combinations(device_of_work(trace), key)
-    gpu_ns = sums(code, work.end - work.ts, len(keys[0]))
-    columns = (*keys, np.bincount(code, minlength=len(keys[0])), gpu_ns)
+    work, device_of, ns = gpu_work(trace), device_of_work(trace), gpu_work(trace).end - gpu_work(trace).ts
+    keys, code = combinations(device_of, key)
+    whole = sums(device_of, ns, len(work.devices)).tolist()
+    columns = (*keys, np.bincount(code, minlength=len(keys[0])), sums(code, ns, len(keys[0])))
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [TimeShare(work.devices[device], *rest) for device, *rest in rows]
+    return [
+        TimeShare(work.devices[device], of, count, gpu_ns, gpu_ns / whole[device] if whole[device] else None)
+        for device, of, count, gpu_ns in rows
+    ]
 
 
 def device_of_work(trace: Trace) -> Int64s:
     """The index of the device of each place of ``gpu_work``."""
     devices = gpu_work(trace).devices
     return np.repeat(np.arange(len(devices)), [device.stop - device.start for device in devices])
-
-
-def gpu_time_of(shares: list[TimeShare]) -> dict[Device, int]:
-    """All GPU time of each device, ns."""
-    total: dict[Device, int] = {}
-    for share in shares:
-        total[share.device] = total.get(share.device, 0) + share.gpu_ns
-    return total
 
 
 def busiest_devices(trace: Trace) -> list[Identity]:
