@@ -225,9 +225,6 @@ class Names:
         self._short = short
         self._numbers: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
     def of(self, codes: Int32s, strings: Sequence[str]) -> Int32s:
         """The numbers of ``codes``, which are indexes into ``strings``."""
         distinct, place_of = compressed(codes, len(strings))
@@ -255,9 +252,6 @@ class Paths:
         self.name: list[int] = []
         self._numbers: dict[tuple[int, int], int] = {}
 
-    def __len__(self) -> int:
-        return len(self.parent)
-
     def of(self, parent: Int32s, name: Int32s) -> Int32s:
         """The paths of calls ``name`` within calls of the paths ``parent`` (:data:`NO_INDEX` for none)."""
         key = (parent.astype(np.int64) + 1) << 32 | name
@@ -283,7 +277,3 @@ class Paths:
     def text(self, path: int) -> str:
         """The path as text, ``outer > inner``; empty for no path."""
         return " > ".join(self.names.texts[self.name[each]] for each in self.chain(path))
-
-    def parents(self) -> Int64s:
-        """The parent of each path, int64."""
-        return np.array(self.parent, np.int64)

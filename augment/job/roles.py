@@ -114,11 +114,6 @@ class Together(Struct, frozen=True, dict=True):
     on_hosts: tuple[str, ...] = ()  #: roles without GPU work
 
     @property
-    def answers(self) -> list[Answer]:
-        """Those of all jobs, role by role."""
-        return [answer for role in self.roles for answer in role.answers]
-
-    @property
     def summaries(self) -> list[RankSummary]:
         """Those of all traces, role by role."""
         return [summary for role in self.roles for summary, _, _ in role.traces]

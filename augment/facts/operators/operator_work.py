@@ -153,7 +153,6 @@ _TYPES = {
     "i16": "short", "i8": "signed char", "u8": "unsigned char", "b8": "bool", "f8e4m3fn": "c10::Float8_e4m3fn",
     "f8e5m2": "c10::Float8_e5m2", "f8e4m3fnuz": "c10::Float8_e4m3fnuz", "f8e5m2fnuz": "c10::Float8_e5m2fnuz",
 }  # fmt: skip
-_PRODUCTS = {**MATMUL, **CONVOLUTION, **ATTENTION}
 _VIEWS = re.compile(r"aten::(?:permute|t|transpose|_?(?:unsafe_)?view|reshape|expand|(?:un)?squeeze|alias|detach)")
 
 
