@@ -21,9 +21,6 @@ def _load_torch() -> None:
 
 
 ALL = MATMUL | CONVOLUTION | ATTENTION
-#: composites, whose work PyTorch's counter sees in the operators that they call
-COMPOSITE = ("aten::linear", "aten::matmul", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::conv_transpose2d",
-             "aten::_convolution", "aten::mkldnn_convolution", "aten::scaled_dot_product_attention")  # fmt: skip
 
 
 def counted(run: Callable[[], object]) -> int:
