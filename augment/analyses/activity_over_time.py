@@ -27,13 +27,7 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
 from augment.core import GPU_WORK, Category, Findings, Identity, Skipped, Trace, column
-from augment.facts.gpu.device_activity import (
-    COMMUNICATION,
-    COMPUTATION,
-    MEMORY,
-    queue_lengths,
-    type_coverage,
-)
+from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, queue_lengths, type_coverage
 from augment.facts.memory.held import Held, MemoryReplay, held_memory
 
 NAME = "activity_over_time"

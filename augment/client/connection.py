@@ -136,13 +136,7 @@ class Connection:
         self._answered = False
         self.has_links = True  #: whether links into the server's store seem to work from here
 
-    def ask(
-        self,
-        method: Callable[..., Answer],
-        request: object,
-        deadline: Deadline,
-        path: str = "",
-    ) -> Answer:
+    def ask(self, method: Callable[..., Answer], request: object, deadline: Deadline, path: str = "") -> Answer:
         """The response to an idempotent call.
 
         Raises:

@@ -102,9 +102,7 @@ def test_a_first_launch_that_loads_a_module(
 
 def test_a_context_of_before_the_recording_is_not_created_in_it() -> None:
     """A call that takes as long, but after work of the device."""
-    events: list[Event] = [
-        *launched_kernel("gemm", (0, 9 * US), (20 * US, 50 * US), correlation=1),
-    ]
+    events: list[Event] = [*launched_kernel("gemm", (0, 9 * US), (20 * US, 50 * US), correlation=1)]
     events.append(call("cudaDeviceGetStreamPriorityRange", 100 * US, 2_000_000 * US))
     assert isinstance(cold_start.check(trace_of(*events)), NotApplicable)
 

@@ -122,10 +122,7 @@ def early_names(*events: Drawn) -> list[str]:
     return trace.names_of(gpu_work(trace).row[before_recording(trace)])
 
 
-RUN = (
-    op("aten::mm", 100, 200),
-    *launched_kernel("own", (110, 115), (150, 160), correlation=10),
-)
+RUN = (op("aten::mm", 100, 200), *launched_kernel("own", (110, 115), (150, 160), correlation=10))
 
 
 def test_work_is_early_if_its_correlation_is_below_all_calls_and_it_runs_first_on_its_stream() -> None:

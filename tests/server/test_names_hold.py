@@ -114,11 +114,7 @@ def earlier(server: Server, upload: str) -> str:
 def bases(upload: str, earlier: str, folder: Path) -> dict[str, list[Message]]:
     """Requests without fault, for each method: what is hostile in them is the one text that a test puts in."""
     quick = v1.AugmentSpec(only=["temporal_breakdown"])
-    sources = [
-        v1.Input(upload=upload),
-        v1.Input(job=earlier),
-        v1.Input(uri=str(folder / "roots" / "served.json")),
-    ]
+    sources = [v1.Input(upload=upload), v1.Input(job=earlier), v1.Input(uri=str(folder / "roots" / "served.json"))]
     specs = [v1.JobSpec(augment=v1.AugmentSpec(input=source, only=["temporal_breakdown"])) for source in sources]
     specs += [v1.JobSpec(job=v1.WholeJobSpec(augment=quick, inputs=[source])) for source in sources]
     specs += [

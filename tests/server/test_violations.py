@@ -102,8 +102,7 @@ SPECS: list[tuple[str, v1.JobSpec]] = [
     (
         "spec.job.augment.attachments[1]",
         whole(
-            inputs=[GOOD],
-            augment=v1.AugmentSpec(attachments=[beside("nccl_log", GOOD, 0), beside("nccl_log", GOOD)]),
+            inputs=[GOOD], augment=v1.AugmentSpec(attachments=[beside("nccl_log", GOOD, 0), beside("nccl_log", GOOD)])
         ),
     ),
     (
