@@ -37,10 +37,10 @@ class _Counts:
         self._ledger.add(which, key, step, np.ones(len(key), np.int64))
         self._ledger.add(which, key, self._steps + step, ns[inside])
 
-    def compared(self, judged_from: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each key with the columns of both sides; noise is judged from the step ``judged_from`` on."""
+    def compared(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each key with the columns of both sides."""
         entries = list(self._ledger)
-        chances = [chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in entries]
+        chances = [chance_of(*sums[:, self._steps :].astype(np.float64)) for _, sums in entries]
         for (key, sums), p in zip(entries, corrected(chances), strict=True):
             counts, times = sums.reshape(2, 2, self._steps).sum(axis=2).T.tolist()
             delta = times[TEST] - times[CONTROL]
@@ -65,10 +65,10 @@ class ByName(_Counts):
         of_work = 2 * side.work.name.astype(np.int64) + _GPU
         self.count(which, of_work, side.work.step.astype(np.int64), side.work.ns)
 
-    def rows(self, judged_from: int = 0) -> list[NameRow]:
-        """A row for each name, largest time differences first; noise is judged from the step ``judged_from`` on."""
+    def rows(self) -> list[NameRow]:
+        """A row for each name, largest time differences first."""
         rows = []
-        for key, columns in self.compared(judged_from):
+        for key, columns in self.compared():
             counts, times = ([columns[f"{side}_{what}"] for side in ("control", "test")] for what in ("count", "ns"))
             before, after = (ns / count if count else None for ns, count in zip(times, counts, strict=True))
             row = NameRow(
@@ -104,7 +104,7 @@ class ByLine(_Counts):
         key = np.array(keys, np.int64)[source.site]  # -1 reads the last entry: no line
         self.count(which, key, side.work.step.astype(np.int64), side.work.ns)
 
-    def outcome(self, judged_from: int = 0) -> Findings | Skipped:
+    def outcome(self) -> Findings | Skipped:
         """A row for each line, the largest differences first; skipped where a side knows no lines."""
         if not all(self.known):
             which = "control" if self.known[TEST] else "test" if self.known[CONTROL] else "control and test"
@@ -112,7 +112,7 @@ class ByLine(_Counts):
         per_step = self._steps * max(self._lanes, 1)
         rows = [
             LineRow(source=self._labels[key], delta_per_step_ns=columns["delta_ns"] / per_step, **columns)
-            for key, columns in self.compared(judged_from)
+            for key, columns in self.compared()
         ]
         return Findings(sorted(rows, key=lambda row: (-abs(row.delta_ns), row.source or "")))
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from augment.arrays import OUTLIER, Bools, Intervals, clip, robust_z, sums, union
+from augment.arrays import OUTLIER, Bools, Intervals, Places, clip, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core import Category, Diagnostic, Trace
 from augment.core.text import short, three_digits, value_text
@@ -27,13 +28,18 @@ StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per si
 class ChosenSteps(Struct, frozen=True):
     """Equally many windows per side: the first of ``control`` is compared with the first of ``test``, and so on.
 
-    ``whole`` says that they are whole recordings, not steps.
+    ``whole`` says that they are whole recordings, not steps; ``offered`` are the annotations that could be steps.
     """
 
     control: StepWindows
     test: StepWindows
     whole: bool
     diagnostics: tuple[Diagnostic, ...] = ()
+    offered: str = ""
+
+    def take(self, places: Places) -> ChosenSteps:
+        """The windows at these places."""
+        return replace(self, control=self.control.take(places), test=self.test.take(places))
 
 
 def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | None = None) -> ChosenSteps:
@@ -71,9 +77,8 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
             wholes.append(StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end))
         offered = offer(regions_of(control), regions_of(test))
         lacking = f"the {'test' if have[0] else 'control'} has no" if any(have) else "neither side has an"
-        message = f"{lacking} annotation of a step: whole recordings are compared"
-        unlike = (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)
-        return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=unlike if any(have) or offered else ())
+        unlike = (Diagnostic("no_steps", 1, f"{lacking} annotation of a step: whole recordings are compared"),)
+        return ChosenSteps(wholes[0], wholes[1], True, unlike if any(have) or offered else (), offered)
     if region is None and (alike := _of_like_batches(control, test, sides)) is not None:
         return alike
     count = min(map(len, sides))
@@ -200,10 +205,8 @@ def without_one_offs(
     if most_ns[~left_out].max() >= ONCE_SHARE * most_ns[left_out].max():
         return list(chosen), ""
     kept = np.flatnonzero(~left_out)
-    parted = [
-        ChosenSteps(steps.control.take(kept), steps.test.take(kept), steps.whole, steps.diagnostics) for steps in chosen
-    ]
-    return parted, f"Left out on both sides, for what happens once (compilation, capture, first use): {'; '.join(said)}"
+    why = "Left out on both sides, for what happens once (compilation, capture, first use)"
+    return [steps.take(kept) for steps in chosen], f"{why}: {'; '.join(said)}"
 
 
 # Finds annotations that can serve as steps in recordings without steps: those that recur on both sides.
@@ -349,6 +352,14 @@ def outlying_first_step(control: Samples, test: Samples) -> str:
             lengths = f"{value_text(float(steps[0]), 'ns')}, the median {value_text(float(np.median(steps)), 'ns')}"
             reasons.append(f"in the {side} it takes {lengths}")
     return f"the first step is an outlier and left out on both sides: {'; '.join(reasons)}" if reasons else ""
+
+
+def without_first_outlier(chosen: Sequence[ChosenSteps]) -> tuple[list[ChosenSteps], str]:
+    """The steps of each pair of ranks without the first, if it is an outlier in their mean, and the reason."""
+    sides = ([steps.control for steps in chosen], [steps.test for steps in chosen])
+    walls = [{"wall_ns": np.mean([each.end - each.start for each in side], axis=0)} for side in sides]
+    why = outlying_first_step(*walls)
+    return [steps.take(np.arange(bool(why), len(steps.control))) for steps in chosen], why
 
 
 def without_outlying_first_step(control: Samples, test: Samples) -> tuple[Samples, Samples, str]:

@@ -13,14 +13,7 @@ from augment import facts
 from augment.compare.alignment import Alignment, align_sides
 from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
-from augment.compare.compared_steps import (
-    ChosenSteps,
-    StepChoice,
-    choose,
-    outlying_first_step,
-    unequal_work,
-    without_one_offs,
-)
+from augment.compare.compared_steps import StepChoice, choose, unequal_work, without_first_outlier, without_one_offs
 from augment.compare.diff_rows import ROWS, HeldRow, StepRow
 from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
@@ -65,8 +58,8 @@ class Diff(Struct, frozen=True):
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
-    compared, not steps. ``late`` is a sentence on a rank that others wait for, ``once`` on steps that are left out for
-    what happens once. ``unequal``: sentences that whole recordings are not of equal work, in place of a verdict.
+    compared, not steps. ``late`` is a sentence on a rank that others wait for, ``choice`` on steps that are left out,
+    or could be compared. ``unequal``: sentences that whole recordings are not of equal work, in place of a verdict.
     ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
     """
 
@@ -77,7 +70,7 @@ class Diff(Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
     whole: bool
     late: str = ""
-    once: str = ""
+    choice: str = ""
     unequal: Sequence[str] = ()
     snapshots: tuple[Trace, Trace] | None = None
 
@@ -103,8 +96,8 @@ class Diff(Struct, frozen=True):
         if self.snapshots:
             return Verdict(held_sentences(self.outcomes[HELD]))
         verdict = Verdict(self.unequal) if self.unequal else verdict_on(self.outcomes, self.whole, self.late)
-        if self.once:
-            verdict = Verdict([*verdict.text, f"{self.once}."], verdict.rows)
+        if self.choice:
+            verdict = Verdict([*verdict.text, f"{text.capitalized(self.choice)}."], verdict.rows)
         sides = [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
         note = difference(*([name for side in ranks for _, name in side.trace.source.devices] for ranks in sides))
         return Verdict([note, *verdict.text], verdict.rows) if verdict.text and note else verdict
@@ -180,15 +173,17 @@ def diff(
     if any(choice.whole for choice in choices) and not all(choice.whole for choice in choices):
         raise UsageError("some ranks have steps and others have none: compare them separately")
     first = np.arange(min(len(choice.control) for choice in choices))
-    chosen = [
-        ChosenSteps(choice.control.take(first), choice.test.take(first), choice.whole, choice.diagnostics)
-        for choice in choices
-    ]
-    whole, once = chosen[0].whole, ""
-    if step is None:
-        chosen, once = without_one_offs(chosen, pairs)
+    chosen = [choice.take(first) for choice in choices]
+    whole, said = chosen[0].whole, ""
+    if step is None and not whole:
+        chosen, said = without_one_offs(chosen, pairs)
         message = "steps named in the verdict are left out on both sides"
-        diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if once else []
+        diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if said else []
+        if not facts.steps.batches(pairs[0][TEST]):  # whose phases differ, and are compared each by itself
+            chosen, why = without_first_outlier(chosen)
+            message = "an outlying first step, named in the verdict, is left out on both sides"
+            diagnostics += [Diagnostic("first_step_outlying", 1, message)] if why else []
+            said = "; ".join(filter(None, (said, why)))
     compared = []
     for (before, after), steps in zip(pairs, chosen, strict=True):
         diagnostics += steps.diagnostics
@@ -198,12 +193,13 @@ def diff(
         ]
         compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
     unequal = unequal_work(*pairs[0], chosen[0]) if whole else []
+    said = said or ("" if unequal else chosen[0].offered)
     outcomes, late, more = _outcomes(compared, names, paths)
     counts = Counter[tuple[str, str]]()
     for each in (*diagnostics, *more):
         counts[each.code, each.message] += each.count
     summed = tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
-    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, once, unequal)
+    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal)
 
 
 def _traces(sides: Sides) -> list[Trace]:
@@ -295,10 +291,9 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     efficiency: tuple[list[EfficiencySamples], list[EfficiencySamples]] = ([], [])
     diagnostics, ranks = [], []
     for pair in pairs:
-        # What a rank is called in a sentence
         trace = pair.test.trace
-        label = f"rank {trace.rank}" if trace.rank is not None else trace.source.label
-        ranks.append(RankParts(label))
+        label = f"Rank {trace.rank}" if trace.rank is not None else trace.source.label
+        ranks.append(RankParts(label, count))
         devices, left_out = _devices(pair)
         if left_out:
             diagnostics.append(Diagnostic("devices_without_counterpart", left_out, "devices found on one side only"))
@@ -315,23 +310,11 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
                 ranks[-1].add(which, tiles)
                 by_kind.add_tiles(which, tiles)
     wholes = mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST])
-    judged_from = 0
-    if why := outlying_first_step(*wholes):
-        judged_from = 1
-        diagnostics.append(
-            Diagnostic("first_step_outlying", 1, f"{why}; left out of intervals and verdicts, not of sums")
-        )
-    walls = [side["wall_ns"][judged_from:] for side in wholes if "wall_ns" in side]
-    if len(walls) == 2 and (robust := hidden_by_outliers(*walls)):
+    if robust := hidden_by_outliers(*(side["wall_ns"] for side in wholes)):
         change = f"{text.rough_time(robust.delta)}, 95 % interval {text.rough_interval(robust.low, robust.high)}"
-        diagnostics.append(
-            Diagnostic(
-                "outlying_steps",
-                1,
-                f"without the shortest and the longest fifth of each side, steps differ beyond noise ({change}): "
-                "single steps hide that in the mean; augment check leaves them out",
-            )
-        )
+        message = f"without the shortest and the longest fifth of each side, steps differ beyond noise ({change}): "
+        message += "single steps hide that in the mean; augment check leaves them out"
+        diagnostics.append(Diagnostic("outlying_steps", 1, message))
     # A row for each pair of steps, summed over ranks and devices as in the waterfall
     weights = [len(_devices(pair)[0]) for pair in pairs]
     first = pairs[0]
@@ -345,18 +328,20 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     ]
     columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
     step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
+    by_names = by_name.rows()
+    on_host = {row.name: row.delta_ns for row in by_names if row.side == "cpu"}
     outcomes: dict[str, Outcome] = {
-        "diff_figures": figures_outcome(*wholes, judged_from),
+        "diff_figures": figures_outcome(*wholes),
         **_by_phase(pairs[0], wholes),
-        "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
-        "diff_kinds": Findings(by_kind.rows(judged_from)),
-        "diff_source_lines": by_line.outcome(judged_from),
-        "diff_efficiency": efficiency_outcome(efficiency, judged_from),
+        "diff_waterfall": Findings(waterfall.rows(by_path.operators)),
+        "diff_kinds": Findings(by_kind.rows()),
+        "diff_source_lines": by_line.outcome(),
+        "diff_efficiency": efficiency_outcome(efficiency),
         "diff_steps": Findings(step_rows),
-        "diff_names": Findings(by_name.rows(judged_from)),
+        "diff_names": Findings(by_names),
         "diff_call_paths": Findings(by_path.rows()),
     }
-    return outcomes, late_rank(ranks, count, names), diagnostics
+    return outcomes, late_rank(ranks, names, on_host), diagnostics
 
 
 def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]:

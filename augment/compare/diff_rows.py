@@ -36,7 +36,7 @@ class FigureRow(Struct, frozen=True):
     ]
     verdict: Annotated[
         Verdict,
-        column("Whether the difference exceeds the noise; different: neither way is better; unknown: too few steps."),
+        column("Whether the difference exceeds the noise; different: neither way is better; unknown: not judged."),
     ]
     control_peak: Annotated[str | None, column("The peaks behind MFU and HFU of the control.")]
     test_peak: Annotated[str | None, column("Those of the test; where they differ, neither way is better.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,14 +10,16 @@ import numpy as np
 from msgspec import Struct
 
 from augment.compare.calls import Names
-from augment.compare.diff_rows import FigureRow
-from augment.compare.totals import EFFICIENCY, FIGURES, TEST
+from augment.compare.diff_rows import FigureRow, StepRow
+from augment.compare.noise import FEWEST
+from augment.compare.totals import CONTROL, EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
-from augment.core.text import counted, rough_interval, rough_time, spaced
+from augment.core.text import counted, rough_interval, rough_time, short, spaced, three_digits, time
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
+LEAST_COMPUTING = 0.02  #: of computing, that is worth a sentence beside the step's
 NEARLY = 0.1  #: names that miss a kind's sum by no more of it: no "mostly"
 _LONGEST = 48  #: letters of a name
 _KINDS = {
@@ -43,31 +45,31 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
         whole: recordings were compared, not steps.
         late: what to say of a rank that others wait for, if there is a difference.
     """
-    step: FigureRow | None = next((row for row in _rows(outcomes, "diff_figures") if row.figure == "wall_ns"), None)
+    figures = {row.figure: row for row in _rows(outcomes, "diff_figures")}
+    step: FigureRow | None = figures.get("wall_ns")
     if step is None:
         return Verdict()
     unit = "The recording" if whole else "A step"
     rows = _rows(outcomes, "diff_waterfall")
-    kinds = parts((row.kind, row.operator, row.control_names or row.test_names, row.delta_per_step_ns) for row in rows)
+    scale = next((row.delta_per_step_ns / row.delta_ns for row in rows if row.delta_ns), 0.0)
+    sides = ((row.control_names or row.test_names, scale * row.control_ns, scale * row.test_ns) for row in rows)
+    times = ((row.kind, row.operator, *side) for row, side in zip(rows, sides, strict=True))
+    kinds = parts(times, {row.name: row.delta_ns for row in _rows(outcomes, "diff_names") if row.side == "cpu"})
     least = LEAST_RATIO * step.control
     large = [each for each in kinds if abs(each.ns) >= least][:PARTS]
-    text = [_of_step(step, unit)]
+    text = [_of_step(step, unit, _rows(outcomes, "diff_steps"))]
+    # a difference within the noise may have either sign
+    either = step.low is not None and step.high is not None and step.low * step.high <= 0
+    is_late = bool(late and step.delta and not (step.verdict == "within_noise" and either))
+    text += [late] if is_late else []
     if large:
-        text.append(f"Its largest parts: {', '.join(f'{rough_time(each.ns)} {each.label}' for each in large)}.")
-    for each in kinds:
-        if min((abs(ns) for _, ns in each.cancel), default=0) >= least:
-            opposite = " and ".join(f"{rough_time(ns)} {name}" for name, ns in each.cancel)
-            text.append(
-                f"Within {each.label} ({rough_time(each.ns)} in all) differences cancel, such as {opposite}: "
-                "work may only have moved between names."
-            )
+        means = ", as means of the ranks" if is_late else ""
+        text.append(f"Its largest parts{means}: {', '.join(f'{rough_time(each.ns)} {each.label}' for each in large)}.")
+    text += [f"{each.doubt}: work may only have moved between names." for each in kinds if each.doubted_ns >= least]
+    text += _of_computing(step, figures.get("compute_ns"))
     phases = _rows(outcomes, "diff_phases")
     if len(phases) > 1:
         text += [_of_step(row, _PHASES.get(row.figure, unit)) for row in phases if row.figure in _PHASES and row.delta]
-    # a difference within the noise may have either sign
-    either = step.low is not None and step.high is not None and step.low * step.high <= 0
-    if late and step.delta and not (step.verdict == "within_noise" and either):
-        text.append(late)
     rows = sorted(rows, key=lambda row: -abs(row.delta_per_step_ns))
     largest = [(each.kind, name) for each in large for name in each.names]
     parted = [((row.kind, _name(row.kind, row.operator, row.control_names or row.test_names)), row) for row in rows]
@@ -78,43 +80,64 @@ class KindPart(Struct, frozen=True):
     """All of one kind in the difference: its sum per step, and the names that explain the sum.
 
     Work that is named otherwise on the other side grows under one name and shrinks under another. ``names`` are so few
-    as make up most of the sum, none if others take away most of what they add; then ``cancel`` has the two largest.
+    as make up most of the sum, none if others take away most of what they add. ``doubt`` says what speaks against them,
+    and ``doubted_ns`` how much of the sum that is.
     """
 
     kind: str
     ns: float
     label: str
     names: Sequence[str]
-    cancel: Sequence[tuple[str, float]]
+    doubt: str = ""
+    doubted_ns: float = 0.0
 
 
-def parts(rows: Iterable[tuple[str, str | None, Sequence[str], float]]) -> list[KindPart]:
-    """The difference by kind, the largest first, from the kind, operator, names and difference of each row."""
-    kinds: dict[str, dict[str, float]] = {}
-    for kind, operator, names, ns in rows:
-        sums, name = kinds.setdefault(kind, {}), _name(kind, operator, names)
-        sums[name] = sums.get(name, 0.0) + ns
+def parts(
+    rows: Iterable[tuple[str, str | None, Sequence[str], float, float]], on_host: Mapping[str, float]
+) -> list[KindPart]:
+    """The difference by kind, the largest first, from kind, operator, names, and times per step of both sides of each
+    row. ``on_host``: by how much longer each name takes on the host; what takes less is not why the device waits more.
+    """
+    kinds: dict[str, dict[str, list[float]]] = {}
+    for kind, operator, names, control, test in rows:
+        times = kinds.setdefault(kind, {}).setdefault(_name(kind, operator, names), [0.0, 0.0])
+        times[0], times[1] = times[0] + control, times[1] + test
     of_kinds = []
-    for kind, sums in kinds.items():
-        whole, label = sum(sums.values()), kind_title(kind)
+    for kind, sides in kinds.items():
+        sums = {name: test - control for name, (control, test) in sides.items()}
+        whole, label, doubt, doubted = sum(sums.values()), kind_title(kind), "", 0.0
         along = sorted((name for name in sums if sums[name] * whole > 0), key=lambda name: -abs(sums[name]))
         grown = sum(ns for ns in sums.values() if ns > 0)
-        ends = [(name, sums[name]) for name in (max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__))]
-        cancel = ends if min(grown, grown - whole) > abs(whole) else []
+        opposite = min(grown, grown - whole)  # what other names take away
         explained = [sum(sums[name] for name in along[: count + 1]) / whole for count in range(len(along[:PARTS]))]
         few = next((count for count, share in enumerate(explained, 1) if share >= MOST), 0)
-        names = [] if cancel else [name for name in along[:few] if name]
+        names = [name for name in along[:few] if name and opposite <= abs(whole)]
+        changes = {name: " → ".join(three_digits(ns) if ns else "0" for ns in sides[name]) for name in names}
+        shown = {name: short(name, _LONGEST) + (not all(sides[name])) * f" {changes[name]}" for name in names}
+        lacking = next((name for name in names if not all(sides[name])), None)
+        if opposite > abs(whole):
+            ends = [max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__)]
+            such = " and ".join(f"{rough_time(sums[name])} {short(name, _LONGEST)}" for name in ends)
+            doubt = f"Within {label} ({rough_time(whole)} in all) differences cancel, such as {such}"
+            doubted = min(abs(sums[name]) for name in ends)
+        elif moved := next((each for each in names if kind == "host_wait" and on_host.get(each, 0) * whole < 0), None):
+            than = "less" if whole > 0 else "more"
+            doubt = f"While it waits, the host is in {shown[moved]}, which itself takes {than} time than before"
+            names, doubted = [], abs(sums[moved])
+        elif lacking is not None and opposite >= FEW * abs(sums[lacking]):
+            where, none = "control" if whole > 0 else "test", f"{short(lacking, _LONGEST)} has none of that"
+            doubt = f"In the {where}, {none}, and other names have {time(opposite)} more"
+            doubted = abs(sums[lacking])
         if names:
-            label += f" ({'mostly ' if abs(explained[few - 1] - 1) > NEARLY else ''}{', '.join(names)})"
-        of_kinds.append(KindPart(kind, whole, label, names, cancel))
+            mostly = "mostly " if abs(explained[few - 1] - 1) > NEARLY else ""
+            label += f" ({mostly}{', '.join(shown.values())})"
+        of_kinds.append(KindPart(kind, whole, label, names, doubt, doubted))
     return sorted(of_kinds, key=lambda each: -abs(each.ns))
 
 
 def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:
     """Of which the same is said: the operator, or what the host did."""
-    name = names[0] if kind.startswith("host") and names else operator or (names[0] if names else "")
-    name = " ".join(name.split())
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return names[0] if kind.startswith("host") and names else operator or (names[0] if names else "")
 
 
 def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
@@ -132,7 +155,7 @@ def figure_title(name: str) -> str:
     return _TITLES.get(name) or name.removesuffix("_ns").replace("_", " ")
 
 
-def _of_step(row: FigureRow, unit: str) -> str:
+def _of_step(row: FigureRow, unit: str, steps: Sequence[StepRow] = ()) -> str:
     if not row.delta:
         return f"No difference: {unit.lower()} is as long on both sides."
     size = rough_time(abs(row.delta)).removeprefix("+")
@@ -149,7 +172,29 @@ def _of_step(row: FigureRow, unit: str) -> str:
         differs = f"{unit.lower()} differs by {rough_time(row.delta)}{change}"
         return f"No difference beyond noise: {differs}; 95 % interval {noise}."
     few = counted(row.step_count, "step")
-    return f"{faster}; whether beyond noise cannot be told from {few} on each side: too few for an interval."
+    if row.step_count < FEWEST:
+        return f"{faster}; whether beyond noise cannot be told from {few} on each side: too few for an interval."
+    scale = row.control * len(steps) / max(sum(each.control_ns for each in steps), 1)
+    sides = [[scale * each.control_ns for each in steps], [scale * each.test_ns for each in steps]]
+    reach = [rough_interval(min(side), max(side), "-") for side in sides if side]
+    of_sides = f" ({reach[0]} in the control, {reach[1]} in the test)" if reach else ""
+    return f"{faster} in the mean of {few}, which are too irregular to judge that{of_sides}."
+
+
+def _of_computing(step: FigureRow, computing: FigureRow | None) -> list[str]:
+    """What to say of computing that the step's length hides: it changes the other way, or beyond noise alone."""
+    if computing is None or not computing.change_ratio or abs(computing.change_ratio) < LEAST_COMPUTING:
+        return []
+    is_sure = computing.verdict != "within_noise" and (computing.verdict != "unknown" or step.verdict == "unknown")
+    if not is_sure or (step.delta * computing.delta > 0 and step.verdict != "within_noise"):
+        return []
+    size = f"{rough_time(abs(computing.delta)).removeprefix('+')} ({abs(100 * computing.change_ratio):.1f} %)"
+    return [f"Computing itself takes {size} {'longer' if computing.delta > 0 else 'less'}."]
+
+
+def no_interval(step_count: int) -> str:
+    """Why a figure has none."""
+    return "too few steps" if step_count < FEWEST else "too irregular"
 
 
 # Whether most ranks of a job only wait for a rank whose own work takes longer.
@@ -160,19 +205,22 @@ def _of_step(row: FigureRow, unit: str) -> str:
 
 MOST = 0.5  #: of the difference: what is communication on the other ranks, and what the cause explains on the late one
 FEW = 0.25  #: of the others' communication: no more than this is on the late rank
+_Owner = tuple[TileKind, int]  #: a kind, and the number of a name or -1
+_EXPOSED: _Owner = (TileKind.EXPOSED_COMMUNICATION, -1)
 _CAUSES = (TileKind.COMPUTATION, TileKind.EXPOSED_MEMORY, TileKind.HOST_WAIT, TileKind.OTHER)
 
 
 class RankParts:
-    """By how much a rank's time differs, ns over all steps, by kind, and by what the host did while it was waited for.
+    """By how much a rank's time differs, ns per step, by kind, and by what the host did while it was waited for.
 
     Args:
-        label: what the rank is called.
+        label: what the rank is called, to begin a sentence.
+        steps: how many steps are compared.
     """
 
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self._ns: Counter[tuple[TileKind, int]] = Counter()
+    def __init__(self, label: str, steps: int) -> None:
+        self.label, self._steps = label, max(steps, 1)
+        self._ns = defaultdict[_Owner, float](float), defaultdict[_Owner, float](float)  #: of each side
 
     def add(self, side: int, tiles: Tiles) -> None:
         """Add the tiles of one of its devices on one side."""
@@ -181,37 +229,33 @@ class RankParts:
         sums = np.zeros(len(keys), np.int64)
         np.add.at(sums, which, tiles.ns)
         for key, ns in zip(keys.tolist(), sums.tolist(), strict=True):
-            self._ns[TileKind(key >> 32), (key & (1 << 32) - 1) - 1] += ns if side == TEST else -ns
+            self._ns[side][TileKind(key >> 32), (key & (1 << 32) - 1) - 1] += ns / self._steps
 
     @property
-    def total_ns(self) -> int:
+    def total_ns(self) -> float:
         """Of everything."""
-        return sum(self._ns.values())
+        return sum(self._ns[TEST].values()) - sum(self._ns[CONTROL].values())
 
     @property
-    def communication_ns(self) -> int:
+    def communication_ns(self) -> float:
         """Of exposed communication."""
-        return self._ns[TileKind.EXPOSED_COMMUNICATION, -1]
+        return self._ns[TEST][_EXPOSED] - self._ns[CONTROL][_EXPOSED]
 
-    def cause(self, sign: int, names: Names) -> tuple[str, int]:
+    def cause(self, sign: int, names: Names, on_host: Mapping[str, int]) -> tuple[str, float]:
         """What else differs most in the direction ``sign``, and by how much."""
+        control, test = self._ns
         rows = (
-            (kind.name.lower(), names.texts[name] if name >= 0 else None, (), float(sign * ns))
-            for (kind, name), ns in self._ns.items()
+            (kind.name.lower(), names.texts[name] if name >= 0 else None, (), control[kind, name], test[kind, name])
+            for kind, name in dict.fromkeys((*control, *test))
             if kind in _CAUSES
         )
-        most = max(parts(rows), key=lambda each: each.ns, default=None)
-        return (most.label, int(most.ns)) if most else ("", 0)
+        most = max(parts(rows, on_host), key=lambda each: sign * each.ns, default=None)
+        return (most.label, most.ns) if most else ("", 0.0)
 
 
-def late_rank(ranks: Sequence[RankParts], steps: int, names: Names) -> str:
-    """A sentence on the one rank that others wait for longer than before, or no longer; empty if there is none.
-
-    Args:
-        ranks: of the job.
-        steps: how many steps were compared.
-        names: of both sides.
-    """
+def late_rank(ranks: Sequence[RankParts], names: Names, on_host: Mapping[str, int]) -> str:
+    """A sentence on the one rank of a job that others wait for longer than before, or no longer; empty if there is
+    none. ``names`` are those of both sides; ``on_host`` is as of :func:`parts`, of all ranks."""
     if len(ranks) < 2:
         return ""
     mean = sum(rank.total_ns for rank in ranks) / len(ranks)
@@ -221,13 +265,13 @@ def late_rank(ranks: Sequence[RankParts], steps: int, names: Names) -> str:
     others = np.delete(waits, late)
     if others.min() < MOST * abs(mean) or waits[late] > FEW * others.min() or not mean:
         return ""
-    cause, ns = ranks[late].cause(sign, names)
-    if ns < MOST * (float(np.median(others)) - waits[late]):
+    cause, ns = ranks[late].cause(sign, names, on_host)
+    if sign * ns < MOST * (float(np.median(others)) - waits[late]):
         return ""
-    size = rough_time(sign * ns / max(steps, 1))
     who = "the other rank" if len(ranks) == 2 else "the other ranks"
-    where = f"On {ranks[late].label} communication takes {'no longer' if sign > 0 else 'as long as before'}"
-    return f"{where}: there it is {cause}, {size}, and {who} may only {'wait' if sign > 0 else 'have waited'} for it."
+    there = f"communication takes {'no longer' if sign > 0 else 'as long as before'} there"
+    waits_for = f"{who} may only {'wait' if sign > 0 else 'have waited'} for it"
+    return f"{ranks[late].label} itself changed: {rough_time(ns)} {cause}; {there}, and {waits_for}."
 
 
 # Whether both sides of a comparison ran on the same type of device: if not, that alone changes times.

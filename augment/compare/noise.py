@@ -12,8 +12,9 @@ steps that depend on the data) is not noise of the difference:
 - Otherwise it is ``mean(y) - mean(x) ± t(v) * sqrt(var(x) / n + var(y) / m)``: Welch's t-test on all samples of both
   sides.
 
-With ``trim`` the means leave out that share of the smallest and of the largest samples, and Yuen's tests take the place
-of Student's and Welch's: an outlier then hardly moves the estimate, nor widens the interval.
+A figure whose logarithms differ otherwise than its printed means is compared directly: an interval is of the number
+beside it. With ``trim`` the means leave out that share of the smallest and of the largest samples, and Yuen's tests
+take the place of Student's and Welch's: an outlier then hardly moves the estimate, nor widens the interval.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ ALIKE = 0.95  #: quantile of Fisher's F: 1 - ALIKE is the rate at which independ
 TRIM = 0.2  #: share of the shortest steps, and of the longest, that a robust estimate leaves out
 FEWEST = 3  #: steps a side for an interval; Student's t of one degree of freedom reaches anywhere
 WIDEST = 10  #: times the larger mean: an interval that reaches further says nothing
+IRREGULAR = 2  #: times the larger mean: an interval that is wider is of samples too irregular to judge
+NEAR = 0.1  #: of the means and their difference: a ratio that differs from this by more is of something else
 ROUNDING = 1e-12  #: differences below this fraction of the means count as 0
 MOST_STEPS = 10_000  #: the largest advice
 RESAMPLES = 2000
@@ -82,9 +85,12 @@ class _Samples(Struct, frozen=True):
         return difference if self.unit is None else self.unit * math.expm1(difference)
 
 
-def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim: float = 0.0) -> Noise | None:
-    """The noise of the difference; None (unknown) if a side has fewer than two samples."""
-    compared = _compared(control, test, trim)
+def noise_of(
+    control: Floats, test: Floats, confidence: float = CONFIDENCE, trim: float = 0.0, ratios: bool = True
+) -> Noise | None:
+    """The noise of the difference; None (unknown) if a side has fewer than two samples. Without ``ratios`` positive
+    samples are compared directly, too."""
+    compared = _compared(control, test, trim, ratios)
     if compared is None:
         return None
     reach = quantile_of_student((1 + confidence) / 2, compared.freedom) * compared.error if compared.error else 0.0
@@ -110,9 +116,12 @@ def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE, trim
 
 
 def interval_of(control: Floats, test: Floats) -> Noise | None:
-    """:func:`noise_of`, for people to read; None if steps are too few for how much they vary."""
+    """The noise of the difference of the means; None if steps are too few, or too irregular to judge."""
+    means = float(control.mean()), float(test.mean())
     noise = noise_of(control, test) if min(len(control), len(test)) >= FEWEST else None
-    return None if noise is None or reaches_anywhere(noise, control, test) else noise
+    if noise and abs(noise.delta - (means[1] - means[0])) > NEAR * min(abs(means[1] - means[0]), *map(abs, means)):
+        noise = noise_of(control, test, ratios=False)
+    return None if noise is None or noise.high - noise.low > IRREGULAR * max(map(abs, means)) else noise
 
 
 def reaches_anywhere(noise: Noise, control: Floats, test: Floats) -> bool:
@@ -175,12 +184,12 @@ def corrected(ps: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def _compared(control: Floats, test: Floats, trim: float = 0.0) -> _Samples | None:
+def _compared(control: Floats, test: Floats, trim: float = 0.0, ratios: bool = True) -> _Samples | None:
     """The comparison of samples, in pairs if they are alike."""
     if min(len(control), len(test)) < 2:
         return None
     unit = None
-    if control.min() > 0 and test.min() > 0:
+    if ratios and control.min() > 0 and test.min() > 0:
         unit, control, test = trimmed_mean(control, trim), np.log(control), np.log(test)
     count = min(len(control), len(test))
     before, after = control[:count], test[:count]

@@ -83,12 +83,10 @@ def mean_of_ranks(ranks: Sequence[Samples]) -> dict[str, Floats]:
     return {name: np.mean([rank[name][:steps] for rank in ranks], axis=0) for name in shared}
 
 
-def figure_rows(
-    control: Samples, test: Samples, judged_from: int = 0, figures: Sequence[Figure] = FIGURES
-) -> list[FigureRow]:
-    """A row for each of ``figures`` that both sides have; noise is judged from the step ``judged_from`` on."""
+def figure_rows(control: Samples, test: Samples, figures: Sequence[Figure] = FIGURES) -> list[FigureRow]:
+    """A row for each of ``figures`` that both sides have."""
     shared = [figure for figure in figures if figure.name in control and figure.name in test]
-    noises = [interval_of(control[figure.name][judged_from:], test[figure.name][judged_from:]) for figure in shared]
+    noises = [interval_of(control[figure.name], test[figure.name]) for figure in shared]
     adjusted = corrected([noise.p if noise else None for noise in noises])
     rows = []
     for figure, noise, p in zip(shared, noises, adjusted, strict=True):
@@ -129,9 +127,9 @@ def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdi
     return "regression" if (delta > 0) == (better == "lower") else "improvement"
 
 
-def figures_outcome(control: Samples, test: Samples, judged_from: int = 0) -> Findings | Skipped:
+def figures_outcome(control: Samples, test: Samples) -> Findings | Skipped:
     """The rows, and a note on the figures that a side lacks."""
-    rows = figure_rows(control, test, judged_from)
+    rows = figure_rows(control, test)
     lacking = [figure.title for figure in FIGURES if (figure.name in control) != (figure.name in test)]
     return Findings(rows, partial=f"on one side only: {'; '.join(lacking)}" if lacking else None)
 
@@ -255,7 +253,7 @@ def efficiency_samples(trace: Trace, windows: facts.steps.StepWindows) -> Effici
     )
 
 
-def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from: int = 0) -> Findings | Skipped:
+def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]]) -> Findings | Skipped:
     """The rows of both sides, whose ranks are given; skipped with the reason of a side that has none.
 
     Where the sides are held against different peaks, neither MFU is the better one.
@@ -267,7 +265,7 @@ def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from
     if any(not rank.samples for ranks in sides for rank in ranks):
         return Skipped(why)
     control, test = (mean_of_ranks([rank.samples for rank in ranks]) for ranks in sides)
-    rows = figure_rows(control, test, judged_from, EFFICIENCY)
+    rows = figure_rows(control, test, EFFICIENCY)
     before, after = ("; ".join(dict.fromkeys(rank.peak for rank in ranks)) for ranks in sides)
     for place, row in enumerate(rows):
         if row.figure not in _BY_PEAK:

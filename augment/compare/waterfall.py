@@ -186,16 +186,15 @@ class Waterfall:
         for owner, family in zip(owners.tolist(), tiles.family[first].tolist(), strict=True):
             self._family.setdefault(owner, family)
 
-    def rows(self, operators: tuple[set[int], set[int]], judged_from: int = 0) -> list[PartRow]:
+    def rows(self, operators: tuple[set[int], set[int]]) -> list[PartRow]:
         """The parts, largest differences first.
 
         Args:
             operators: the paths of operators in the control, and in the test.
-            judged_from: the first step that counts for the noise.
         """
         parts = [part for part in self._parts(operators) if self._sums(part).any()]
         sums = [self._sums(part) for part in parts]
-        adjusted = corrected([chance_of(*of_part[:, judged_from:].astype(np.float64)) for of_part in sums])
+        adjusted = corrected([chance_of(*of_part.astype(np.float64)) for of_part in sums])
         whole = sum(int(of_part[TEST].sum() - of_part[CONTROL].sum()) for of_part in sums)
         rows = []
         for part, of_part, p in zip(parts, sums, adjusted, strict=True):
@@ -350,10 +349,10 @@ class ByKind:
         key = np.where(tiles.family == NO_INDEX, waiting[tiles.kind], tiles.family)
         self._ledger.add(which, key, _OWNED * self._steps + tiles.step, tiles.ns)
 
-    def rows(self, judged_from: int = 0) -> list[KindRow]:
+    def rows(self) -> list[KindRow]:
         """A row for each kind, the largest differences of owned time first."""
         entries = [(key, sums.reshape(2, 3, self._steps)) for key, sums in self._ledger if sums.any()]
-        adjusted = corrected([chance_of(*sums[:, _OWNED, judged_from:].astype(np.float64)) for _, sums in entries])
+        adjusted = corrected([chance_of(*sums[:, _OWNED].astype(np.float64)) for _, sums in entries])
         whole = sum(int(sums[TEST, _OWNED].sum() - sums[CONTROL, _OWNED].sum()) for _, sums in entries)
         rows = []
         for (key, sums), p in zip(entries, adjusted, strict=True):

@@ -14,6 +14,7 @@ Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, an
 
 TIMES: Scales = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 SIZES: Scales = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+BINARY: Scales = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP"))
 LEAST_SHARE = 0.0005  #: of a step, that is worth a figure
 LONGEST_NAME = 60  #: letters of a name in a sentence
@@ -63,6 +64,12 @@ def size(count: float) -> str:
     return rounded(count, SIZES)
 
 
+def binary_size(count: float) -> str:
+    """``4.94 GiB``: as PyTorch's messages say it."""
+    scale, sign = scale_of(count, BINARY)
+    return f"{count / scale:.2f} {sign}"
+
+
 def four_digits(value: float, scales: Scales) -> str:
     """``62.41 ms``, ``13.34 s``: for names of slices that differ little."""
     scale, sign = scale_of(value, scales)
@@ -109,12 +116,12 @@ def rough_time(ns: float) -> str:
     return f"{ns / scale:+.3g} {sign}" if ns else "0"
 
 
-def rough_interval(low_ns: float, high_ns: float) -> str:
-    """``-1.20 to +0.09 ms``: an interval of times in one unit, three digits of the greater."""
+def rough_interval(low_ns: float, high_ns: float, plus: Literal["+", "-"] = "+") -> str:
+    """``-1.20 to +0.09 ms``: an interval of times in one unit, three digits of the greater; ``-``: without ``+``."""
     greatest = max(abs(low_ns), abs(high_ns))
     scale, sign = scale_of(greatest, TIMES)
     digits = next((digits for digits, most in ((2, 10), (1, 100)) if greatest < most * scale), 0)
-    return f"{low_ns / scale:+.{digits}f} to {high_ns / scale:+.{digits}f} {sign}"
+    return f"{low_ns / scale:{plus}.{digits}f} to {high_ns / scale:{plus}.{digits}f} {sign}"
 
 
 def percent(ratio: float) -> str:
@@ -144,15 +151,16 @@ def counted(count: float, noun: str, nouns: str = "") -> str:
     return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
 
 
-def devices_text(devices: Sequence[dict[str, Any]]) -> str:
-    """``1 of 8 × NVIDIA A100``: the devices that a trace describes, and on how many of them it has work."""
+def devices_text(devices: Sequence[dict[str, Any]], ranks: int = 1) -> str:
+    """``1 of 8 × NVIDIA A100``: the devices that a trace describes, and on how many of them it has work. Of several
+    ranks that is the first: ``4 ranks, the first on 1 of 8 × NVIDIA A100``."""
     listed = []
     for name in dict.fromkeys(each["name"] for each in devices):
         alike = [each.get("works") is not False for each in devices if each["name"] == name]
         count = f"{len(alike)} × " if len(alike) > 1 or not any(alike) else ""
         of = "" if all(alike) else f"{sum(alike) or 'none'} of "
         listed.append(f"{of}{count}{name or 'unnamed'}")
-    return ", ".join(listed)
+    return f"{f'{ranks} ranks, the first on ' * (ranks > 1 and bool(listed))}{', '.join(listed)}"
 
 
 def device_label(gpu: str, device: object, is_only: bool) -> str:

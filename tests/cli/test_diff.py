@@ -196,7 +196,7 @@ def test_check_leaves_out_an_outlying_first_step(tmp_path: Path) -> None:
     assert "the first step is an outlier and left out on both sides: in the control it takes" in result.stderr
     assert "⚠️ the first step is an outlier" in (tmp_path / "gate.md").read_text(encoding="utf-8")
     diff = ran("diff", rank0(tmp_path / "control"), rank0(tmp_path / "test"), "-o", tmp_path)
-    assert "the first step is an outlier" in diff.stdout
+    assert "The first step is an outlier and left out on both sides: in the control it takes" in diff.stdout
 
 
 def test_check_gates_parts_on_request(jobs: Path) -> None:

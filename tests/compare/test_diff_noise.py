@@ -182,6 +182,15 @@ def test_two_steps_a_side_have_no_interval() -> None:
     assert interval_of(*waits) is None, "three that vary thousandfold are too few, too"
 
 
+def test_an_interval_is_of_the_difference_that_is_printed() -> None:
+    """Of recorded steps: logarithms would put the first about another number, the second beside it."""
+    exposed = np.array([2161.5, 4383.6, 2733.1, 3685.6]), np.array([2688.5, 3340.8, 2122.1, 3916.1])
+    noise, delta = interval_of(*exposed), float(exposed[1].mean() - exposed[0].mean())
+    assert (noise.delta, (noise.low + noise.high) / 2) == pytest.approx((delta, delta))
+    irregular = np.array([2.5, 210.4, 2.4, 210.0]), np.array([1.3, 1.2, 1.2, 1.2])
+    assert interval_of(*irregular) is None
+
+
 def test_too_few_steps_are_said(tmp_path: Path) -> None:
     job = JobOptions(ranks=1, steps=2, collectives="none", jitter=0.05)
     sides = simulate(job, tmp_path / "control"), simulate(replace(job, seed=1, work=1.5), tmp_path / "test")
@@ -191,7 +200,7 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
         "slower; whether beyond noise cannot be told from 2 steps on each side: too few for an interval."
     )
     assert {(row.low, row.p, row.verdict) for row in rows(result, "diff_figures")} == {(None, None, "unknown")}
-    assert "too few steps for an interval" in str(figures(json.loads(encode(document(result)))).charts[0])
+    assert "ns, too few steps" in str(figures(json.loads(encode(document(result)))).charts[0])
 
 
 def test_the_gate_has_no_interval_of_two_steps() -> None:

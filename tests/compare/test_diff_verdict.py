@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +67,65 @@ def test_equal_traces_are_equal(tmp_path: Path) -> None:
 
 
 def test_work_that_moved_between_names_is_no_part() -> None:
-    moved = [("aten::mm", 9.0), ("AddmmBackward0", -8.0), ("aten::add", 1.0)]
+    moved = [("aten::mm", 1.0, 10.0), ("AddmmBackward0", 9.0, 1.0), ("aten::add", 1.0, 2.0)]
     (waits, computing) = parts(
-        [("host_wait", None, ["aten::item"], 5.0), *(("computation", name, [], ns) for name, ns in moved)]
+        [("host_wait", None, ["aten::item"], 1.0, 6.0), *(("computation", name, [], *sides) for name, *sides in moved)],
+        {},
     )
-    assert (waits.label, waits.cancel) == ("waiting for the host (aten::item)", [])
-    assert (computing.ns, computing.label, computing.cancel) == (2.0, "computing", moved[:2])
+    assert (waits.label, waits.doubt) == ("waiting for the host (aten::item)", "")
+    assert (computing.ns, computing.label, computing.doubted_ns) == (2.0, "computing", 8.0)
+    assert computing.doubt.endswith("differences cancel, such as +9 ns aten::mm and -8 ns AddmmBackward0")
+
+
+def test_a_name_that_others_had_is_not_blamed() -> None:
+    """Waiting while the host was in what itself took less; work of a name that only one side has."""
+    ms = 1e6
+    waited = [("host_wait", None, ["loop"], 0, 5 * ms), ("host_wait", None, ["aten::empty"], 2 * ms, ms)]
+    (waits,) = parts(waited, {"loop": -ms})
+    assert (waits.label, waits.names) == ("waiting for the host", [])
+    assert waits.doubt.startswith("While it waits, the host is in loop 0 → 5.00 ms, which itself takes less time")
+    compiled = [("computation", "Compiled", [], 0, 30 * ms), ("computation", "aten::mm", [], 17 * ms, 2 * ms)]
+    (computing,) = parts(compiled, {})
+    assert computing.label == "computing (mostly Compiled 0 → 30.0 ms)"
+    assert computing.doubt.startswith("In the control, Compiled has none of that, and other names have 15 ms more")
+    (new,) = parts(compiled[:1], {})
+    assert (new.label, new.doubt) == ("computing (Compiled 0 → 30.0 ms)", "")
+
+
+def test_irregular_steps_are_not_judged(tmp_path: Path) -> None:
+    """Of an A100: windows of 219, 2.5, 210, 2.4 and 210 ms, without the first."""
+    paths = []
+    for name, lengths in (("control", (2500, 210_000, 2400, 210_500)), ("test", (1200, 1300, 1210, 1290))):
+        starts = zip(accumulate(lengths, initial=0), lengths, strict=False)
+        made = ((event("user_annotation", "timed", at, us, 100, 100), op("aten::mm", at, us - 1)) for at, us in starts)
+        paths.append(str(write_trace(tmp_path / f"{name}.json", *chain(*made))))
+    result = diff(*paths, region="timed")
+    assert result.verdict.text[0] == (
+        "A step is 105 ms (98.8 %) faster in the mean of 4 steps, which are too irregular to judge that (2 to 210 ms "
+        "in the control, 1.20 to 1.30 ms in the test)."
+    )
+    assert result.outcomes["diff_figures"].rows[0].low is None
+    assert diff(*paths).verdict.text[-1].endswith("sides can be the steps: --region 'timed' (4 times).")
+
+
+def test_computing_that_the_step_hides_is_said(tmp_path: Path) -> None:
+    """Both: the loader is faster, and computing takes longer."""
+    ((control, _),) = simulate(dataclasses.replace(JOB, host_stall_us=30_000.0), tmp_path / "control")
+    ((test, _),) = simulate(dataclasses.replace(JOB, seed=1, work=1.3), tmp_path / "test")
+    said = " ".join(diff(str(control), str(test)).verdict.text)
+    assert re.fullmatch(r"A step is .* faster\. .* Computing itself takes .* longer\.", said)
+
+
+def test_an_outlying_first_step_is_in_no_figure(tmp_path: Path) -> None:
+    ((control, _),) = simulate(JOB, tmp_path / "control")
+    ((test, _),) = simulate(dataclasses.replace(JOB, seed=1), tmp_path / "test")
+    longer = with_compilation(load(test), 0, 60_000)
+    longer["traceEvents"][-1]["name"] = "aten::empty"  # which nothing says happens once
+    result = diff(str(control), str(save(longer, tmp_path / "longer.json")))
+    wall = result.outcomes["diff_figures"].rows[0]
+    assert (wall.step_count, len(result.outcomes["diff_steps"].rows)) == (JOB.steps - 1, JOB.steps - 1)
+    assert wall.low < wall.delta < wall.high
+    assert result.verdict.text[-1].startswith("The first step is an outlier and left out on both sides: in the test ")
 
 
 def with_compilation(document: Document, number: int, us: int) -> Document:
@@ -110,11 +165,11 @@ def test_what_happens_once_is_no_part_of_steps(tmp_path: Path) -> None:
         ]
         assert changes[1] == pytest.approx(changes[0], abs=0.02)
     again = save(with_compilation(load(compiles), 1, 60_000), tmp_path / "twice.json")
-    assert not diff(read(str(control)), read(str(again))).once  # of six steps two: it comes again
+    assert not diff(read(str(control)), read(str(again))).choice  # of six steps two: it comes again
     longer = with_compilation(load(control), 1, 60_000)
     longer["traceEvents"][-1]["name"] = "aten::empty"  # which nothing says happens once
     kept = save(longer, tmp_path / "kept.json")
-    assert not diff(read(str(kept)), read(str(compiles))).once
+    assert not diff(read(str(kept)), read(str(compiles))).choice
 
 
 def units(path: Path, count: int, us: int, *, annotated: bool = True) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from augment.compare import diff_verdict as comparison_verdict
-from augment.compare.diff_rows import FigureRow
+from augment.compare.diff_rows import FigureRow, StepRow
 from augment.core.attachments import Cause, LateRank, Reason, Where
 from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
@@ -295,7 +295,13 @@ def comparisons() -> Iterator[str]:
     yield comparison_verdict._of_step(replace(row, delta=0.0), "A step")
     for low in (MS, -MS):
         yield comparison_verdict._of_step(replace(row, verdict="within_noise", low=low), "A step")
-    yield comparison_verdict._of_step(replace(row, verdict="unknown"), "The recording")
+    yield comparison_verdict._of_step(replace(row, verdict="unknown", step_count=1), "The recording")
+    steps = [StepRow(0, 0, 2 * MS, 3 * MS, MS), StepRow(1, 1, 78 * MS, 81 * MS, 3 * MS)]
+    yield comparison_verdict._of_step(replace(row, verdict="unknown"), "A step", steps)
+    yield from comparison_verdict._of_computing(row, replace(row, delta=-2 * MS, change_ratio=-0.05))
+    for kind, name in (("host_wait", "loop"), ("computation", "Compiled")):
+        times = [(kind, None, [name], 0, 30 * MS), (kind, None, ["aten::mm"], 17 * MS, 2 * MS)]
+        yield comparison_verdict.parts(times, {"loop": -3 * MS})[0].doubt
 
 
 #: where else sentences are made: as they stand in the source

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.compare.diff_verdict import figure_title, kind_title, parts
+from augment.compare.diff_verdict import figure_title, kind_title, no_interval, parts
 from augment.core.text import devices_text, listed, percent, ranges_text, rough_time, size
 from augment.results.report import charts
-from augment.results.report.sections import (
-    Document,
-    Row,
-    Section,
-    made_table,
-    not_possible,
-    others,
-    rows_of,
-    totals,
-)
+from augment.results.report.sections import Document, Row, Section, made_table, not_possible, others, rows_of, totals
 
 Sidecar = Mapping[str, Any]
 LEAST_AXIS = 2.0  #: the axis of changes reaches at least so far, %: noise does not look large
 _DELTA = "delta_per_step_ns"
 _PARTS = ("operator", "kind", "change", _DELTA, "control_ns", "test_ns", "p", "verdict", "control_names", "test_names")
+#: the verdict follows the interval of the t-test: another, by resampling few steps, is narrower; the file has both
+_FIGURES = ("figure", "unit", "control", "test", "delta", "change_ratio", "low", "high", "verdict", "p", "is_paired")
 _MOST_LINES = 12  #: bars of lines of code
 
 
@@ -31,7 +24,7 @@ def document(sidecar: Sidecar) -> Document:
     called = {"control": sidecar["control"]["name"], "test": sidecar["source"]["name"], **sidecar.get("runs", {})}
     facts, pairs = [], sidecar.get("compared", ())
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
-        devices = devices_text(source["devices"])
+        devices = devices_text(source["devices"], len(pairs))
         files = [f"{each['name']}, SHA-256 {each['sha256']}" for each in [pair[side] for pair in pairs] or [source]]
         name = [called[side]] if called[side] != source["name"] or devices else []
         facts.append((side, "\n".join([*(f"{each}{devices and f' ({devices})'}" for each in name), *files])))
@@ -72,7 +65,7 @@ def figures(sidecar: Sidecar) -> Section:
         if row["unit"] != "ns" or row["delta"] is None or not whole or not (row["control"] or row["test"]):
             continue
         low, high = (None if row.get(end) is None else 100 * row[end] / whole for end in ("low", "high"))
-        reach = "too few steps for an interval" if low is None else f"{row['low']:+,.0f} to {row['high']:+,.0f}"
+        reach = no_interval(row["step_count"]) if low is None else f"{row['low']:+,.0f} to {row['high']:+,.0f}"
         marks.append(
             {
                 "label": figure_title(row["figure"]),
@@ -84,13 +77,15 @@ def figures(sidecar: Sidecar) -> Section:
                 "shown": rough_time(row["delta"]) + (f" ({_doubt(row)})" if row["verdict"] == "within_noise" else ""),
             }
         )
-    lead = "Changes of a step's figures, with 95 % intervals. Green is better, red is worse; grey: neither, or noise."
+    lead = "Changes of a step's figures, with 95 % intervals. Green: better, orange: worse, grey: neither, or noise."
     if not any(mark["low"] is not None for mark in marks):
         lead = "Changes of a step's figures. Too few steps for intervals: none is known to be better or worse."
-    title = "change in % of the control's step"
+    title = "% of a step"
     differs = any(mark["at"] for mark in marks)
     chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if differs else []
-    return Section("Figures", lead, chart, [made_table("diff_figures", "Figures of both sides", _in_words(rows))])
+    return Section(
+        "Figures", lead, chart, [made_table("diff_figures", "Figures of both sides", _in_words(rows), columns=_FIGURES)]
+    )
 
 
 def _in_words(rows: Sequence[Row]) -> list[Row]:
@@ -108,9 +103,12 @@ def waterfall(sidecar: Sidecar) -> Section:
     step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), None)
     if step is None or not any(row[_DELTA] for row in rows):
         return Section("What changed")
-    changes = parts(
-        (row["kind"], row["operator"], row["control_names"] or row["test_names"], row[_DELTA]) for row in rows
+    count, on_host = windows(sidecar), [row for row in rows_of(sidecar, "diff_names") if row["side"] == "cpu"]
+    sides = (
+        (row["control_names"] or row["test_names"], row["control_ns"] / count, row["test_ns"] / count) for row in rows
     )
+    times = ((row["kind"], row["operator"], *side) for row, side in zip(rows, sides, strict=True))
+    changes = parts(times, {row["name"]: row["delta_ns"] for row in on_host})
     bars = []
     at = 0.0
     for each in changes:
@@ -130,7 +128,7 @@ def waterfall(sidecar: Sidecar) -> Section:
         for row in sorted(rows, key=lambda row: -abs(row[_DELTA]))
     ]
     tables = [made_table("diff_waterfall", "Parts of the change", named, columns=_PARTS)]
-    if operators := by_operator(rows, windows(sidecar)):
+    if operators := by_operator(rows, count):
         tables.append(made_table("operators", "By operator, for any kernels: exclusive time per step", operators))
     return Section("What changed", lead, [chart], tables)
 

@@ -291,7 +291,7 @@ def test_a_comparison(outputs: Path, tmp_path: Path) -> None:
     wall = {"figure": "wall_ns", "control": 100.0, "test": 75.0, "verdict": "improvement"}
     alike = {"kind": "host_wait", "operator": None, "test_names": []}  # one bar for the kind, as in the verdict
     parts = [
-        {**alike, "control_names": [name], "delta_ns": 2 * ns, "delta_per_step_ns": ns}
+        {**alike, "control_names": [name], "control_ns": 70, "test_ns": 70 + ns, "delta_per_step_ns": ns}
         for name, ns in (("enumerate(DataLoader)", -35.0), ("aten::copy_", 10.0))
     ]
     analyses = {"diff_figures": {"rows": [wall]}, "diff_waterfall": {"rows": parts}}
