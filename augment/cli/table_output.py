@@ -285,8 +285,8 @@ def source_line(source: dict[str, Any]) -> str:
     name = printable(source["name"])
     if "traces" in source:
         return f"{name}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
-    length = f", {exact_time(source['duration_ns'])}" if source["events"] else ""
-    line = f"{name}: {counted(source['events'], 'event')}{length}"
+    events = f"{counted(source['events'], 'event')}, {exact_time(source['duration_ns'])}" if source["events"] else ""
+    line = f"{name}: {events or 'no trace'}"  # what is recorded beside one, alone
     if source["ranks"]:
         line += f", rank {', '.join(map(str, source['ranks']))}"
     if source["steps"]:
@@ -331,8 +331,9 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     from augment.results.report.sections import doubts
 
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
-    emit(f"control: {_about(control, sidecar['control'])}")
-    emit(f"test:    {_about(test, sidecar['source'])}")
+    ranks = len(sidecar["compared"])
+    emit(f"control: {_about(control, sidecar['control'], ranks)}")
+    emit(f"test:    {_about(test, sidecar['source'], ranks)}")
     if "diff_memory" in analyses:  # of memory snapshots there is nothing else
         for sentence in sidecar["verdict"]["text"]:
             emit(f"  {sentence}")
@@ -343,8 +344,6 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     emit(_compared(sidecar["compared"]))
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
-    for doubt in doubts(sidecar["diagnostics"]):
-        emit(doubt)
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
     of = "recording" if whole_recordings else "a step"
     _figures("Figures", analyses["diff_figures"], of)
@@ -379,10 +378,12 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
             if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
                 emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
     _changes(analyses["diff_names"], len(analyses["diff_steps"]) * len(sidecar["compared"]), limit)
+    if notes := doubts(sidecar["diagnostics"]):
+        emit("\n".join(["", "Notes on the recordings", *(f"  {note}" for note in notes)]))
 
 
-def _about(label: str, source: dict[str, Any]) -> str:
-    return ", ".join(filter(None, (label, devices_text(source["devices"]))))
+def _about(label: str, source: dict[str, Any], ranks: int) -> str:
+    return ", ".join(filter(None, (label, devices_text(source["devices"], ranks))))
 
 
 def _which(steps: Sequence[int]) -> str:
@@ -484,7 +485,8 @@ def _kinds(title: str, rows: Sequence[dict[str, Any]], key: str, scale: int, lim
             TableColumn(("test", "ms"), [f"{row['test_ns'] / scale / 1e6:,.3f}" for row in shown]),
             TableColumn(("", ""), [_percent(row) for row in shown]),
             TableColumn(
-                ("count", ""), [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown]
+                ("count", "in all"),
+                [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown],
             ),
             TableColumn(("", ""), [_MARKS[row["verdict"]] for row in shown], text=True),
             TableColumn((key.replace("_", " "), ""), kinds, text=True),
@@ -513,7 +515,7 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
                 TableColumn(("on", ""), [row["side"] for row in shown], True, True),
                 TableColumn(("difference", "ms"), [f"{row['delta_ns'] / steps / 1e6:+,.3f}" for row in shown]),
                 TableColumn(("", ""), [_percent(row) for row in shown]),
-                TableColumn(("count", ""), [_counts(row) for row in shown]),
+                TableColumn(("count", "in all"), [_counts(row) for row in shown]),
                 TableColumn(("name", ""), [_readable(row["name"]) for row in shown], text=True),
             ],
         )
@@ -541,5 +543,7 @@ def _counts(row: dict[str, Any]) -> str:
 
 def _interval(row: dict[str, Any]) -> str:
     if row["low"] is None:
-        return "too few steps"
+        from augment.compare.diff_verdict import no_interval
+
+        return no_interval(row["step_count"])
     return f"{signed_text(row['low'], row['unit'])} … {signed_text(row['high'], row['unit'])}"

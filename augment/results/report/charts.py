@@ -80,25 +80,27 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
 
 
 def forest(name: str, text: str, rows: Sequence[Row], *, x_title: str, least: float) -> Chart:
-    """A dot at ``at`` and a whisker from ``low`` to ``high`` (perhaps None) in each row, below its words, and a line at
-    zero. The axis reaches at least from -``least`` to ``least``. A row also has ``label``, ``colour``, ``exact`` and
+    """A dot at ``at`` and a whisker from ``low`` to ``high`` (perhaps None) in each row, beside its words, and a line
+    at zero. The axis reaches at least from -``least`` to ``least``. A row also has ``label``, ``colour``, ``exact`` and
     ``shown``.
     """
     ends = [row[end] for row in rows for end in ("low", "at", "high") if row[end] is not None]
     domain = [min(-least, *ends), max(least, *ends)]
     x = {"field": "at", "type": "quantitative", "title": x_title, "axis": _FEW_TICKS}
     x["scale"] = {"domain": domain, "nice": False, "padding": 6}
+    lines = {"labelExpr": "split(datum.value, '  ')", "labelLimit": 190, "labelOffset": -6}
+    lines |= {"domain": False, "ticks": False}
     encoding: Spec = {
-        "y": _BELOW_WORDS,
+        "y": {**_BELOW_WORDS, "field": "words", "axis": lines},
         "color": {"field": "colour", "type": "nominal", "scale": None},
         "tooltip": [{"field": "label"}, {"field": "exact", "title": "exactly"}],
     }
-    whiskers = {"mark": {"type": "rule", "strokeWidth": 2, "yOffset": 9, "aria": False}}
+    whiskers = {"mark": {"type": "rule", "strokeWidth": 2, "aria": False}}
     whiskers["encoding"] = {**encoding, "x": {**x, "field": "low"}, "x2": {"field": "high"}}
-    dots = {"mark": {"type": "point", "filled": True, "size": 60, "opacity": 1, "yOffset": 9}}
-    dots["encoding"] = {**encoding, "x": x}
-    layers = [_ZERO, whiskers, dots, _ROW_WORDS]
-    return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=layers), text)
+    dots = {"mark": {"type": "point", "filled": True, "size": 60, "opacity": 1}, "encoding": {**encoding, "x": x}}
+    zero = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": GREY, "aria": False}}
+    zero["encoding"] = {"x": {"datum": 0}}
+    return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=[zero, whiskers, dots]), text)
 
 
 _APART = {"labelOverlap": "parity", "labelSeparation": 8}
@@ -119,9 +121,8 @@ _ROW_WORDS: Spec = {
     "encoding": {"y": _BELOW_WORDS, "x": {"value": 0}, "text": {"field": "words"}},
 }
 _ZERO: Spec = {
-    "data": {"values": [{}]},
-    "mark": {"type": "rule", "color": "#999999", "aria": False},
-    "encoding": {"x": {"datum": 0}},
+    "mark": {"type": "tick", "color": GREY, "size": 20, "thickness": 1, "yOffset": 9, "aria": False},
+    "encoding": {"x": {"datum": 0}, "y": _BELOW_WORDS},
 }
 
 

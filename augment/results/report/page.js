@@ -19,7 +19,7 @@ function shown(name, value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value !== "number" || IDENTITIES.has(name)) return String(value);
-  if (/_ratio$/.test(name)) return `${(100 * value).toFixed(1).replace(/^-0\.0$/, "0.0")} %`;
+  if (/_ratio$/.test(name)) return `${(100 * value).toFixed(1).replace(/^-0\.0$/, "0.0")} ${/^(delta|low|high)_/.test(name) ? "points" : "%"}`;
   const unit = unitOf(name);
   if (!unit) return grouped(Number.isInteger(value) ? value : Number(value.toPrecision(4)));
   const [scale, word] = (unit[2] || []).find(([scale]) => Math.abs(value) >= scale) || [1, (unit[2] || []).length ? unit[2].at(-1)[1] : unit[1]];
