@@ -99,9 +99,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
         rows += of_kind[:MOST]
         if len(of_kind) > MOST:
             left_out.append(f"{len(of_kind) - MOST:,} of {len(of_kind):,} rows about a {by}")
-    unplaced = sum(log.unplaced for log in given.logs)
+    unplaced, cut = (sum(getattr(log, name) for log in given.logs) for name in ("unplaced", "cut_lines"))
     message = "lines about a connection that may be of one of several communicators: left out"
     diagnostics = [Diagnostic("nccl_log_unplaced", unplaced, message)] if unplaced else []
+    message = "lines about a communicator whose beginning is cut off, so that they may be of any process: left out"
+    diagnostics += [Diagnostic("nccl_log_cut", cut, message)] if cut else []
     return Findings(rows, [], diagnostics, f"left out: {text.listed(left_out)}" if left_out else None)
 
 
@@ -129,4 +131,4 @@ def _parts(trace: Trace, name: str, sides: Sequence[Communicator]) -> Iterator[R
         for tree, channels in Counter(each.trees.values()).most_common():
             up = "root" if tree.up is None else f"under {tree.up}"
             down = f", above {', '.join(map(str, tree.down))}" if tree.down else ""
-            yield _made(trace, name, "tree", f"{each.rank}: {up}{down}", channel_count=channels)
+            yield _made(trace, name, "tree", f"{tree.rank}: {up}{down}", channel_count=channels)

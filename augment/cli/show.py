@@ -208,7 +208,8 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     chosen = [name for name in MAIN if analyses.get(name, {}).get("rows")][:TABLES]
     if not chosen:
         nothing = "verdict" in sidecar and not any(analysis["rows"] for analysis in sidecar["analyses"].values())
-        return {**sidecar, "analyses": {}, "lacking": True} if nothing else sidecar
+        there = {name: each for name, each in analyses.items() if each["rows"] or each["status"] == "failed"}
+        return {**sidecar, "analyses": {}, "lacking": True} if nothing else {**sidecar, "analyses": there or analyses}
     shown = {name: analyses[name] for name in chosen}
     others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len({*chosen} - {"mean_step"})
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}

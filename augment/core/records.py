@@ -94,6 +94,7 @@ class RankConnection(Struct, frozen=True):
 class TreeOfRank(Struct, frozen=True):
     """The neighbours of a rank in the tree of a channel: towards its root, None at the root, and away from it."""
 
+    rank: int
     up: int | None
     down: tuple[int, ...]
 
@@ -166,6 +167,7 @@ class NcclLog(Struct):
     long_lines: int = 0  #: whose end was passed over
     glued_lines: int = 0
     unreadable_lines: int = 0  #: with numbers that are none
+    cut_lines: int = 0  #: without their beginning: of any process
     unplaced: int = 0  #: messages about a connection that may be one of several communicators
     left_out: int = 0  #: messages beyond the most that are kept
 

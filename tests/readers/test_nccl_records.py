@@ -98,6 +98,15 @@ def test_before_218_the_beginning_of_a_communicator_is_not_logged(tmp_path: Path
     assert list(first.edges) == [RankConnection(0, 1, "NET/IB/0/GDRDMA")]
 
 
+def test_a_line_without_its_beginning_is_of_no_communicator(tmp_path: Path) -> None:
+    """As another process wrote into it; a tree tells its own rank."""
+    line = "[3] NCCL INFO Trees [0] 4/-1/-1->7->6 [1] 6/-1/-1->7->3"
+    log = read_nccl_log(written(tmp_path / "nccl.log", [*LOG, f"00 {line}"]))
+    assert (log.cut_lines, log.unnamed, len(log.communicators)) == (1, [], 1)
+    (unnamed,) = read_nccl_log(written(tmp_path / "alone.log", [line])).unnamed
+    assert [unnamed.trees[0].rank, unnamed.trees[1].up] == [7, 3]
+
+
 def test_numbers_of_algorithms_before_224(tmp_path: Path) -> None:
     line = "n0:10:10 [0] NCCL INFO 8192 Bytes -> Algo 1 proto 2 time 42.1"
     (tuned,) = read_nccl_log(written(tmp_path / "nccl.log", [line])).tuned

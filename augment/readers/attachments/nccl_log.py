@@ -92,7 +92,7 @@ def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
 
 class _LogReading:
     def __init__(self, log: NcclLog) -> None:
-        self.log, self.headers, self.kept = log, 0, 0
+        self.log, self.headers, self.kept, self.has_processes = log, 0, 0, False
         self.known: dict[tuple[str, int | None, str], int] = {}
         self.hosts: dict[tuple[int | None, str], dict[str, int]] = defaultdict(
             dict
@@ -115,6 +115,7 @@ class _LogReading:
         for place, header in enumerate(headers):
             end = headers[place + 1].start() if place + 1 < len(headers) else len(line)
             message = line[header.end() : end].rstrip()
+            self.has_processes |= header["pid"] is not None
             process = (header["host"] or "", _int(header["pid"]) if header["pid"] else None)
             if header["info"] and self.kept >= MOST_KEPT:
                 self.log.left_out += 1
@@ -225,7 +226,10 @@ class _LogReading:
             self.end(here)
         for (host, pid, device), texts in self.early.items():
             glued = (index for (name, *of), index in self.latest.items() if of == [pid, device] and name.endswith(host))
-            if (index := next(glued, -1)) < 0:
+            if (index := next(glued, -1)) < 0 and pid is None and self.has_processes:
+                self.log.cut_lines += len(texts)
+                continue
+            if index < 0:
                 self.log.unnamed.append(Communicator(host, pid, "", -1, -1, device))
             for text in texts:
                 _add(self.log.unnamed[-1] if index < 0 else self.log.communicators[index], text)
@@ -255,12 +259,11 @@ def _add(communicator: Communicator, text: str) -> None:
     elif match := _SYSTEM.search(text):
         communicator.max_bandwidth = float(match[1])
     elif match := _TREES.search(text):
-        for channel, left, _, right in _TREE.findall(match[1]):
+        for channel, left, rank, right in _TREE.findall(match[1]):
             # down->rank->up; NCCL 2.4 to 2.6 the other way round, whose down has slashes, too
             down, up = (right, left) if "/" in right else (left, right)
-            communicator.trees[_int(channel)] = TreeOfRank(
-                None if up == "-1" else _int(up), tuple(_int(each) for each in down.split("/") if each != "-1")
-            )
+            above, below = None if up == "-1" else _int(up), (_int(each) for each in down.split("/") if each != "-1")
+            communicator.trees[_int(channel)] = TreeOfRank(_int(rank), above, tuple(below))
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
