@@ -21,16 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.batch import locations
-from augment.batch.conversion import (
-    Executor,
-    File,
-    Outputs,
-    Result,
-    T,
-    Tracks,
-    result_of,
-    sha256_of,
-)
+from augment.batch.conversion import Executor, File, Outputs, Result, T, Tracks, result_of, sha256_of
 from augment.batch.inputs import FileIdentity, Input
 from augment.batch.jobs import Job, Member, group, pipelines
 from augment.core.output_files import METRICS_SUFFIX, RANKS_SUFFIX
@@ -101,10 +92,12 @@ class Earlier(Struct, frozen=True):
 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result], tables: Sequence[str] = ()) -> list[Job]:
     """The jobs among ``inputs`` that were converted, now or before; ``results`` by path. ``tables`` are the user's own,
-    which may tell roles."""
+    which may tell roles. Beside ranks that left summaries, what left none is no rank: a log, or a dump."""
     done = [item for item in inputs if item.path in results and results[item.path].files]
     known = {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
-    return group(done, known, rules_of(tables))
+    ranks, rules = [item for item in done if summary_of(results[item.path])] or done, rules_of(tables)
+    alone = [job for item in done if item not in ranks for job in group([item], known, rules)]
+    return [*group(ranks, known, rules), *alone]
 
 
 def rules_of(tables: Sequence[str]) -> Rules:
@@ -194,10 +187,7 @@ def conclude(
 
 
 def conclude_roles(
-    inputs: Sequence[Input],
-    results: Mapping[str, Result],
-    request: Request,
-    known: Mapping[Job, Answer],
+    inputs: Sequence[Input], results: Mapping[str, Result], request: Request, known: Mapping[Job, Answer]
 ) -> Iterator[Concluded]:
     """What there is to say of roles that work together, of each folder of several roles. ``known`` are answers of jobs.
 

@@ -121,8 +121,8 @@ def only_job(inputs: Sequence[Input], tables: Sequence[str] = ()) -> Job:
 def _of_traces(job: Job) -> bool:
     """Whether the files are traces, judged by the first, and not other files with similar names."""
     try:
-        with _read(job.members[0].input):
-            return True
+        with _read(job.members[0].input) as trace:
+            return len(trace.events) > 0
     except UnknownFormat:
         return False
     except AugmentError:  # a damaged trace

@@ -104,12 +104,15 @@ def _document(
 ) -> Document:
     import subprocess
 
-    from augment.cli.runs import files_of, label_of, labels_of
+    from augment.cli.runs import files_of, label_of, labels_of, metrics_of
     from augment.cli.show import analysed, analysed_folder, in_folder
     from augment.core.output_files import DIFF_METRICS_SUFFIX
+    from augment.errors import UsageError
     from augment.history.store import is_store
     from augment.pipeline.request import Request
+    from augment.results.report.health import dump_in, is_dump, on_dumps
     from augment.results.report.page import document_of, document_of_metrics, trend_of
+    from augment.results.report.sections import Document
     from augment.results.sidecars import read_sidecar
 
     if test:
@@ -148,5 +151,10 @@ def _document(
         return analysed_folder(path)
 
     if os.path.isdir(source) and not is_store(source):
+        if not metrics_of(source) and all(map(is_dump, files := files_of(source))):
+            hang, *others = on_dumps([dump for file in files if (dump := dump_in(file))])
+            if others:
+                raise UsageError(f"{source}: holds dumps of {1 + len(others)} jobs; name the folder of one")
+            return Document(hang["input"], "job", hang["verdict"], (), (), hang["rows"])
         return document_of_metrics(in_folder(source, analyse))
     return document_of(source, analyse)

@@ -13,12 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import Augment
 
+from augment.batch.inputs import choose_inputs
+from augment.batch.merged_timeline import only_job
 from augment.cli.inspection import partly_overlapping
 from augment.results.recordings import of_ranks
 from simulator import JobOptions, simulate
 from tables import kernel as kernel_row
 from tables import trace_of
 from traces import event, kernel, launch, op, some_work, write_trace
+
+EVIDENCE = Path(__file__).resolve().parents[3] / "shared" / "evidence"
 
 
 def codes(report: dict[str, Any], part: str) -> dict[str, int]:
@@ -256,3 +260,20 @@ def test_metrics_of_some_of_the_traces_do_not_stand_for_the_folder(tmp_path: Pat
 def test_metrics_of_ranks_are_those_of_no_job_and_no_comparison() -> None:
     names = ("a/job", "job.w1", "roles.job", "b.diff", "a/bigjob", "b.17.job", "b.job-2")
     assert of_ranks(f"{name}.metrics.json" for name in names) == ["a/bigjob.metrics.json"]
+
+
+@pytest.mark.skipif(not EVIDENCE.is_dir(), reason="the recorded files are not here")
+def test_what_comes_next_works_of_logs_and_of_dumps(tmp_path: Path, augment: Augment) -> None:
+    """Logs of a compiler beside the traces of a job are no other job; dumps of a job that hangs have a page."""
+    folder, page = EVIDENCE / "joint_gloo_2rank", tmp_path / "page.html"
+    assert "a page to send: augment report" in augment(folder).err
+    assert augment("report", folder, "-o", page).code == 0
+    assert [member.rank for member in only_job(choose_inputs([str(folder)], None).inputs).members] == [0, 1]
+    assert augment("run", folder, "-o", tmp_path, "--quiet").code == 0
+    assert [path.name for path in tmp_path.glob("*job*")] == ["job.metrics.json"]
+    dumps = EVIDENCE / "flight_recorder"
+    assert augment("report", dumps / "lock_gil_2nd", "-o", page).code == 0
+    assert "Rank 10 stopped on the host" in page.read_text("utf-8")
+    assert "name the folder of one" in augment("report", dumps).err
+    shown = augment("show", EVIDENCE / "nccl" / "nccl_2.20.5_slingshot_resnet50.log.gz")
+    assert ("log.gz: no trace\n" in shown.out, "Skipped" in shown.lines, "log_cut" in shown.out) == (True, False, True)

@@ -67,7 +67,8 @@ def report_on(
         stage(_ANALYSIS)
         augmented = augment(trace, only=[_ANALYSIS, "kernel_breakdown"])  # by which a job says why a rank is late
         identity = FileIdentity(trace.rank, distributed(trace.source.metadata, "world_size"))
-        return {**_report(path, as_read(augmented), summarize(augmented)), "identity": identity}
+        summary = summarize(augmented) if len(trace.events) else None  # a log alone is no rank of a job
+        return {**_report(path, as_read(augmented), summary), "identity": identity}
     with readable(path):
         report = _report(path, read_sidecar(path), None)
         json_of(report)  # what cannot be shown is refused here, and does not prevent the diagnosis of other inputs
