@@ -114,7 +114,17 @@ def test_the_recorded_hangs(folder: str, cause: str) -> None:
     dumps = [read_dump(file) for file in path.glob("_dump_*")]
     assert len(dumps) == 16
     assert blamed(judge(dumps)) == {(cause, (rank,)) for rank in injected}
-    assert [row["confidence"] for row in report_on_dumps(dumps, folder)["rows"]] == ["high", "high"]
+    report = report_on_dumps(dumps, folder)
+    assert [row["confidence"] for row in report["rows"]] == ["high", "high"]
+    assert f"ranks {injected[0]} and {injected[1]} hold it up; 14 other ranks (0-" in report["verdict"][0]
+    waiting = [next(line for line in row["evidence"] if line.startswith("waiting for it: ")) for row in report["rows"]]
+    assert (
+        waiting
+        == {
+            "host": ["waiting for it: ranks 6, 8-9 and 11", "waiting for it: ranks 3 and 12-14"],
+            "device": ["waiting for it: ranks 0, 8, 13 and 15", "waiting for it: ranks 2 and 10"],
+        }[cause]
+    )
 
 
 def test_a_job_of_gloo_that_ran_to_its_end() -> None:

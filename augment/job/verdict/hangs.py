@@ -25,7 +25,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from augment.core.records import DumpedGroup, DumpedOperation, RankDump
-from augment.core.text import counted, listed, ranges_text, time
+from augment.core.text import counted, listed, ranges_text, runs, time
 from augment.facts.source.recorded_times import instant
 
 Cause = Literal["host", "device", "no_dump", "group", "order", "mismatch"]
@@ -349,14 +349,14 @@ def verdict(hang: Hang) -> list[str]:
         return [f"{seen}, but no rank waits for another: nothing hangs as far as the dumps tell."]
     blamed = sorted({rank for culprit in hang.culprits for rank in culprit.ranks})
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
-    victims = len({waiting.rank for waiting in hang.waiting} - set(blamed))
-    others = f"; {counted(victims, 'other rank')} {'waits' if victims == 1 else 'wait'}" if victims else ""
+    victims = sorted({waiting.rank for waiting in hang.waiting} - set(blamed))
+    verb = "waits" if len(victims) == 1 else "wait"
+    others = f"; {counted(len(victims), 'other rank')} ({ranges_text(victims)}) {verb}" if victims else ""
     begin = f"The job has hung since {instant(since)} UTC"
     if any(culprit.cause == "group" for culprit in hang.culprits):
         sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
     else:
-        held = f"rank {blamed[0]} holds" if len(blamed) == 1 else f"ranks {ranges_text(blamed)} hold"
-        sentences = [f"{begin}: {held} it up{others}."]
+        sentences = [f"{begin}: {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}."]
     sentences += [f"{title(culprit)}." for culprit in hang.culprits]
     if hang.dumps < hang.ranks:
         sentences.append(f"{counted(hang.ranks - hang.dumps, 'rank')} of {hang.ranks} left no dump.")
@@ -402,29 +402,33 @@ def rows(hang: Hang) -> list[dict[str, Any]]:
 
 
 def called(operation: DumpedOperation, group: DumpedGroup) -> str:
-    """``all_to_all 20947 of EXPERT_MODEL_PARALLEL_GROUP [8-11]``, ``recv from rank 3``."""
+    """``all_to_all number 20947 of EXPERT_MODEL_PARALLEL_GROUP [8-11]``, ``recv from rank 3``."""
     name = group.description or f"group {group.name}"
     if operation.peer is not None:
         direction = "to" if operation.kind == "send" else "from"
         return f"{operation.kind} {direction} rank {operation.peer} in {name}"
-    return f"{operation.kind.lstrip('_')} {operation.sequence} of {name} [{ranges_text(group.ranks)}]"
+    return f"{operation.kind.lstrip('_')} number {operation.sequence} of {name} [{ranges_text(group.ranks)}]"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges_text(ranks)}"
+    spans = [ranges_text(range(first, last + 1)) for first, last in runs(ranks)]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(spans, len(spans))}"
 
 
 def _evidence(culprit: Culprit, waiting: Sequence[Waiting]) -> list[str]:
-    lines = []
-    if culprit.waiting:
-        lines.append(f"waiting for it: {_ranks(culprit.waiting)}")
+    lines, of_culprit = [], set(culprit.ranks)
+    first = [each.rank for each in waiting if of_culprit & {*each.waits_for}] or culprit.waiting
+    if first:
+        lines.append(f"waiting for it: {_ranks(first)}")
+    if later := sorted({*culprit.waiting} - {*first}):
+        lines.append(f"would wait for it next: {_ranks(later)}")
     operation = culprit.operation
     if operation is not None and operation.frames:
         frame = operation.frames[0]
         lines.append(f"enqueued at {frame.filename}:{frame.line} in {frame.name}")
     if operation is not None and operation.timeout_ms:
         lines.append(f"timeout of the group: {time(operation.timeout_ms * 1e6)}")
-    for wait in [each for each in waiting if each.rank in culprit.waiting or each.rank in culprit.ranks][:4]:
+    for wait in [each for each in waiting if each.rank in first or each.rank in culprit.ranks][:4]:
         behind = f", held up by {listed([f'rank {rank}' for rank in wait.waits_for])}" if wait.waits_for else ""
         lines.append(f"rank {wait.rank}: oldest not completed is {called(wait.operation, wait.group)}{behind}")
     return lines
