@@ -93,7 +93,7 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     assert free["fits"] == (pieces[2],)
     first, second, third, *rest = sentences(trace)
     assert first.startswith("Out of memory at 22:13:2")
-    assert first.endswith("UTC on GPU 0: 18 MB requested, 2.1 MB free.")
+    assert first.endswith("UTC on GPU 0: 18 MB (17.00 MiB) requested, 2.1 MB (2.00 MiB) free.")
     assert second == f"{size(pieces[1])} more are reserved but unused, in pieces of at most {size(pieces[2])}."
     others = "29 % by `run/train.py:9 step` and 18 % by `run/train.py:40 step`"
     assert third == f"53 % of what is allocated is held by `run/model.py:300 grow`, in 3 allocations; {others}."

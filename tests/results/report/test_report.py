@@ -432,9 +432,10 @@ def test_a_snapshot_shows_the_moment_of_its_verdict_and_who_held_what() -> None:
     part = {"device": 1, "start_ns": 0, "allocated_bytes": 7, "reserved_bytes": None}
     analyses = {"memory_snapshot": {"rows": [peak, *failed]}, "activity_over_time": {"rows": [part]}}
     section = memory_snapshot({"analyses": analyses})
-    assert section.lead == "Out of memory: 5.0 GB requested on GPU 1, with 8.0 GB allocated."
+    words = "Out of memory: 5.0 GB (4.66 GiB) requested"
+    assert section.lead == f"{words} on GPU 1, with 8.0 GB allocated."
     curve, held = section.charts
-    assert curve.spec["layer"][-1]["data"]["values"] == [{"x": 9.0, "words": "Out of memory: 5.0 GB requested"}]
+    assert curve.spec["layer"][-1]["data"]["values"] == [{"x": 9.0, "words": words}]
     assert [bar["colour"] for bar in held.spec["data"]["values"]] == [charts.GREY, charts.VERMILION]
 
 
