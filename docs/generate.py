@@ -144,7 +144,7 @@ def catalogue() -> str:
         parts += [table(("function", "what"), beside)] if beside else []
         for each in members.values():
             parts += [part for part in fact_columns(each) if part not in parts]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts).replace("`arrays.", "`")  # as types are named where they are imported
 
 
 def is_fact(function: Any) -> bool:

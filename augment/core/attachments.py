@@ -221,7 +221,8 @@ class RankInJob(Struct, frozen=True):
     ``waits_for``: the rank that most of the wait is for, with ``most_ratio`` of it; empty if that is no single one.
     ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no communication of the
     job took time; None if unknown. ``shared``: what all ranks wait for alike. ``is_told``: whether the job can tell who
-    is late; else the wait is by the shortest of each collective, for which no clocks are compared.
+    is late; else the wait is by the shortest of each collective, for which no clocks are compared. ``is_whole``: all
+    ranks of its collectives have traces; else it may wait for those that have none while data seems to move.
     """
 
     wait_ns: int
@@ -232,6 +233,7 @@ class RankInJob(Struct, frozen=True):
     transfer_gain_ns: int | None = None
     shared: SharedWait | None = None
     is_told: bool = True
+    is_whole: bool = True
 
     @property
     def itself(self) -> LateRank | None:

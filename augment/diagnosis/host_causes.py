@@ -11,20 +11,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    EventRow,
-    EventRows,
-    Int32s,
-    Int64s,
-    distinct,
-    each,
-    is_among,
-    is_any,
-    median,
-    sums,
-)
+from augment import arrays
 from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
 from augment.core import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.attachments import WORKERS
@@ -75,7 +62,7 @@ def fetching(trace: Trace) -> Cause | None:
     rows = fetches_in_steps(trace)
     of_workers = matching(trace, _OF_WORKERS)[trace.events.name[rows]]
     if of_workers.any() and len(launches := kernel_launches(trace)):
-        rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * median(trace.events.dur[launches]))]
+        rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * arrays.median(trace.events.dur[launches]))]
     return _of_slices(trace, rows)
 
 
@@ -90,8 +77,8 @@ def beside_workers_ns(trace: Trace) -> int | None:
         return None
     rows = fetches_in_steps(trace)
     rows = rows[matching(trace, _OF_WORKERS)[trace.events.name[rows]]]
-    waits = is_among(rows, cause.spans.row)
-    steps = distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
+    waits = arrays.is_among(rows, cause.spans.row)
+    steps = arrays.distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
     apart = np.diff(trace.events.end[rows])[waits[1:] & waits[:-1]]
     if 2 * len(steps) < whole.count or not len(apart):
         return None
@@ -103,7 +90,7 @@ def allocating(trace: Trace) -> Cause | None:
     """Calls that ask the driver for memory, and wait while they do."""
     calls = trace.events.slices_of(*LAUNCHES)
     rows = rows_in_steps(trace, calls[matching(trace, CALLS_FOR_MEMORY)[trace.events.name[calls]]])
-    rows = _of_no_cold_start(trace, rows[~is_among(rows, single_calls(trace))])  # those create the context
+    rows = _of_no_cold_start(trace, rows[~arrays.is_among(rows, single_calls(trace))])  # those create the context
     if not len(rows):
         return None
     spans = Spans.of(trace, rows)
@@ -190,7 +177,7 @@ CAUSES = (fetching, allocating, calling, starving, collecting, stalling, compili
 
 
 @derived
-def profiler_slices(trace: Trace) -> EventRows:
+def profiler_slices(trace: Trace) -> arrays.EventRows:
     """The rows of the profiler's own work, not the driver's, that holds up the threads that launch: on them, or, of a
     thread that is not known (0), while devices idle and these threads begin, end and await nothing."""
     events, segments = trace.events, host.host_segments(trace)
@@ -205,8 +192,8 @@ def profiler_slices(trace: Trace) -> EventRows:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part].astype(np.int64)
         first, stop = np.searchsorted(ts, spans.start, side="right"), np.searchsorted(ts, spans.end, side="left")
-        still &= (first >= stop) & ~is_among(row[np.maximum(first - 1, 0)], waiting_calls(trace))
-    chosen: EventRows = rows[there | still]
+        still &= (first >= stop) & ~arrays.is_among(row[np.maximum(first - 1, 0)], waiting_calls(trace))
+    chosen: arrays.EventRows = rows[there | still]
     return chosen
 
 
@@ -215,20 +202,22 @@ def owned_times(trace: Trace) -> dict[int, Intervals]:
     """For each thread with any, when it does what another rule names; disjoint."""
     spans = Spans.joined([cause.spans for cause in (find(trace) for find in CAUSES) if cause is not None])
     track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace))
-    return {lane: union(spans.start[places], spans.end[places]) for lane, places in each(track, len(trace.tracks))}
+    return {
+        lane: union(spans.start[places], spans.end[places]) for lane, places in arrays.each(track, len(trace.tracks))
+    }
 
 
-def _of_slices(trace: Trace, rows: EventRows) -> Cause | None:
+def _of_slices(trace: Trace, rows: arrays.EventRows) -> Cause | None:
     return _of_spans(trace, Spans.of(trace, rows), trace.events.track[rows]) if len(rows) else None
 
 
-def _of_spans(trace: Trace, spans: Spans, track: Int32s) -> Cause:
+def _of_spans(trace: Trace, spans: Spans, track: arrays.Int32s) -> Cause:
     cut = host_cut(trace, track, spans.start, spans.end)
     return Cause(spans, cut, saved_by_host(trace, cut))
 
 
 @derived(until="diagnosis")
-def single_calls(trace: Trace) -> EventRows:
+def single_calls(trace: Trace) -> arrays.EventRows:
     """The rows of single long calls of the runtime in steady steps, during which devices idle; of calls within each
     other, the outermost."""
     events = trace.events
@@ -236,42 +225,44 @@ def single_calls(trace: Trace) -> EventRows:
     rows = rows[events.dur[rows] >= LONG_CALL_NS]
     names = events.name[rows]
     rows = rows[~matching(trace, OTHER_CALLS)[names]]
-    rows = rows[~is_among(rows, waiting_calls(trace)) & ~is_among(rows, distinct(standstills(trace).row))]
+    rows = rows[
+        ~arrays.is_among(rows, waiting_calls(trace)) & ~arrays.is_among(rows, arrays.distinct(standstills(trace).row))
+    ]
     memory = matching(trace, CALLS_FOR_MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[host.outermost(trace, rows, LAUNCHES) == rows]
     rows = _of_no_cold_start(trace, rows)
-    chosen: EventRows = rows[
+    chosen: arrays.EventRows = rows[
         idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
     ]
     return chosen
 
 
-def _of_no_cold_start(trace: Trace, rows: EventRows) -> EventRows:
+def _of_no_cold_start(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:
     """Those of ``rows``, calls, that do not belong to the loading of a cold start."""
     start, ts = cold_start(trace), trace.events.ts[rows]
     return rows if start is None else rows[~inside_of(union(start.spans.start, start.spans.end), ts, ts + 1)]
 
 
 @derived(until="diagnosis")
-def _collections(trace: Trace) -> EventRows:
+def _collections(trace: Trace) -> arrays.EventRows:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
     named = matching(trace, _COLLECTING)
     rows = events.where((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
-    rows = rows[~is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
+    rows = rows[~arrays.is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
     rows = rows_in_steps(trace, rows)
     end = events.ts[rows] + events.dur[rows]
     inside = np.zeros(len(rows), np.bool_)
     inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
-    kept: EventRows = rows[~inside]
+    kept: arrays.EventRows = rows[~inside]
     return kept
 
 
-def inside_of(times: Intervals, start: Int64s, end: Int64s) -> Bools:
+def inside_of(times: Intervals, start: arrays.Int64s, end: arrays.Int64s) -> arrays.Bools:
     """Whether each stretch, which crosses no limit of ``times``, is in one of them."""
     first, stop = touched(start, end, times)
-    inside: Bools = (stop > first) & (end > start)
+    inside: arrays.Bools = (stop > first) & (end > start)
     return inside
 
 
@@ -285,16 +276,16 @@ def _stretches(trace: Trace) -> tuple[Spans, Spans]:
     other_times, parts = union(others.start, others.end), []
     for lane in critical.launching_tracks(trace):
         part = segments.of(lane)
-        ts, row = segments.ts[part], segments.row[part][:-1].astype(EventRow)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(arrays.EventRow)
         cold = inside_of(cold_times(trace, lane), ts[:-1], ts[1:])
         long = (np.diff(ts) >= LONG_NS) & ~cold if cold_start(trace) else (np.diff(ts) >= LONG_NS) | cold
-        long &= ~is_among(ts[:-1], still.start)
+        long &= ~arrays.is_among(ts[:-1], still.start)
         spans = Spans.joined([Spans(ts[:-1], ts[1:], row).take(long), _runs_of_frames(trace, lane, ts, row)])
         known = Spans.joined([spans, still])
         spans = Spans.joined([spans, _quiet_operators(trace, lane, union(known.start, known.end))])
         spans = spans.take(_other_work(trace, spans.row) & ((spans.row >= 0) | (lane == main)))
         which, _, owned = clip(Intervals(spans.start, spans.end), other_times)
-        spans = spans.take(2 * sums(which, owned.end - owned.start, len(spans)) <= spans.end - spans.start)
+        spans = spans.take(2 * arrays.sums(which, owned.end - owned.start, len(spans)) <= spans.end - spans.start)
         spans = spans.take(~elsewhere(trace, lane, spans.start, spans.end, spans.row))
         spans = spans.take(~_ends_with_work(trace, spans.start, spans.end))
         parts.append(spans.take(np.argsort(spans.start, kind="stable")))
@@ -303,7 +294,7 @@ def _stretches(trace: Trace) -> tuple[Spans, Spans]:
     return spans.take(~captured), spans.take(captured)
 
 
-def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: EventRows) -> Spans:
+def _runs_of_frames(trace: Trace, lane: int, ts: arrays.Int64s, row: arrays.EventRows) -> Spans:
     """The long stretches in which a thread is in no operator or call, but in one short frame of Python after the other;
     the rows are the shortest frames that hold most of a stretch. Without stacks each would be one segment. Calls that
     ask whether work is done are part of them while devices idle: what the host waits for is something else."""
@@ -313,9 +304,11 @@ def _runs_of_frames(trace: Trace, lane: int, ts: Int64s, row: EventRows) -> Span
     chosen[polls] = idle_ns(trace, Spans(ts[polls], ts[polls + 1], row[polls])) > 0
     outside = where(ts, chosen)
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
-    long = outside.end - outside.start >= LONG_NS
-    start, end = subtract(Intervals(outside.start[long], outside.end[long]), alone)
-    around = np.full(len(start), NO_INDEX, EventRow)
+    start, end = subtract(outside, alone)
+    which = np.searchsorted(outside.start, start, side="right") - 1
+    long = (arrays.sums(which, end - start, len(outside.start)) >= LONG_NS)[which]  # more than a little beside such
+    start, end = start[long], end[long]
+    around = np.full(len(start), arrays.NO_INDEX, arrays.EventRow)
     frames = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
     frames = frames[(events.track[frames] == lane) & (events.dur[frames] >= MOST_AROUND * LONG_CALL_NS)]
     frames = frames[np.argsort(-events.dur[frames], kind="stable")]
@@ -340,11 +333,11 @@ def _quiet_operators(trace: Trace, lane: int, known: Intervals) -> Spans:
     rows, whole = rows[outer], Intervals(events.ts[rows[outer]], end[outer])
     start, end = subtract(whole, known)
     which = np.searchsorted(whole.start, start, side="right") - 1
-    many = (sums(which, end - start, len(rows)) >= LONG_NS)[which]  # not only one stall, and little around it
+    many = (arrays.sums(which, end - start, len(rows)) >= LONG_NS)[which]  # not only one stall, and little around it
     return Spans(start[many], end[many], rows[which[many]])
 
 
-def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:
+def _ends_with_work(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> arrays.Bools:
     """Whether one piece of GPU work runs from before each stretch until just before its end: the host waits for it in a
     call that profilers do not record, as PyTorch's allocator does before it gives memory back."""
     work = gpu.work(trace)
@@ -358,7 +351,7 @@ def _ends_with_work(trace: Trace, start: Int64s, end: Int64s) -> Bools:
     return waits
 
 
-def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
+def _long_handovers(trace: Trace) -> tuple[Spans, arrays.Int64s]:
     """The times in which neither the main thread nor one that works for it does anything for long, until one of them
     goes on; the rows are what the main thread is in. And the edges of the graph that are so long."""
     graph, segments, main = (critical.graph(trace), host.host_segments(trace), critical.main_track(trace))
@@ -375,10 +368,10 @@ def _long_handovers(trace: Trace) -> tuple[Spans, Int64s]:
     return Spans(start[idle], end[idle], row[idle]), edges[idle]
 
 
-def _other_work(trace: Trace, row: EventRows) -> Bools:
+def _other_work(trace: Trace, row: arrays.EventRows) -> arrays.Bools:
     """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
     kind = critical.host_kinds(trace, row)
-    other: Bools = (kind == critical.BoundBy.CPU_OPERATOR) | (kind == critical.BoundBy.OUTSIDE_OPERATORS)
+    other: arrays.Bools = (kind == critical.BoundBy.CPU_OPERATOR) | (kind == critical.BoundBy.OUTSIDE_OPERATORS)
     named = compiles(trace) | starting(trace, *_COMMUNICATION)
     other &= ~((row >= 0) & named[trace.events.name[row]])
     return other

@@ -180,14 +180,15 @@ def fetches_in_steps(trace: Trace) -> arrays.EventRows:
 def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns. Time in which a server has no request
     saves nothing: what a step may gain is the work that is taken out and the time in which its devices idle. So it is
-    in a recording without steps, which ends with its last work, not when the host has waited for it. A host that is
-    ahead of the devices in the recording is so only for a while if they become faster: steps that go on are no shorter
-    than what the host takes for them."""
-    saved, whole = what_if.saved_ns(trace, cut), measure(trace)
-    of_work = whole.unit == "recording" and len(facts.gpu.work(trace)) > 0
-    if has_pauses(trace) or of_work:
+    in a recording without steps. That, and a last step that is cut short, end with their last work, not when the host
+    has waited for it. A host that is ahead of the devices is so only for a while if they become faster: steps that go
+    on are no shorter than what the host takes for them."""
+    whole = measure(trace)
+    of_work = len(facts.gpu.work(trace)) > 0 and (whole.unit == "recording" or whole.tail_ns > 0)
+    saved = what_if.work_saved_ns(trace, cut) if of_work else what_if.saved_ns(trace, cut)
+    if has_pauses(trace) or (of_work and whole.unit == "recording"):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
-        saved = min(what_if.work_saved_ns(trace, cut) if of_work else saved, idle + what_if.taken_work_ns(trace, cut))
+        saved = min(saved, idle + what_if.taken_work_ns(trace, cut))
     elif whole.unit == "step":
         finish, start = int(whole.windows.finish[-1]), int(whole.windows.start[0])
         calls = facts.waits.syncs(trace).row

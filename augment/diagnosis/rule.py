@@ -212,7 +212,7 @@ def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
         return replace(finding, seen=seen, at_most=limited)
     if words.ratio(saved) < LEAST_RATIO:
         return Fine(seen, saved)
-    known = not finding.at_most or job.transfer_gain_ns is not None
+    known = not finding.at_most or (job.transfer_gain_ns is not None and job.is_whole)
     sure = finding.confidence if known or finding.confidence == "low" else "medium"
     cut = finding.cut if saved == finding.saved_ns else None  # else other ranks decide, of which the cut knows nothing
     return replace(finding, seen=seen, saved_ns=saved, confidence=sure, cut=cut, at_most=limited or not known)

@@ -17,7 +17,7 @@ from augment.facts.names import matching
 #: by the name of the rule
 HEADINGS = {
     "allocator_calls": "Memory is asked of the driver",
-    "clock_drop": "Clocks drop",
+    "clock_drop": "Unsteady clock",
     "cold_start": "Cold start",
     "data_loading": "Waiting for batches",
     "disturbed_device": "Kernels take many times as long at times",

@@ -115,6 +115,7 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
         ),
         transfer_gain_ns=answer.judgement.transfer_gain_ns,
         shared=answer.judgement.shared,
+        is_whole=not (matched.members < matched.size())[matched.instance[rows]].any(),
     )
 
 

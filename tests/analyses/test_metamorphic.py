@@ -9,20 +9,10 @@ from typing import Any
 
 import pytest
 
+import metamorphic
 from augment.core.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
-from metamorphic import (
-    GPU_WORK,
-    Document,
-    differences,
-    load,
-    real_trace,
-    save,
-    stretched,
-    without_first_launches,
-    without_first_ns,
-)
 from simulator import JobOptions, simulate
 
 SIMULATED = {
@@ -66,22 +56,24 @@ SKIPPED = (
 
 
 @pytest.fixture(scope="module", params=[*SIMULATED, *RECORDED])
-def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Document:
+def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> metamorphic.Document:
     if request.param in RECORDED:
-        return load(real_trace(request.param))
-    return load(simulate(SIMULATED[request.param], tmp_path_factory.mktemp("job"))[0][0])
+        return metamorphic.load(metamorphic.real_trace(request.param))
+    return metamorphic.load(simulate(SIMULATED[request.param], tmp_path_factory.mktemp("job"))[0][0])
 
 
 @pytest.fixture(scope="module")
-def before(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Figures:
+def before(document: metamorphic.Document, tmp_path_factory: pytest.TempPathFactory) -> Figures:
     """The figures of the document as it is."""
     return figures(document, tmp_path_factory.mktemp("before"))
 
 
-def figures(document: Document, folder: Path, factor: int = 1) -> Figures:
+def figures(document: metamorphic.Document, folder: Path, factor: int = 1) -> Figures:
     """Every analysis's rows, or what it was skipped for."""
     options = {name: {key: ns * factor for key, ns in asked.items()} for name, asked in CUTOFFS.items()}
-    outcomes = augment(read(str(save(document, folder / f"{factor}.json"))), options=options, skip=SKIPPED).outcomes
+    outcomes = augment(
+        read(str(metamorphic.save(document, folder / f"{factor}.json"))), options=options, skip=SKIPPED
+    ).outcomes
     rows = {name: list(each.rows) if isinstance(each, Findings) else [] for name, each in outcomes.items()}
     # what a finding costs is what the diagnosis, which is skipped, says that it would save
     return rows | {"cost": [row for row in rows["cost"] if row.part != "finding"]}
@@ -95,13 +87,13 @@ def in_stretched_time(column: str, value: Any) -> Any:
     return value / FACTOR if column.endswith("_gbps") else value
 
 
-def test_stretched_times_stretch_every_figure(document: Document, before: Figures, tmp_path: Path) -> None:
-    after = figures(stretched(document, FACTOR), tmp_path, FACTOR)
+def test_stretched_times_stretch_every_figure(document: metamorphic.Document, before: Figures, tmp_path: Path) -> None:
+    after = figures(metamorphic.stretched(document, FACTOR), tmp_path, FACTOR)
     assert before.keys() == after.keys()
     rows = [
         f"{name}, {row}"
         for name, rows in before.items()
-        for row in differences(rows, after[name], in_stretched_time)
+        for row in metamorphic.differences(rows, after[name], in_stretched_time)
         if "_wait_ns is" not in row
     ]
     assert not rows
@@ -110,9 +102,13 @@ def test_stretched_times_stretch_every_figure(document: Document, before: Figure
         assert longer == FACTOR * waited
 
 
-def test_cut_launches_change_what_counts_launches_alone(document: Document, before: Figures, tmp_path: Path) -> None:
-    after = figures(without_first_launches(document, LAUNCHES), tmp_path)
-    changed = [f"{name}, {difference}" for name in OF_WORK for difference in differences(before[name], after[name])]
+def test_cut_launches_change_what_counts_launches_alone(
+    document: metamorphic.Document, before: Figures, tmp_path: Path
+) -> None:
+    after = figures(metamorphic.without_first_launches(document, LAUNCHES), tmp_path)
+    changed = [
+        f"{name}, {difference}" for name in OF_WORK for difference in metamorphic.differences(before[name], after[name])
+    ]
     by_operator = ("family is", "matrix_units is")  # told by the operator that launched a kernel, where one is known
     assert not [each for each in changed if not any(column in each for column in by_operator)]
     counts = [sum(row.launch_count for row in each["launch_statistics"]) for each in (before, after)]
@@ -120,13 +116,13 @@ def test_cut_launches_change_what_counts_launches_alone(document: Document, befo
         assert counts[0] - counts[1] == LAUNCHES
 
 
-def test_work_after_a_cut_is_all_there(document: Document, tmp_path: Path) -> None:
+def test_work_after_a_cut_is_all_there(document: metamorphic.Document, tmp_path: Path) -> None:
     ns = 2_000_000
-    cut = without_first_ns(document, ns)
-    work = Counter(event["name"] for event in cut["traceEvents"] if event.get("cat") in GPU_WORK)
+    cut = metamorphic.without_first_ns(document, ns)
+    work = Counter(event["name"] for event in cut["traceEvents"] if event.get("cat") in metamorphic.GPU_WORK)
     durations: Counter[str] = Counter()
     for event in cut["traceEvents"]:
-        if event.get("cat") in GPU_WORK:
+        if event.get("cat") in metamorphic.GPU_WORK:
             durations[event["name"]] += int(event["dur"] * 1000)
     rows = figures(cut, tmp_path)["kernel_breakdown"]
     assert {row.name: row.count for row in rows} == work
@@ -135,18 +131,18 @@ def test_work_after_a_cut_is_all_there(document: Document, tmp_path: Path) -> No
 
 def test_steps_after_a_cut_are_as_before(tmp_path: Path) -> None:
     path, truth = simulate(JobOptions(ranks=1, steps=5, layers=2, causes=True), tmp_path)[0]
-    document, steps = load(path), truth["causes"]["steps"]
+    document, steps = metamorphic.load(path), truth["causes"]["steps"]
     middle = (steps[1]["host_begin"] + steps[1]["host_finish"]) // 2 - steps[0]["host_begin"]
-    before, after = figures(document, tmp_path), figures(without_first_ns(document, middle), tmp_path)
+    before, after = figures(document, tmp_path), figures(metamorphic.without_first_ns(document, middle), tmp_path)
     assert [row.step for row in after["steps"]] == [2, 3, 4]
     of_the_recording = ("start_ns is", "robust_z is", "median_ratio is", "is_outlier is")
-    differing = differences(before["steps"][2:], after["steps"])
+    differing = metamorphic.differences(before["steps"][2:], after["steps"])
     assert not [each for each in differing if not any(column in each for column in of_the_recording)]
 
 
-def test_files_say_what_documents_do(document: Document, tmp_path: Path) -> None:
-    assert list(times(load(save(document, tmp_path / "again.json")))) == list(times(document))
+def test_files_say_what_documents_do(document: metamorphic.Document, tmp_path: Path) -> None:
+    assert list(times(metamorphic.load(metamorphic.save(document, tmp_path / "again.json")))) == list(times(document))
 
 
-def times(document: Document) -> Iterator[tuple[Any, Any]]:
+def times(document: metamorphic.Document) -> Iterator[tuple[Any, Any]]:
     return ((event.get("ts"), event.get("dur")) for event in document["traceEvents"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from augment.diagnosis.host_causes import _long_handovers
 from augment.diagnosis.judging import delay_ns, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import data_loading, host_gaps, launch_bound, starved_host
+from augment.diagnosis.rules import data_loading, exposed_communication, host_gaps, launch_bound, starved_host
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
-from said import evidence_of, problem_of, title_of
+from said import advice_of, evidence_of, problem_of, title_of
 from simulator import simulate
 from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
 
@@ -123,6 +124,45 @@ def test_steps_that_were_recorded_as_operators_are_steps() -> None:
     assert isinstance(now, Found)
     assert isinstance(then, Found)
     assert (title_of(then), evidence_of(then)) == (title_of(now), evidence_of(now))
+
+
+@pytest.mark.parametrize(
+    ("waits", "operator", "said"), [(True, 30, "waits for each"), (False, 30, ""), (False, 400, "")]
+)
+def test_launches_that_wait_and_other_work_are_told_from_launching(waits: bool, operator: int, said: str) -> None:
+    """Kernels of 90 µs; metamorphic: their launches return later, or an operator between them works on the CPU."""
+    events, at = [], 0
+    for number in range(1, 81):
+        end = at + operator + 110
+        called = at + operator + 5, end + 2 if waits else at + operator + 12
+        events += [
+            op("aten::add", at, at + operator),
+            *launched_kernel("gemm", called, (end - 90, end), correlation=number),
+        ]
+        at = end + 5
+    answer = problem_of(launch_bound.check(in_us([annotation("ProfilerStep#0", 0, at), *events])))
+    assert said in title_of(answer)
+    assert ("LAUNCH_BLOCKING" in advice_of(answer)) == waits
+    assert ("does other things" in title_of(answer)) == (operator > 200)
+
+
+def test_room_in_a_full_queue_is_no_limit_of_the_host() -> None:
+    """The host launches 400 kernels a step in 2 ms, up to 1023 ahead; each 400th communicates for 8 ms."""
+    events, at, ends = [annotation("ProfilerStep#0", 0, 0)], 0, [0]
+    for number in range(1, 4_000):
+        room = ends[number - 1023] if number > 1023 else 0
+        called, at = at, max(at + 5, room + 4)
+        start, name = max(ends[-1] + 1, at + 3), "ncclDevKernel_AllReduce" if number % 400 == 0 else "gemm"
+        ends.append(start + (8_000 if number % 400 == 0 else 20))
+        call_, kernel_ = launched_kernel(name, (called, at), (start, ends[-1]), correlation=number)
+        events += [kernel_] if number < 1_600 else [call_, kernel_]
+        if number >= 1_600 and number % 400 == 0:
+            events.append(annotation(f"ProfilerStep#{number // 400}", called, called))
+    begins = [*[each.ts for each in events if each.name.startswith("ProfilerStep")][1:], at]
+    steps = [annotation(f"ProfilerStep#{place}", *each) for place, each in enumerate(pairwise(begins))]
+    trace = in_us([*steps, *(each for each in events if not each.name.startswith("ProfilerStep"))])
+    answer = problem_of(exposed_communication.check(trace))
+    assert measure(trace).ratio(answer.saved_ns or 0) == pytest.approx(8_000 / (8_000 + 400 * 21), abs=0.05)
 
 
 @pytest.mark.parametrize(("stall", "bound"), [(3_000, True), (500, False)])

@@ -234,9 +234,16 @@ def test_a_slow_step_is_an_outlier_with_its_cause() -> None:
     assert "step_outliers" not in severities(changed(steps=8, run_ahead=None, step_jitter=0.03))
 
 
-def test_kernels_that_get_slower_are_found() -> None:
-    job = changed(steps=9, run_ahead=None, collectives="none", step_drift=0.02)
+@pytest.mark.parametrize(("drift", "said"), [(0.02, "dropped"), (-0.02, "risen")])
+def test_kernels_that_get_slower_or_faster_are_found(drift: float, said: str) -> None:
+    """The truth: all steps as long as the mean of the three fastest."""
+    job = changed(steps=9, run_ahead=None, collectives="none", step_drift=drift)
     assert severities(job).get("clock_drop") == "warning"
+    (drop,) = (each for each in diagnosis_of(job).findings if each.rule == "clock_drop")
+    assert title_of(drop.found).endswith(f"as if the clock had {said}")
+    windows = measure(trace_of(job)).windows
+    length = windows.end - windows.start
+    assert drop.saved_ratio == pytest.approx(1 - min(length[:3].mean(), length[-3:].mean()) / length.mean(), abs=0.01)
     assert "clock_drop" not in severities(changed(steps=9, run_ahead=None, collectives="none", step_jitter=0.05))
 
 

@@ -107,6 +107,16 @@ def test_a_gap_between_steps_is_told_once(schedule_ns: int, other: str) -> None:
     assert result.answers[other] == Fine("what the host takes long for is between steps, which step_gaps tells")
 
 
+def test_short_pauses_that_nothing_explains_are_possible_alone() -> None:
+    """Three times 40 ms, too short for a pause that is left out; without stacks they may have any reason."""
+    paused = Serving(steps=30, noise=0.02, pauses=(8, 15, 22), pause_ns=40 * MS, has_stacks=False)
+    possible = {each.rule for each in diagnose(serve(paused)).findings if each.found.confidence == "low"}
+    assert possible == {"step_outliers", "host_gaps"}
+    gaps, without = (step_gaps.check(serve(each)) for each in (paused, replace(paused, pauses=())))
+    assert isinstance(gaps, Fine | Found)
+    assert gaps.saved_ns == pytest.approx(getattr(without, "saved_ns", 0), rel=0.2)
+
+
 def test_a_pause_promises_nothing() -> None:
     """Metamorphic: two seconds without requests change no saving by more than a tenth."""
     server = Serving(schedule_ns=600 * US, steps=30, noise=0.02)

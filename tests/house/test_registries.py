@@ -19,25 +19,11 @@ import pytest
 
 from augment.analyses import ANALYSES, options_of
 from augment.compare.diff_rows import ROWS as OF_DIFF
-from augment.core import old_names
+from augment.core import old_names, records
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.core.attachments import RequestSpans, Tables
 from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
 from augment.core.output_files import stem
-from augment.core.records import (
-    Communicator,
-    Compilation,
-    CompileLog,
-    CompileLogs,
-    DumpedGroup,
-    DumpedOperation,
-    FlightDumps,
-    NcclLog,
-    NcclLogs,
-    RankDump,
-    Samples,
-    Telemetry,
-)
 from augment.core.source_code import CodeLine
 from augment.core.trace import COMPLETE, LAUNCHES, NO_CORRELATION, Category, Trace, Track
 from augment.errors import UnknownFormat
@@ -83,18 +69,24 @@ def trace(job: Path) -> Trace:
     nodes = write_execution_trace(job.parent / "et.json.gz", execution_trace_of(job))
     memory = write_memory_timeline(job.parent / "a.raw.json.gz", memory_timeline_of(job))
     recorded = with_memory_timeline(with_execution_trace(read(str(with_counters(job))), nodes), memory)
-    operation = DumpedOperation("7", 0, 1, "all_reduce", 0, True, None, [[10]], [[10]], ("Float",))
-    groups = {"7": DumpedGroup("7", "dp", (0, 1))}
+    operation = records.DumpedOperation("7", 0, 1, "all_reduce", 0, True, None, [[10]], [[10]], ("Float",))
+    groups = {"7": records.DumpedGroup("7", "dp", (0, 1))}
     snapshot = training(int(recorded.events.ts[0]) // 1000 + 1).snapshot()
     recorded = with_memory_snapshot(recorded, write_snapshot(job.parent / "snapshot.pickle", snapshot))
     decodes = Tables({"step": [{"pattern": r"ProfilerStep#\d+", "phase": "decode"}]})
-    log = CompileLog("log", compilations=[Compilation("0/0", CodeLine("model.py", 3, "forward"), stated_ns=7)])
-    dump = RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
+    log = records.CompileLog(
+        "log", compilations=[records.Compilation("0/0", CodeLine("model.py", 3, "forward"), stated_ns=7)]
+    )
+    dump = records.RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
     moments = np.linspace(int(recorded.events.ts[0]), int(recorded.events.end.max()), 6).astype(np.int64)
     spans = RequestSpans("spans", ["a"], ["vllm"], moments[None], np.array([7]), np.array([3]))
-    made = Communicator("n0", None, "0xaa", 0, 2, 0, identity="0xfe", is_complete=True)
-    nccl = NcclLog("nccl.log", communicators=[made])
-    return watched(recorded.changed(decodes, spans, CompileLogs((log,)), FlightDumps((dump,)), NcclLogs((nccl,))))
+    made = records.Communicator("n0", None, "0xaa", 0, 2, 0, identity="0xfe", is_complete=True)
+    nccl = records.NcclLog("nccl.log", communicators=[made])
+    return watched(
+        recorded.changed(
+            decodes, spans, records.CompileLogs((log,)), records.FlightDumps((dump,)), records.NcclLogs((nccl,))
+        )
+    )
 
 
 def with_counters(job: Path) -> Path:
@@ -114,8 +106,8 @@ def with_counters(job: Path) -> Path:
 def watched(trace: Trace) -> Trace:
     """With telemetry, 1 ms apart."""
     ts = np.arange(int(trace.events.ts[0]) - 10**6, int(trace.events.end.max()) + 10**6, 10**6, dtype=np.int64)
-    power = Samples("0", "power", "W", ts, 300 + 50 * np.sin(np.arange(len(ts))))
-    return trace.changed(Telemetry("smi.csv", (power,)))
+    power = records.Samples("0", "power", "W", ts, 300 + 50 * np.sin(np.arange(len(ts))))
+    return trace.changed(records.Telemetry("smi.csv", (power,)))
 
 
 @pytest.fixture(scope="module")

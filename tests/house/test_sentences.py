@@ -107,7 +107,7 @@ SAMPLES: list[Seen] = [
         for launcher in get_args(rules.launch_bound.Launcher)
         for stacks, long in ((False, 0), (True, 2), (True, 3))
     ),
-    replace(COMMUNICATION, slow_gbps=2.6),
+    *(replace(COMMUNICATION, **more) for more in ({"slow_gbps": 2.6}, {"wait_ns": MS, "is_whole": False})),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
     rules.host_gaps.HostGaps(2 * MS, ["read"], "unknown", ["read (80 %)"]),
     *(
@@ -177,7 +177,7 @@ SAMPLES: list[Seen] = [
         rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "computation", 0.9, each)
         for each in ("names", "shapes")
     ),
-    *(rules.clock_drop.ClockDrop(0.08, has_shapes) for has_shapes in (True, False)),
+    *(rules.clock_drop.ClockDrop(grown, grown < 0.1) for grown in (0.08, 0.12, -0.08)),
     *(rules.clock_drop.ClockDrop(0.08, True, 1980.0, last) for last in (1410.0, 1980.0)),
     rules.stream_contention.Contention(20, 5 * MS, 1.4, ["prepare"]),
     rules.disturbed_device.Disturbed(37, 14, 5, 25.3, "nvjet_tst", 9 * MS, 360_000, True),

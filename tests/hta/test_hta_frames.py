@@ -17,21 +17,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from augment import hta
 from augment.errors import InputError, UsageError
-from augment.hta import (
-    CPEdge,
-    CPEdgeType,
-    CPGraph,
-    CPNode,
-    DeviceType,
-    MemoryAnalysis,
-    TimeSeriesTypes,
-    Trace,
-    TraceAnalysis,
-    TraceDiff,
-    frames,
-    restore_cpgraph,
-)
 from augment.pipeline import augment
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -51,8 +38,8 @@ TWO_STEPS = [
 ]
 
 
-def analysis(tmp_path: Path, *events: Any, **options: Any) -> TraceAnalysis:
-    return TraceAnalysis(trace_files={0: str(write_trace(tmp_path / "rank0.json", *events))}, **options)
+def analysis(tmp_path: Path, *events: Any, **options: Any) -> hta.TraceAnalysis:
+    return hta.TraceAnalysis(trace_files={0: str(write_trace(tmp_path / "rank0.json", *events))}, **options)
 
 
 def test_the_last_step_is_left_out(tmp_path: Path) -> None:
@@ -95,7 +82,7 @@ def test_times_count_from_the_first_slice_of_the_frames(tmp_path: Path) -> None:
                         kernel(ts=70, dur=8), profiler | {"ts": 95}, distributedInfo={"rank": 0})  # fmt: skip
     second = write_trace(tmp_path / "b.json", op("aten::mm", 20, 4), distributedInfo={"rank": 1})
     write_trace(tmp_path / "c.json", began, distributedInfo={"rank": 2})
-    t = TraceAnalysis(trace_dir=str(tmp_path)).t
+    t = hta.TraceAnalysis(trace_dir=str(tmp_path)).t
     assert t.get_trace(0)["ts"].tolist() == [10, 11, 50]
     assert t.get_trace(1)["ts"].tolist() == [0]
     assert (t.get_trace_duration(), t.get_trace_duration(1), t.get_trace_duration(2)) == (40, 0, 0)
@@ -111,8 +98,8 @@ def test_streams_that_are_no_int64(tmp_path: Path, stream: Any) -> None:
 
 def test_comparisons_see_every_step(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *TWO_STEPS)
-    trace = TraceDiff.compare_traces(
-        analyzer.t, analyzer.t, control_iteration=1, test_iteration=2, device_type=DeviceType.GPU
+    trace = hta.TraceDiff.compare_traces(
+        analyzer.t, analyzer.t, control_iteration=1, test_iteration=2, device_type=hta.DeviceType.GPU
     )
     assert trace[["Control_counts", "Test_counts"]].to_numpy().tolist() == [[0, 1], [2, 0]]
     assert trace.index.tolist() == ["Memcpy HtoD (Pinned -> Device)", "gemm"]
@@ -257,7 +244,7 @@ def test_launches(tmp_path: Path) -> None:
 
 def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None:
     write_trace(tmp_path / "rank0.json", *TWO_STEPS)
-    analyzer = TraceAnalysis(trace_dir=str(tmp_path))
+    analyzer = hta.TraceAnalysis(trace_dir=str(tmp_path))
     written = analyzer.generate_trace_with_counters()
     assert written == {0: str(tmp_path / "rank0_with_counters.json.gz")}
     added = [
@@ -274,9 +261,9 @@ def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None
     assert names
     analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=1)
     assert (tmp_path / "overlaid_rank0.json.gz").exists()
-    assert TraceAnalysis(trace_dir=str(tmp_path)).t.trace_files == {0: str(tmp_path / "rank0.json")}
-    queues = TraceAnalysis(trace_dir=str(tmp_path)).generate_trace_with_counters(
-        TimeSeriesTypes.QUEUE_LENGTH, [0], "_q"
+    assert hta.TraceAnalysis(trace_dir=str(tmp_path)).t.trace_files == {0: str(tmp_path / "rank0.json")}
+    queues = hta.TraceAnalysis(trace_dir=str(tmp_path)).generate_trace_with_counters(
+        hta.TimeSeriesTypes.QUEUE_LENGTH, [0], "_q"
     )
     events = json.loads(gzip.decompress(Path(queues[0]).read_bytes()))["traceEvents"]
     assert not any("Memcpy" in event["name"] for event in events if event["ph"] == "C")
@@ -288,7 +275,9 @@ def test_sequences(tmp_path: Path) -> None:
     assert frame.to_dict("records") == [
         {"pattern": "aten::mm|gemm", "count": 1, "GPU kernel duration (us)": 30.0, "CPU op duration (us)": 20.0}
     ]
-    alone = TraceAnalysis(trace_files={3: analyzer.t.trace_files[0]})  # there is no rank 0, which is asked by default
+    alone = hta.TraceAnalysis(
+        trace_files={3: analyzer.t.trace_files[0]}
+    )  # there is no rank 0, which is asked by default
     assert alone.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), 1).equals(frame)
     with pytest.raises(UsageError, match="no rank 2; there are 3"):
         alone.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), 1, rank=2)
@@ -302,7 +291,7 @@ def test_critical_path_of_an_instance(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True)
     graph, result = analyzer.critical_path_analysis(0, "ProfilerStep", (0, 1))
     assert result
-    assert isinstance(graph, CPGraph)
+    assert isinstance(graph, hta.CPGraph)
     assert math.isclose(graph.get_critical_path_breakdown()["duration"].sum(), 200)
     assert math.isclose(graph.summary().sum(), 100)
     assert set(graph.summary().index) >= {"cpu_bound"}
@@ -323,7 +312,7 @@ def test_ranks_are_those_of_the_traces(tmp_path: Path) -> None:
     write_trace(tmp_path / "c.json")
     (tmp_path / "notes.json").write_text('{"a": 1}')
     with pytest.warns(UserWarning, match="passed over: .*notes.json"):
-        job = Trace(trace_dir=str(tmp_path))
+        job = hta.Trace(trace_dir=str(tmp_path))
     assert {rank: Path(path).name for rank, path in job.trace_files.items()} == {
         3: "a.json",
         0: "b.json.gz",
@@ -332,16 +321,16 @@ def test_ranks_are_those_of_the_traces(tmp_path: Path) -> None:
     assert job.get_ranks() == [0, 1, 3]
     write_trace(tmp_path / "d.json", distributedInfo={"rank": 3})
     with pytest.warns(UserWarning, match="rank 3 is in two files"):
-        Trace(["a.json", "d.json"], str(tmp_path))
-    analyzer = TraceAnalysis({3: "a.json"}, str(tmp_path))
+        hta.Trace(["a.json", "d.json"], str(tmp_path))
+    analyzer = hta.TraceAnalysis({3: "a.json"}, str(tmp_path))
     assert set(analyzer.get_cuda_kernel_launch_stats(visualize=False)) == {3}
     with pytest.raises(UsageError, match="no rank 0; there are 3"):
         analyzer.get_cuda_kernel_launch_stats([0])
     with pytest.raises(InputError, match="no such folder"):
-        TraceAnalysis(trace_dir=str(tmp_path / "nowhere"))
+        hta.TraceAnalysis(trace_dir=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no trace to analyse"):
-        TraceAnalysis(trace_dir=str(tmp_path / "empty"))
+        hta.TraceAnalysis(trace_dir=str(tmp_path / "empty"))
 
 
 @pytest.fixture
@@ -372,16 +361,16 @@ def test_plots(tmp_path: Path, shown: list[Any]) -> None:
         analyzer.get_potential_stragglers(visualize=True)
     assert len(shown) == 1 + 1 + 3 + 1 + 1 + 1
     shown.clear()
-    frame = TraceDiff.compare_traces(analyzer.t, analyzer.t)
-    TraceDiff.visualize_counts_diff(frame)
-    TraceDiff.visualize_duration_diff(frame)
+    frame = hta.TraceDiff.compare_traces(analyzer.t, analyzer.t)
+    hta.TraceDiff.visualize_counts_diff(frame)
+    hta.TraceDiff.visualize_duration_diff(frame)
     counts, durations = (figure for figure, _ in shown)
     assert [bar.name for bar in counts.data] == ["Control_counts", "Test_counts", "diff_counts"]
     assert len(durations.data) == 3
     shown.clear()
     timeline = tmp_path / "memory.raw.json"
     timeline.write_text("[[-1, 0, 100, 0], [10, 1, 50, 4], [20, 3, -50, 4]]")
-    MemoryAnalysis(timeline).plot_memory_timeline()
+    hta.MemoryAnalysis(timeline).plot_memory_timeline()
     ((figure, _),) = shown
     assert np.allclose(figure.data[4].y, [50 / 1024**3, 0])
 
@@ -406,14 +395,14 @@ def test_a_renderer_that_cannot_draw_costs_no_figures(tmp_path: Path) -> None:
 
 
 def test_without_plotly_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(frames, "_TOLD", set())
+    monkeypatch.setattr(hta.frames.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(hta.frames, "_TOLD", set())
     analyzer = analysis(tmp_path, *TWO_STEPS)
     with pytest.warns(UserWarning, match="plotly is not installed") as output:
         assert [len(analyzer.get_temporal_breakdown()) for _ in range(2)] == [1, 1]
     assert len(output) == 1
-    TraceDiff.visualize_counts_diff(TraceDiff.compare_traces(analyzer.t, analyzer.t))
-    MemoryAnalysis(tmp_path / "not there").plot_memory_timeline()
+    hta.TraceDiff.visualize_counts_diff(hta.TraceDiff.compare_traces(analyzer.t, analyzer.t))
+    hta.MemoryAnalysis(tmp_path / "not there").plot_memory_timeline()
 
 
 def test_without_pandas_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +414,7 @@ def test_without_pandas_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
 
 def test_reading_again_gives_the_source(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "rank0.json", *TWO_STEPS)
-    written = TraceAnalysis({0: str(path)}).generate_trace_with_counters()
+    written = hta.TraceAnalysis({0: str(path)}).generate_trace_with_counters()
     assert gzip.decompress(Path(written[0]).read_bytes()).startswith(path.read_bytes().rstrip(b"\n]} \r"))
     assert len(read(written[0]).events) > len(read(str(path)).events)
 
@@ -438,7 +427,7 @@ def test_host_and_thread_are_those_of_the_frame(tmp_path: Path) -> None:
 
 
 # HTA's critical path graph: what its users do with it, on our nodes and edges.
-SYNC = CPEdgeType.SYNC_DEPENDENCY
+SYNC = hta.CPEdgeType.SYNC_DEPENDENCY
 EVENTS: list[Event] = [
     step(1, 0, 100),
     step(2, 100, 100),
@@ -455,17 +444,17 @@ EVENTS: list[Event] = [
 
 
 @pytest.fixture
-def analyzer(tmp_path: Path) -> TraceAnalysis:
+def analyzer(tmp_path: Path) -> hta.TraceAnalysis:
     path = write_trace(tmp_path / "rank0.json", *EVENTS)
-    return TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
+    return hta.TraceAnalysis(trace_files={0: str(path)}, include_last_profiler_step=True)
 
 
-def row_of(t: Trace, name: str, number: int = 0) -> int:
+def row_of(t: hta.Trace, name: str, number: int = 0) -> int:
     frame = t.get_trace(0)
     return int(frame[frame["name"] == name]["index"].iloc[number])
 
 
-def graph_of(analyzer: TraceAnalysis, *asked: Any) -> CPGraph:
+def graph_of(analyzer: hta.TraceAnalysis, *asked: Any) -> hta.CPGraph:
     answer = analyzer.critical_path_analysis(0, *(asked or ("", None)))
     assert answer is not None
     graph, result = answer
@@ -475,21 +464,21 @@ def graph_of(analyzer: TraceAnalysis, *asked: Any) -> CPGraph:
     return graph
 
 
-def test_it_is_a_graph_of_networkx(analyzer: TraceAnalysis) -> None:
+def test_it_is_a_graph_of_networkx(analyzer: hta.TraceAnalysis) -> None:
     graph = graph_of(analyzer)
     assert isinstance(graph, nx.DiGraph)
     assert nx.is_directed_acyclic_graph(graph)
     assert list(graph.nodes) == list(range(len(graph.node_list)))
     for begin, end, data in graph.edges(data=True):
         edge = data["object"]
-        assert (type(edge), edge.begin, edge.end, edge.weight) == (CPEdge, begin, end, data["weight"])
+        assert (type(edge), edge.begin, edge.end, edge.weight) == (hta.CPEdge, begin, end, data["weight"])
     assert round(nx.dag_longest_path_length(graph), 6) == 200
-    assert {type(node) for node in graph.node_list} == {CPNode}
+    assert {type(node) for node in graph.node_list} == {hta.CPNode}
     assert graph.copy().number_of_edges() == graph.number_of_edges()
     assert graph.reverse().has_edge(*next(iter(graph.edges))[::-1])
 
 
-def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
+def test_events_have_nodes_and_edges(analyzer: hta.TraceAnalysis) -> None:
     graph, t = graph_of(analyzer), analyzer.t
     call, gemm, outer = row_of(t, "cudaLaunchKernel"), row_of(t, "gemm"), row_of(t, "aten::linear")
     (begun, ended), (start, end) = graph.get_nodes_for_event(call), graph.get_nodes_for_event(gemm)
@@ -498,10 +487,14 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
         (5, call, True), (8, call, False), (10, gemm, True), (50, gemm, False)
     ]  # fmt: skip
     launched = graph.edges[begun.idx, start.idx]["object"]
-    assert (launched.type, launched.weight) == (CPEdgeType.KERNEL_LAUNCH_DELAY, 5)
+    assert (launched.type, launched.weight) == (hta.CPEdgeType.KERNEL_LAUNCH_DELAY, 5)
     assert graph.get_events_for_edge(launched) == (call, gemm)
     ran = graph.edges[start.idx, end.idx]["object"]
-    assert (ran.type, ran.weight, graph.get_event_attribution_for_edge(ran)) == (CPEdgeType.OPERATOR_KERNEL, 40, gemm)
+    assert (ran.type, ran.weight, graph.get_event_attribution_for_edge(ran)) == (
+        hta.CPEdgeType.OPERATOR_KERNEL,
+        40,
+        gemm,
+    )
     assert set(graph.get_edges_attributed_to_event(gemm)) == {launched, ran}
     part = graph.get_edges_attributed_to_event(outer)
     assert sum(edge.weight for edge in part) == 10, "from its start to mm's, from mm's end to its own"
@@ -511,7 +504,7 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
     assert (synced.type, synced.weight) == (SYNC, 0)
     returned = [edge for edge in graph.get_edges_attributed_to_event(waits[1].ev_idx) if edge.weight]
     assert [(edge.type, edge.end, edge.weight) for edge in returned] == [
-        (CPEdgeType.OPERATOR_KERNEL, waits[1].idx, 2)
+        (hta.CPEdgeType.OPERATOR_KERNEL, waits[1].idx, 2)
     ], "from the end of the kernel until the call returns"
     assert {each["object"].type for *_, each in graph.in_edges(returned[0].begin, data=True)} == {SYNC}
     assert graph.get_nodes_for_event(row_of(t, "ProfilerStep#1")) == (None, None)
@@ -530,7 +523,7 @@ def test_work_that_waits_for_another_stream(tmp_path: Path) -> None:
         launch("cudaLaunchKernel", 8, 2, correlation=4),
         event("kernel", "second", 49, 30, 0, 8, correlation=4, device=0, stream=8),
     ]
-    analyzer = TraceAnalysis({0: str(write_trace(tmp_path / "rank0.json", *events))})
+    analyzer = hta.TraceAnalysis({0: str(write_trace(tmp_path / "rank0.json", *events))})
     graph = graph_of(analyzer)
     first, second = (graph.get_nodes_for_event(row_of(analyzer.t, name)) for name in ("first", "second"))
     assert first[1] and second[0]  # noqa: PT018
@@ -538,12 +531,12 @@ def test_work_that_waits_for_another_stream(tmp_path: Path) -> None:
     assert (edge.type, edge.weight) == (SYNC, 0)
     path_edges = [graph.edges[pair]["object"] for pair in pairwise(graph.critical_path_nodes)]
     late = [edge for edge in path_edges if edge.end == second[0].idx]
-    assert [(each.type, each.weight) for each in late] == [(CPEdgeType.KERNEL_KERNEL_DELAY, 4)]
+    assert [(each.type, each.weight) for each in late] == [(hta.CPEdgeType.KERNEL_KERNEL_DELAY, 4)]
     assert SYNC in {edge.type for edge in path_edges}
     assert graph.summary().sum() == pytest.approx(100)
 
 
-def test_the_path_and_its_breakdown(analyzer: TraceAnalysis) -> None:
+def test_the_path_and_its_breakdown(analyzer: hta.TraceAnalysis) -> None:
     graph, t = graph_of(analyzer), analyzer.t
     names = set(t.get_trace(0).loc[sorted(graph.critical_path_events_set), "name"])
     assert names == {"aten::linear", "aten::mm", "cudaLaunchKernel", "gemm", "cudaDeviceSynchronize"}
@@ -560,10 +553,10 @@ def test_the_path_and_its_breakdown(analyzer: TraceAnalysis) -> None:
     assert set(gemms["event_idx"]) == {row_of(t, "gemm", 0), row_of(t, "gemm", 1)}
 
 
-def test_what_would_be(analyzer: TraceAnalysis) -> None:
+def test_what_would_be(analyzer: hta.TraceAnalysis) -> None:
     graph = graph_of(analyzer)
     for edge in graph.get_edges_attributed_to_event(row_of(analyzer.t, "gemm", 1)):
-        if edge.type == CPEdgeType.OPERATOR_KERNEL:
+        if edge.type == hta.CPEdgeType.OPERATOR_KERNEL:
             graph.edges[edge.begin, edge.end]["weight"] = 0
     assert graph.critical_path()
     breakdown = graph.get_critical_path_breakdown()
@@ -575,7 +568,7 @@ def test_what_would_be(analyzer: TraceAnalysis) -> None:
     assert not graph.critical_path(), "a circle has no longest path"
 
 
-def test_an_instance_names_events_as_the_traces_frame(analyzer: TraceAnalysis) -> None:
+def test_an_instance_names_events_as_the_traces_frame(analyzer: hta.TraceAnalysis) -> None:
     graph = graph_of(analyzer, "ProfilerStep", 1)
     assert row_of(analyzer.t, "gemm", 1) in graph.critical_path_events_set
     names = analyzer.t.get_trace(0).loc[graph.trace_df["index"], "name"]
@@ -583,13 +576,13 @@ def test_an_instance_names_events_as_the_traces_frame(analyzer: TraceAnalysis) -
     assert sorted(names) == ["ProfilerStep#2", "aten::mm", "cudaDeviceSynchronize", "cudaLaunchKernel", "gemm"]
 
 
-def test_it_is_kept_and_restored(analyzer: TraceAnalysis, tmp_path: Path) -> None:
+def test_it_is_kept_and_restored(analyzer: hta.TraceAnalysis, tmp_path: Path) -> None:
     graph = graph_of(analyzer, "ProfilerStep", 1)
     u, v = next(iter(graph.edges))
     graph.edges[u, v]["weight"] += 7
     path = graph.save(str(tmp_path / "kept"))
     assert path == str(tmp_path / "kept.zip")
-    again = restore_cpgraph(path, analyzer.t, 0)
+    again = hta.restore_cpgraph(path, analyzer.t, 0)
     assert again.node_list == graph.node_list
     assert dict(again.edges) == dict(graph.edges)
     assert again.critical_path_nodes == graph.critical_path_nodes
@@ -599,15 +592,15 @@ def test_it_is_kept_and_restored(analyzer: TraceAnalysis, tmp_path: Path) -> Non
     assert again.critical_path()
     assert again.edge_to_event_map == graph.edge_to_event_map
     with pytest.raises(InputError, match="not a graph written by"):
-        restore_cpgraph(str(tmp_path / "rank0.json"), analyzer.t, 0)
+        hta.restore_cpgraph(str(tmp_path / "rank0.json"), analyzer.t, 0)
     for odd in ("[]", "{}", "1"):
         with ZipFile(tmp_path / "odd.zip", "w") as archive:
             archive.writestr("cp_graph.json", odd)
         with pytest.raises(InputError, match="not a graph written by"):
-            restore_cpgraph(str(tmp_path / "odd.zip"), analyzer.t, 0)
+            hta.restore_cpgraph(str(tmp_path / "odd.zip"), analyzer.t, 0)
 
 
-def test_the_path_is_logged(analyzer: TraceAnalysis, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_path_is_logged(analyzer: hta.TraceAnalysis, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         graph_of(analyzer).show_critical_path()
     assert "ev_name = gemm" in caplog.text
@@ -615,7 +608,7 @@ def test_the_path_is_logged(analyzer: TraceAnalysis, caplog: pytest.LogCaptureFi
 
 def test_a_simulated_job_has_the_figures_of_the_analysis(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, stacks=True, memory=True), tmp_path)
-    graph = graph_of(TraceAnalysis({0: str(path)}, include_last_profiler_step=True), "ProfilerStep", (0, 2))
+    graph = graph_of(hta.TraceAnalysis({0: str(path)}, include_last_profiler_step=True), "ProfilerStep", (0, 2))
     breakdown = graph.get_critical_path_breakdown()
     rows = augment(graph.events, only=["critical_path"]).outcomes["critical_path"].rows  # type: ignore[union-attr]
     for bound_by, ours in (
@@ -632,7 +625,7 @@ def test_a_simulated_job_has_the_figures_of_the_analysis(tmp_path: Path) -> None
 def test_recorded_paths_are_as_long_as_the_recording(shared_traces: Path) -> None:
     for name in ("simple_add", "alexnet", "cuda_event_sync", "cuda_event_sync_multi_stream"):
         path = shared_traces / "hta_cuda_sync" / f"{name}.json.gz"
-        graph = graph_of(TraceAnalysis({0: str(path)}, include_last_profiler_step=True))
+        graph = graph_of(hta.TraceAnalysis({0: str(path)}, include_last_profiler_step=True))
         breakdown = graph.get_critical_path_breakdown()
         length = graph.node_list[-1].ts - graph.node_list[0].ts
         assert breakdown["duration"].sum() == pytest.approx(length, abs=1e-3)

@@ -17,17 +17,6 @@ import pytest
 from augment import hta
 from augment.errors import InputError, UsageError
 from augment.facts.gpu.hardware_samples import counter_ranges
-from augment.hta import (
-    CPEdge,
-    CPEdgeType,
-    CPNode,
-    DeviceType,
-    LabeledTrace,
-    TimeSeriesTypes,
-    TraceAnalysis,
-    TraceDiff,
-    trace_filter,
-)
 from augment.readers import read
 from execution_traces import execution_trace_of, write_execution_trace
 from simulator import JobOptions, simulate
@@ -56,8 +45,8 @@ EVENTS = [
 
 
 @pytest.fixture
-def analyzer(tmp_path: Path) -> TraceAnalysis:
-    return TraceAnalysis({0: str(write_trace(tmp_path / "rank0.json", *EVENTS))}, include_last_profiler_step=True)
+def analyzer(tmp_path: Path) -> hta.TraceAnalysis:
+    return hta.TraceAnalysis({0: str(write_trace(tmp_path / "rank0.json", *EVENTS))}, include_last_profiler_step=True)
 
 
 def names(frame: pd.DataFrame) -> list[str]:
@@ -72,7 +61,7 @@ def test_execution_traces(tmp_path: Path, seed: int) -> None:
     document["nodes"] = [node for node in document["nodes"] if dice.random() < 0.7]
     et = hta.load_execution_trace(str(write_execution_trace(tmp_path / "et" / "et.json.gz", document)))
     assert set(et.nodes) == {node["id"] for node in document["nodes"]}
-    t = TraceAnalysis({0: str(path)}).t
+    t = hta.TraceAnalysis({0: str(path)}).t
     hta.correlate_execution_trace(t, 0, et)
     frame = t.get_trace(0)
     by_id = {node["rf_id"]: node for node in document["nodes"] if node["rf_id"]}
@@ -100,14 +89,14 @@ def test_the_window_does_not_hide_a_link(tmp_path: Path) -> None:
     events += [op(f"op {k % 3}", 10 * k, 5, **{"External id": k + 1}) for k in range(20)]
     path = write_trace(tmp_path / "rank0.json", *events)
     et = write_execution_trace(tmp_path / "et.json.gz", execution_trace_of(path))
-    t = TraceAnalysis({0: str(path)}).t
+    t = hta.TraceAnalysis({0: str(path)}).t
     hta.correlate_execution_trace(t, 0, hta.load_execution_trace(et))
     operators = t.get_trace(0).query("cat == 'cpu_op'")
     assert len(operators) == 10
     assert operators["et_node"].tolist() == list(range(100, 110))
 
 
-def test_execution_traces_that_do_not_fit(analyzer: TraceAnalysis, tmp_path: Path) -> None:
+def test_execution_traces_that_do_not_fit(analyzer: hta.TraceAnalysis, tmp_path: Path) -> None:
     frame = analyzer.t.get_trace(0)
     other = write_execution_trace(tmp_path / "et.json.gz", {"nodes": [{"id": 4, "name": "other", "rf_id": 77}, "odd"]})
     et = hta.load_execution_trace(other)
@@ -126,7 +115,7 @@ def test_execution_traces_that_do_not_fit(analyzer: TraceAnalysis, tmp_path: Pat
         hta.load_execution_trace(analyzer.t.trace_files[0])
 
 
-def test_args_of_collectives_and_python(analyzer: TraceAnalysis) -> None:
+def test_args_of_collectives_and_python(analyzer: hta.TraceAnalysis) -> None:
     frame = analyzer.t.get_trace(0).set_index("name")
     columns = ["collective_name", "in_msg_nelems", "out_msg_nelems", "msg_dtype", "group_size", "process_rank",
                "in_split_size", "out_split_size"]  # fmt: skip
@@ -156,14 +145,14 @@ FILTERS: list[tuple[Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("chosen", "wanted"), FILTERS, ids=range(len(FILTERS)))
-def test_filters(analyzer: TraceAnalysis, chosen: Any, wanted: list[str]) -> None:
+def test_filters(analyzer: hta.TraceAnalysis, chosen: Any, wanted: list[str]) -> None:
     frame = analyzer.t.get_trace(0)
     before = frame.copy()
     assert names(chosen(frame)) == names(chosen(frame, analyzer.t.symbol_table)) == wanted
     assert frame.equals(before)
 
 
-def test_filters_of_frames_that_lack_something(analyzer: TraceAnalysis) -> None:
+def test_filters_of_frames_that_lack_something(analyzer: hta.TraceAnalysis) -> None:
     frame = analyzer.t.get_trace(0)
     with pytest.warns(UserWarning, match="not filtered: the frame has no column rank"):
         assert hta.RankFilter(0)(frame) is frame
@@ -182,10 +171,10 @@ def test_filters_of_frames_that_lack_something(analyzer: TraceAnalysis) -> None:
             return df["dur"] > 60
 
     assert names(Long()(frame)) == ["ProfilerStep#1", "ProfilerStep#2"]
-    assert trace_filter.NameIdColumnFilter is hta.NameFilter
+    assert hta.trace_filter.NameIdColumnFilter is hta.NameFilter
 
 
-def test_old_and_new_word(analyzer: TraceAnalysis) -> None:
+def test_old_and_new_word(analyzer: hta.TraceAnalysis) -> None:
     frame = analyzer.t.get_trace(0)
     frame.loc[frame["name"] == "gemm", "name"] = "void gemm<float>(int)"
     frame.loc[frame["name"] == "void gemm<float>(int)", "s_name"] = hta.shorten_name("void gemm<float>(int)")
@@ -197,7 +186,7 @@ def test_old_and_new_word(analyzer: TraceAnalysis) -> None:
     assert first(shorten_names=False) == first(shortern_names=False) == "void gemm<float>(int)"
 
 
-def test_symbols_of_a_column(analyzer: TraceAnalysis) -> None:
+def test_symbols_of_a_column(analyzer: hta.TraceAnalysis) -> None:
     frame = analyzer.get_gpu_kernels_with_user_annotations(0)
     frame.loc[2, "user_annotation"] = -1  # of none
     for column in ("name", "cat", "user_annotation"):
@@ -228,16 +217,16 @@ def test_flops_are_those_of_the_analysis(tmp_path: Path) -> None:
         launch("cudaLaunchKernel", 5, 3, correlation=1),
         event("cuda_profiler_range", "gemm", 20, 10, 0, 0, **counts),
     )
-    (frame,) = TraceAnalysis({0: str(path)}).get_cupti_counter_data_with_operators()
+    (frame,) = hta.TraceAnalysis({0: str(path)}).get_cupti_counter_data_with_operators()
     flop = sum(frame[name].iloc[0] * weight for name, weight in weights.items())
     assert flop == counter_ranges(read(str(path))).counters[0]["flop"]
 
 
-def test_raw_events(analyzer: TraceAnalysis, tmp_path: Path) -> None:
+def test_raw_events(analyzer: hta.TraceAnalysis, tmp_path: Path) -> None:
     path = write_trace(tmp_path / "based.json", *(event | {"ts": event["ts"] + 1000.125} for event in EVENTS),
                        baseTimeNanoseconds=1_700_000_000_000_000_000)  # fmt: skip
-    t = TraceAnalysis({0: str(path)}, include_last_profiler_step=True).t
-    series = TraceAnalysis({0: str(path)}).get_queue_length_time_series()[0]
+    t = hta.TraceAnalysis({0: str(path)}, include_last_profiler_step=True).t
+    series = hta.TraceAnalysis({0: str(path)}).get_queue_length_time_series()[0]
     events = t.convert_time_series_to_events(series.assign(id=7), "Queue Length", "queue_length")
     assert events[0] == {"ph": "C", "name": "Queue Length", "pid": 0, "ts": 1010.125,
                          "args": {"Queue Length": 1}, "id": 7}  # fmt: skip
@@ -253,7 +242,7 @@ def test_raw_events(analyzer: TraceAnalysis, tmp_path: Path) -> None:
     assert end == {**start, "ph": "f", "args": {"c": 5}, "bp": "e"}
 
 
-def test_errors_are_those_of_hta(analyzer: TraceAnalysis, tmp_path: Path) -> None:
+def test_errors_are_those_of_hta(analyzer: hta.TraceAnalysis, tmp_path: Path) -> None:
     t = analyzer.t
     for ask in (t.get_trace, t.get_raw_trace_for_one_rank, t.get_trace_start_unixtime_ns, t.get_trace_duration):
         with pytest.raises(ValueError, match="no rank 9"):
@@ -356,17 +345,17 @@ def test_signature(call: str) -> None:
 
 
 def test_members() -> None:
-    assert {each.name: each.value for each in DeviceType} == {"CPU": 1, "GPU": 2, "ALL": 3}
-    assert {each.name: each.value for each in TimeSeriesTypes} == {"QUEUE_LENGTH": 1, "MEMCPY_BANDWIDTH": 2}
-    assert {each.name for each in CPEdgeType} == {
+    assert {each.name: each.value for each in hta.DeviceType} == {"CPU": 1, "GPU": 2, "ALL": 3}
+    assert {each.name: each.value for each in hta.TimeSeriesTypes} == {"QUEUE_LENGTH": 1, "MEMCPY_BANDWIDTH": 2}
+    assert {each.name for each in hta.CPEdgeType} == {
         "OPERATOR_KERNEL", "DEPENDENCY", "KERNEL_LAUNCH_DELAY", "KERNEL_KERNEL_DELAY", "SYNC_DEPENDENCY"
     }  # fmt: skip
-    assert CPNode() == CPNode(-1, -1, 0, False, False)
-    edge = CPEdge(1, 2, CPEdgeType.SYNC_DEPENDENCY)
-    assert (edge.begin, edge.end, edge.type, edge.weight) == (1, 2, CPEdgeType.SYNC_DEPENDENCY, 0)
-    assert CPEdge(1, 2, CPEdgeType.DEPENDENCY, 7).weight == 7
-    assert TraceAnalysis.get_queue_length_series is TraceAnalysis.get_queue_length_time_series
-    assert TraceAnalysis.get_frequent_cuda_kernel_patterns is TraceAnalysis.get_frequent_cuda_kernel_sequences
+    assert hta.CPNode() == hta.CPNode(-1, -1, 0, False, False)
+    edge = hta.CPEdge(1, 2, hta.CPEdgeType.SYNC_DEPENDENCY)
+    assert (edge.begin, edge.end, edge.type, edge.weight) == (1, 2, hta.CPEdgeType.SYNC_DEPENDENCY, 0)
+    assert hta.CPEdge(1, 2, hta.CPEdgeType.DEPENDENCY, 7).weight == 7
+    assert hta.TraceAnalysis.get_queue_length_series is hta.TraceAnalysis.get_queue_length_time_series
+    assert hta.TraceAnalysis.get_frequent_cuda_kernel_patterns is hta.TraceAnalysis.get_frequent_cuda_kernel_sequences
 
 
 STATISTICS = ["count", "mean", "std", "min", "25%", "50%", "75%", "max"]
@@ -404,11 +393,11 @@ FRAMES: dict[str, tuple[Any, list[str]]] = {
     "copies_summary": (lambda t: t.get_memory_bw_summary()["memory_bw_gbps"], STATISTICS),
     "path": (lambda t: t.critical_path_analysis(0, "ProfilerStep", 0)[0].get_critical_path_breakdown(),
              ["event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by"]),
-    "compared": (lambda t: TraceDiff.compare_traces(t.t, t.t), [
+    "compared": (lambda t: hta.TraceDiff.compare_traces(t.t, t.t), [
         "Control_counts", "Control_total_duration", "Test_counts", "Test_total_duration", "diff_counts",
         "diff_duration", "counts_change_categories"]),
     "frame": (lambda t: t.t.get_trace(0), [*EVENT_COLUMNS, "s_name", "s_cat"]),
-    "operations": (lambda t: LabeledTrace(t=t.t).extract_ops(0), [*EVENT_COLUMNS, "s_name", "s_cat"]),
+    "operations": (lambda t: hta.LabeledTrace(t=t.t).extract_ops(0), [*EVENT_COLUMNS, "s_name", "s_cat"]),
 }  # fmt: skip
 TEXTS = {
     "idle_category", "kernel_type", "name", "cat", "s_name", "s_cat", "s_user_annotation", "user_annotation",
@@ -422,13 +411,13 @@ def numbers_of(frame: Any) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> TraceAnalysis:
+def job(tmp_path_factory: pytest.TempPathFactory) -> hta.TraceAnalysis:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2), tmp_path_factory.mktemp("job"))
-    return TraceAnalysis({0: str(path)})
+    return hta.TraceAnalysis({0: str(path)})
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_columns(job: TraceAnalysis, name: str) -> None:
+def test_columns(job: hta.TraceAnalysis, name: str) -> None:
     ask, columns = FRAMES[name]
     frame = ask(job)
     assert len(frame)
@@ -445,13 +434,13 @@ def test_a_frame_without_rows_has_the_same_columns(tmp_path: Path, name: str) ->
     ask, columns = FRAMES[name]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        frame = ask(TraceAnalysis({0: str(path)}))
+        frame = ask(hta.TraceAnalysis({0: str(path)}))
     assert any("rank 0: no" in str(each.message) for each in said) or name == "full"
     assert (len(frame), list(frame.columns)) == (0, columns)
     assert numbers_of(frame) == set(columns) - TEXTS
 
 
-def test_args_of_the_frame(job: TraceAnalysis) -> None:
+def test_args_of_the_frame(job: hta.TraceAnalysis) -> None:
     frame = job.t.get_trace(0)
     copies = frame[frame["bytes"] >= 0]
     assert set(copies["cat"]) <= {"gpu_memcpy", "gpu_memset"}
@@ -464,7 +453,7 @@ def test_args_of_the_frame(job: TraceAnalysis) -> None:
     assert set(frame[frame["cat"] == "cuda_runtime"]["input_dims"]) == {"-1"}
 
 
-def test_frames_are_changed_in_place_as_in_hta(job: TraceAnalysis) -> None:
+def test_frames_are_changed_in_place_as_in_hta(job: hta.TraceAnalysis) -> None:
     job.t.decode_symbol_ids(use_shorten_name=False)
     frame = job.t.get_trace(0)
     assert frame["s_name"].tolist() == frame["name"].tolist()
@@ -472,19 +461,19 @@ def test_frames_are_changed_in_place_as_in_hta(job: TraceAnalysis) -> None:
     assert frame["s_name"].tolist() != frame["name"].tolist()
 
 
-def test_the_raw_trace(job: TraceAnalysis, tmp_path: Path) -> None:
+def test_the_raw_trace(job: hta.TraceAnalysis, tmp_path: Path) -> None:
     raw = job.t.get_raw_trace_for_one_rank(0)
     assert job.t.meta_data[0] == {name: value for name, value in raw.items() if name != "traceEvents"}
     assert list(job.t.meta_data) == job.t.get_ranks()
     assert {"traceEvents", "deviceProperties"} <= set(raw)
     job.t.write_raw_trace(str(tmp_path / "again.json.gz"), raw)
-    again = TraceAnalysis({0: str(tmp_path / "again.json.gz")})
+    again = hta.TraceAnalysis({0: str(tmp_path / "again.json.gz")})
     assert again.t.get_trace(0)["name"].tolist() == job.t.get_trace(0)["name"].tolist()
     row, ts = job.t.get_trace(0)[["index", "ts"]].iloc[-1]
     assert job.t.get_trace_start_unixtime_ns(0) == int(job.t.events[0].events.ts[int(row)]) - round(ts * 1000)
 
 
-def test_symbols_stand_for_themselves(job: TraceAnalysis) -> None:
+def test_symbols_stand_for_themselves(job: hta.TraceAnalysis) -> None:
     table, frame = job.t.symbol_table, job.t.get_trace(0)
     assert not table.is_empty()
     result = table.find_matches(["^aten::lin", "^aten::add$"])

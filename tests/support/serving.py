@@ -42,7 +42,8 @@ class Serving:
     graph_requests: int = 0  #: batch of the graph, told by ATOM's names; 0: vLLM's names
     all_reduce_ns: int = 0  #: after each layer
     noise: float = 0.05
-    pauses: tuple[int, ...] = ()  #: steps before which the server has no request for two seconds
+    pauses: tuple[int, ...] = ()  #: steps before which the server has no request
+    pause_ns: int = 2_000 * MS
     hiccups: tuple[int, ...] = ()  #: steps in which the host does something else for ten milliseconds
     compiles: tuple[int, ...] = ()  #: steps that compile code for thirty milliseconds
     captures: tuple[int, ...] = ()  #: steps that capture a graph for thirty milliseconds
@@ -77,8 +78,8 @@ def serve(how: Serving) -> Trace:
         prefills = bool(how.prefill_every) and number % how.prefill_every == how.prefill_every - 1
         eager = how.eager(number) or prefills
         if number in how.pauses:
-            host = max(host, device) + 2_000 * MS
-            events.append(python("engine/core.py(310): _process_input_queue", host - 2_000 * MS, host))
+            host = max(host, device) + how.pause_ns
+            events.append(python("engine/core.py(310): _process_input_queue", host - how.pause_ns, host))
         scheduled = lasting(how.schedule_ns) + 10 * MS * (number in how.hiccups)
         events.append(python("sched/scheduler.py(210): schedule", host, host + scheduled))
         host += scheduled + 2 * US

@@ -1,10 +1,12 @@
-"""Do equal kernels get slower through the recording?
+"""Do equal kernels get slower through the recording, or faster?
 
 A device that gets hot, or reaches its power limit, lowers its clock: the same kernels then take longer from step to
 step. Compared are kernels that every step runs equally often, by name and shapes: the last third of the steps with the
-first third. Where shapes were not recorded, later steps may have had more to do: confidence is low.
+first third. Where the first are slower, the clock rose: a device that was idle before, or shared. The prediction lets
+each step's kernels take no longer than those of the faster third. Where shapes were not recorded, the slower steps may
+have had more to do: confidence is low.
 
-With telemetry (``--telemetry``) the evidence is the measured clock. If that did not drop, something else made kernels
+With telemetry (``--telemetry``) the evidence is the measured clock. If that did not change, something else made kernels
 slower, and the finding is merely possible.
 
 **What to do**: look at clocks and power while it runs (``nvidia-smi -q -d CLOCK,PERFORMANCE``); improve cooling, or set
@@ -23,13 +25,13 @@ from augment.diagnosis import judging, rule
 NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5
 SLOWER = 0.05  #: as a whole
-STEADY = 0.01  #: a measured clock that drops less has not dropped
+STEADY = 0.01  #: a measured clock that changes less has not changed
 RISING = 0.7  #: rank correlation of the steps and their time, at least
 ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
 
 
 class ClockDrop(rule.Seen, frozen=True):
-    """Equal kernels that get slower."""
+    """Equal kernels that get slower, or faster, by how much from the first steps to the last."""
 
     growth_ratio: float
     has_shapes: bool
@@ -38,18 +40,23 @@ class ClockDrop(rule.Seen, frozen=True):
 
     @property
     def is_denied(self) -> bool:
-        """Whether the clock was measured, and did not drop."""
-        return bool(self.first_mhz and self.last_mhz and self.last_mhz > (1 - STEADY) * self.first_mhz)
+        """Whether the clock was measured, and did not change as the kernels did."""
+        slow, fast = (self.first_mhz, self.last_mhz)[:: -1 if self.growth_ratio > 0 else 1]
+        return bool(slow and fast and slow > (1 - STEADY) * fast)
 
     at_least = True
 
     def title(self, words: text.Words) -> str:
-        growth = text.percent(self.growth_ratio)
-        return f"Equal kernels take {growth} longer in the last steps than in the first, as if the clock had dropped"
+        rises = self.growth_ratio < 0
+        growth = text.percent(1 / (1 + self.growth_ratio) - 1 if rises else self.growth_ratio)
+        when, clock = (
+            ("first steps than in the last", "risen") if rises else ("last steps than in the first", "dropped")
+        )
+        return f"Equal kernels take {growth} longer in the {when}, as if the clock had {clock}"
 
     def evidence(self, words: text.Words) -> list[str]:
         if not self.first_mhz or not self.last_mhz:
-            return [] if self.has_shapes else ["shapes were not recorded: later steps may have had more to do"]
+            return [] if self.has_shapes else ["shapes were not recorded: the slower steps may have had more to do"]
         clocks = f"{self.first_mhz:,.0f} MHz in the first steps and {self.last_mhz:,.0f} MHz in the last"
         return [f"telemetry says {'otherwise' if self.is_denied else 'so'}: the clock was {clocks}"]
 
@@ -75,17 +82,20 @@ def check(trace: Trace) -> rule.Answer:
     third = len(windows) // 3
     first, last = ns[:, :third].mean(axis=1), ns[:, -third:].mean(axis=1)
     growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
-    grown = float(last[last > (1 + SLOWER / 2) * first].sum() / max(float(last.sum()), 1.0))
-    # Sums that rise with the steps, not by a single one
+    fast, slow, slower = (first, last, slice(-third, None)) if growth > 0 else (last, first, slice(third))
+    grown = float(slow[slow > (1 + SLOWER / 2) * fast].sum() / max(float(slow.sum()), 1.0))
+    # Sums that rise, or fall, with the steps, not by a single one
     rank = np.argsort(np.argsort(ns.sum(axis=0), kind="stable"), kind="stable")
-    if growth < SLOWER or grown < ALIKE or np.corrcoef(rank, np.arange(len(rank)))[0, 1] <= RISING:
+    steadily = abs(np.corrcoef(rank, np.arange(len(rank)))[0, 1]) > RISING
+    if slow.sum() < (1 + SLOWER) * fast.sum() or grown < ALIKE or not steadily:
         return rule.Fine(ClockDrop(growth, has_shapes))
-    computes = work.type == facts.names.KernelType.COMPUTATION
-    late = work.where(computes & (facts.steps.step_of_work(trace, windows) >= third))
-    less = (work.end[late] - work.ts[late]) * growth / (1 + growth)
-    cut = facts.critical.without_work(trace, late, less.astype(np.int64))
+    step = facts.steps.step_of_work(trace, windows)
+    places = work.where((work.type == facts.names.KernelType.COMPUTATION) & (step >= 0))
+    beyond = np.maximum(1 - fast.sum() / np.maximum(ns.sum(axis=0), 1), 0)  # the share of each step's kernel time
+    less = (work.end[places] - work.ts[places]) * beyond[step[places]]
+    cut = facts.critical.without_work(trace, places, less.astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
-    spans = rule.Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64))
+    spans = rule.Spans(windows.start[slower], windows.end[slower], np.full(third, -1, np.int64))
     seen = ClockDrop(growth, has_shapes, *_clocks(trace))
     likely: rule.Confidence = "medium" if has_shapes else "low"
     confidence: rule.Confidence = "low" if seen.is_denied else "high" if seen.first_mhz else likely

@@ -70,6 +70,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
     decode_requests: int | None = None  #: sequences of a decode, the median
     device_count: int = 1  #: in the file, of one rank or of several
     slow_gbps: float | None = None  #: bus bandwidth of the large ones, GB/s, if no link of a cluster is as slow
+    is_whole: bool = True  #: all ranks of the collectives have traces, where that of any other is known
 
     def _exposed(self, words: text.Words) -> str:
         return f"{text.time(self.exposed_ns)} of communication {words.per_step} is exposed"
@@ -90,7 +91,10 @@ class ExposedCommunication(rule.Seen, frozen=True):
         return self.beyond_fastest_ratio is not None and self.beyond_fastest_ratio >= MOSTLY_BEYOND
 
     def _parts(self, wait_ns: int) -> str:
-        return f"{text.time(self.exposed_ns - wait_ns)} transfers and {text.time(wait_ns)} waiting for late ranks"
+        absent = "" if self.is_whole else ", or waiting for ranks without traces,"
+        return (
+            f"{text.time(self.exposed_ns - wait_ns)} transfers{absent} and {text.time(wait_ns)} waiting for late ranks"
+        )
 
     def cure(self, words: text.Words) -> str:
         return "hiding it" if self.wait_ns is None else "hiding the transfers"
@@ -135,7 +139,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         exposed = job.wait_ns + job.transfer_ns
-        known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, beyond_fastest_ratio=None, slow_gbps=None)
+        known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, is_whole=job.is_whole)
+        known = replace(known, beyond_fastest_ratio=None, slow_gbps=None)
         if job.transfer_gain_ns is None or job.is_paced_by_workers:
             return known, min(saved_ns, job.most_saved_ns)
         return known, min(saved_ns, job.transfer_gain_ns)

@@ -80,7 +80,8 @@ class HostGaps(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         named = text.listed([name for name in self.slices if name])
         outside = "" if all(self.slices) else "outside recorded operators"
-        where = ", and ".join(filter(None, (named and f"in {named}", outside)))
+        parts = (named and f"in {named}", outside)[:: 1 if all(self.slices[:1]) else -1]  # first what takes most
+        where = ", and ".join(filter(None, parts))
         doing = "while code is compiled" if self.why == "compiles" else "without launching work"
         return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}"
 
@@ -152,7 +153,7 @@ def check(trace: Trace) -> rule.Answer:
     elif (unknown or (why == "unusual" and judging.measure(trace).count == 1)) and _at_first(trace, spans):
         why = "first_calls"
     sure: rule.Confidence = "high" if inside and why not in ("waits", "unusual") and not cause.inferred else "medium"
-    if unknown and why in ("waits", "warmup"):
+    if (unknown and why in ("waits", "warmup")) or (facts.steps.is_served(trace) and why in ("waits", "unknown")):
         sure = "low"
     seen = HostGaps(longest_ns=int((pieces.end - pieces.start).max()), slices=names, why=why, calls=calls)
     return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)

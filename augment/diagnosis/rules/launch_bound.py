@@ -11,6 +11,8 @@ in launching. But where a faster host would get so far ahead that such another m
 works, more is saved, and "at least" says so. What a device takes between two kernels anyway, a microsecond or as the
 recording shows, remains.
 
+Launches that return only when their kernels are done (``CUDA_LAUNCH_BLOCKING=1``) are told as such.
+
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
 (``with_stack``) makes the host slower than it is: record once without them.
@@ -30,6 +32,7 @@ from augment.diagnosis import host_causes, judging, rule
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
+LASTING_NS = 50_000  #: no call takes longer for its launch of a kernel than so long a kernel, but by waiting for it
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 _COMPILED = 254  #: beside the kinds of BoundBy: the part of operators, and of what is outside, that torch.compile made
 #: what launching consists of, and what its parts are called
@@ -40,6 +43,7 @@ _PARTS = {
     _COMPILED: "in compiled regions (guards, Python around their kernels)",
     facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
 }
+_NO_LAUNCHING = (facts.critical.BoundBy.CPU_OPERATOR, facts.critical.BoundBy.OUTSIDE_OPERATORS)  #: if it takes long
 NAMED_RATIO = 0.005  #: of the wait; a part below is not told
 _BLOCK = 1 << 16  #: stretches that are looked at at once, as a trace may have millions
 
@@ -59,15 +63,17 @@ class _Short(Struct, frozen=True):
         return slice(*np.searchsorted(self.track, (track, track + 1)).tolist())
 
 
-Launcher = Literal["calls", "graphs", "compiling_calls"]
+Launcher = Literal["calls", "graphs", "compiling_calls", "waiting_calls"]
 _ADVICE: dict[Launcher, str] = {
     "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
     "Python), prepare the next step while the device works, or put more into each graph",
     "calls": "{use_graphs}; {fuse}; use a larger batch",
     "compiling_calls": "Turn off the compiling of operators at run time "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
+    "waiting_calls": "Each launch returns only when its kernel is done: unset CUDA_LAUNCH_BLOCKING (or "
+    "HIP_LAUNCH_BLOCKING), which is for debugging, and record again",
 }
-_LONG = "Most of it is a few long stretches outside operators (logging, metrics, other Python): look at these first. "
+_LONG = "Most of it is long stretches without a launch (work on the CPU, logging, metrics): look at these first. "
 _STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
 
 
@@ -80,7 +86,7 @@ class LaunchBound(rule.Seen, frozen=True):
     launcher: Launcher
     parts: list[tuple[str, int]]  #: of the wait: where the host is, and ns
     operators: list[tuple[str, int]]  #: those with most of the time in operators, and ns
-    long_ns: int  #: of the wait: in single stretches outside operators of 0.2 ms and more, which are no launching
+    long_ns: int  #: of the wait: in single stretches without a call of 0.2 ms and more, which are no launching
     kernel_ns: int  #: the median kernel
     call_ns: int  #: the median call that launches one
     has_stacks: bool
@@ -97,6 +103,7 @@ class LaunchBound(rule.Seen, frozen=True):
         launches = text.counted(self.launch_count, "launch", "launches")
         parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
         does = f"launches {number}" + f" in {launches}" * (self.launcher == "graphs")
+        does += ", and waits for each" * (self.launcher == "waiting_calls")
         if 2 * self.long_ns > self.wait_ns:
             does = f"does other things between {launches} of {number}"
         return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host {does}: {parts}"
@@ -143,7 +150,10 @@ def check(trace: Trace) -> rule.Answer:
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
     launcher: Launcher = "calls"
-    if len(places) >= GRAPH * len(calls):
+    lasting = places[work.end[places] - work.ts[places] >= LASTING_NS]
+    if len(lasting) and not skewed and np.mean(trace.events.end[work.launch[lasting]] < work.end[lasting]) < SKEWED:
+        launcher = "waiting_calls"
+    elif len(places) >= GRAPH * len(calls):
         launcher = "graphs"
     elif trace.names_of(calls[:1])[0].startswith("AscendCL@"):
         launcher = "compiling_calls"
@@ -169,14 +179,14 @@ def _waiting_a_step(
 ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]], int]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
     stretches, ns, the mean of all devices; the parts that it consists of; the operators with most of it; and how much
-    of it is in long stretches outside operators. Gaps of any category count: a kernel may be launched while the one
+    of it is in long stretches without a call. Gaps of any category count: a kernel may be launched while the one
     before still runs, and yet come late."""
     each = max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count
     ns_of_kind, ns_of_name, long = np.zeros(256), np.zeros(len(trace.strings)), 0.0
     for _, place, ns in _launching(trace, waits, short):
         ns_of_kind += np.bincount(short.kind[place], ns, len(ns_of_kind))
-        outside = short.kind[place] == facts.critical.BoundBy.OUTSIDE_OPERATORS
-        long += float(ns[outside & (short.end[place] - short.start[place] >= judging.HELD_NS)].sum())
+        others = arrays.is_any(short.kind[place], _NO_LAUNCHING)
+        long += float(ns[others & (short.end[place] - short.start[place] >= judging.HELD_NS)].sum())
         inside = np.flatnonzero(short.kind[place] == facts.critical.BoundBy.CPU_OPERATOR)
         around = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
         ns_of_name += np.bincount(trace.events.name[around], ns[inside], len(ns_of_name))

@@ -3,8 +3,9 @@
 From the last work of a step to the first of the next, the device has nothing to do unless the engine prepares the next
 step beforehand. The rule looks at gaps that end with work which was launched too late, and predicts steps in which the
 launching thread takes no time in them. The functions of engines that run meanwhile name the cause, where stacks were
-recorded. A pause without requests is no step, and not counted. Where the thread waits for requests, the finding is
-merely possible.
+recorded. A pause without requests is no step, and not counted; nor are gaps ten times as long as usual, where these are
+most of the time and no function of an engine was recorded in them: it may have had no request. Where the thread waits
+for requests, the finding is merely possible.
 
 **What to do**: let the engine schedule ahead; take logging, callbacks and large answers out of the loop.
 """
@@ -22,6 +23,7 @@ from augment.diagnosis import judging, rule, served
 
 NAME = "step_gaps"
 LEAST_GAPS, NAMED_RATIO, WAITING_RATIO = 3, 0.1, 0.5
+RARE = 10  #: times the median, a gap in which the engine may have no request
 _WAITS = "waiting for requests"
 #: what engines' functions do: patterns of Python functions (``file(line): function``) and of annotations
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -98,7 +100,6 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine("the next step's work is launched before a step's ends")
     gaps = arrays.Intervals(start[late], np.minimum(launched, work.ts[first])[late])
     track = events.track[launch[late]]
-    cut = judging.host_cut(trace, track, gaps.start, gaps.end)
     stacks = bool((events.category == Category.PYTHON_FUNCTION).any())
     length = gaps.end - gaps.start
     # what the launching threads do in the gaps, by engines' functions: the share of each kind, the largest first
@@ -110,6 +111,9 @@ def check(trace: Trace) -> rule.Answer:
         _, _, inside = arrays.clip(gaps, arrays.union(events.ts[chosen], events.ts[chosen] + events.dur[chosen]))
         parts.append((what, float((inside.end - inside.start).sum()) / max(int(length.sum()), 1)))
     parts = sorted((each for each in parts if each[1] >= NAMED_RATIO), key=lambda each: -each[1])[:3]
+    usual = length <= RARE * arrays.median(length)
+    if not parts and 2 * length[usual].sum() < length.sum():  # the engine may have had no request
+        gaps, length, track = arrays.Intervals(gaps.start[usual], gaps.end[usual]), length[usual], track[usual]
     seen = StepGaps(
         engine=steps.batches[0].engine,
         gap_ns=int(length.sum()) // max(len(length), 1),
@@ -118,6 +122,7 @@ def check(trace: Trace) -> rule.Answer:
         has_stacks=stacks,
     )
     waits = bool(parts) and parts[0][0] == _WAITS and parts[0][1] >= WAITING_RATIO
+    cut = judging.host_cut(trace, track, gaps.start, gaps.end)
     saved = min(judging.saved_a_step(trace, cut), int(length.sum()) // judging.measure(trace).count)
     spans = rule.Spans(gaps.start, gaps.end, np.full(len(length), -1, np.int64))
     return judging.judged(trace, seen, saved, spans=spans, confidence="low" if waits else "medium", cut=cut)

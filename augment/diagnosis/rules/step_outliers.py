@@ -5,7 +5,7 @@ median absolute deviation, which one outlier cannot widen, unlike the standard d
 of a kind: of an inference engine, steps that decode; where an optimizer runs in some steps only, as gradients are
 accumulated, steps with it or steps without. Where most steps are long, none is an outlier.
 The saving is the mean less the mean of the other steps. A single step that takes less than 1 ms beyond the median is
-merely possible: any host is so late at times.
+merely possible: any host is so late at times. So is an engine's step that waits for the host: it may have no request.
 
 **What to do**: look at what grew in these steps: a checkpoint, an evaluation, logging, garbage collection, a batch of
 another size, a slow file system. Where it is the time of equal kernels, by name and shapes: another process on the
@@ -128,5 +128,6 @@ def check(trace: Trace) -> rule.Answer:
         equal=("shapes" if has_shapes else "names") if longer else "",
     )
     spans = rule.Spans(windows.start[outlying], windows.end[outlying], np.full(int(outlying.sum()), -1, np.int64))
-    hiccup = len(seen.steps) == 1 and seen.longest_ns - seen.median_ns < HICCUP_NS
-    return rule.Found(seen, spans, "low" if hiccup else "medium", saved)
+    unsure = len(seen.steps) == 1 and seen.longest_ns - seen.median_ns < HICCUP_NS
+    unsure |= served and part == _PARTS["host_wait_ns"]  # without requests an engine waits, too
+    return rule.Found(seen, spans, "low" if unsure else "medium", saved)

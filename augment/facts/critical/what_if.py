@@ -13,30 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import (
-    Bools,
-    Bytes,
-    EventRows,
-    Int32s,
-    Int64s,
-    Places,
-    WorkIndexes,
-    combinations,
-    distinct,
-    each,
-    expand,
-    group_bounds,
-    grouped,
-    held_between,
-    is_among,
-    is_any,
-    least_over,
-    numbered,
-    reserved,
-    sums,
-    union,
-    where_in,
-)
+from augment import arrays
 from augment.core import Trace, derived
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
 from augment.facts.critical.handovers import main_track
@@ -68,8 +45,8 @@ FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it 
 class Cut(Struct, frozen=True):
     """Edges of the graph and the time by which each is shortened: int64 columns. An edge may occur more than once."""
 
-    edge: Int64s
-    ns: Int64s
+    edge: arrays.Int64s
+    ns: arrays.Int64s
 
     @staticmethod
     def nothing() -> Cut:
@@ -81,32 +58,32 @@ def joined(cuts: Sequence[Cut]) -> Cut:
     """All edges of ``cuts``. If several name an edge, the greatest time counts."""
     edge = np.concatenate([np.empty(0, np.int64), *(cut.edge for cut in cuts)])
     ns = np.concatenate([np.empty(0, np.int64), *(cut.ns for cut in cuts)])
-    edges, which = numbered(edge)
+    edges, which = arrays.numbered(edge)
     most = np.zeros(len(edges), np.int64)
     np.maximum.at(most, which, ns)
     return Cut(edges, most)
 
 
-def without_host_time(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
+def without_host_time(trace: Trace, track: arrays.Int32s, start: arrays.Int64s, end: arrays.Int64s) -> Cut:
     """The cut that makes threads take no time in the intervals ``[start, end)`` (int64 ns) of each ``track``, except
     that they still wait for GPU work there."""
     graph = critical_graph(trace)
     parts = []
     lanes = _lane_edges(trace)
-    for lane, chosen in each(track, len(trace.tracks)):
+    for lane, chosen in arrays.each(track, len(trace.tracks)):
         edges = lanes.get(lane)
         if edges is None:
             continue
-        spans = union(start[chosen], end[chosen])
+        spans = arrays.union(start[chosen], end[chosen])
         moments = np.stack((spans.start, spans.end), axis=1).ravel()
         inside = np.tile(np.array([True, False]), len(spans.start))
-        overlap = held_between(moments, inside, graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])
+        overlap = arrays.held_between(moments, inside, graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])
         ns = np.minimum(overlap, graph.weight[edges])
         parts.append(Cut(edges[ns > 0], ns[ns > 0]))
     return joined(parts)
 
 
-def without_work(trace: Trace, places: WorkIndexes, ns: Int64s) -> Cut:
+def without_work(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` of ``gpu_work`` take ``ns`` (int64, of each) less."""
     graph = critical_graph(trace)
     less = np.zeros(len(gpu_work(trace)), np.int64)
@@ -129,7 +106,7 @@ def taken_work_ns(trace: Trace, cut: Cut) -> int:
     return int(least[least < np.iinfo(np.int64).max].sum())
 
 
-def fused(trace: Trace, places: WorkIndexes, ns: Int64s) -> Cut:
+def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as if it ran in fewer kernels: the delays
     between such kernels on a stream become shorter in proportion.
     """
@@ -146,11 +123,11 @@ def fused(trace: Trace, places: WorkIndexes, ns: Int64s) -> Cut:
     return joined([without_work(trace, places, ns), Cut(edges, shorter)])
 
 
-def without_waits(trace: Trace, calls: EventRows) -> Cut:
+def without_waits(trace: Trace, calls: arrays.EventRows) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)
     edges = np.flatnonzero(graph.kind == DependencyKind.SYNC)
-    edges = edges[is_among(graph.to_row[edges], distinct(calls))]
+    edges = edges[arrays.is_among(graph.to_row[edges], arrays.distinct(calls))]
     return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
 
 
@@ -167,22 +144,25 @@ def work_saved_ns(trace: Trace, cut: Cut) -> int:
     return max(_gain(critical_graph(trace), cut, _ending(trace)), 0)
 
 
-def _ending(trace: Trace) -> Int64s:
+def _ending(trace: Trace) -> arrays.Int64s:
     """The edges from the last work of each stream to the recording's end."""
     graph = critical_graph(trace)
     return np.flatnonzero((graph.target == len(graph) - 1) & (graph.source >= graph.first_work))
 
 
 def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
-    """How much earlier the main thread would be where it is at ``until`` (ns), ns; never below 0."""
-    return max(_gain(critical_graph(trace), cut, _going_on(trace, until)), 0)
+    """How much earlier the main thread would be where it is at ``until`` (ns), ns; never below 0. It does not wait for
+    room in queues: those are full of work of before the recording, which would take less time, too."""
+    full = np.flatnonzero(critical_graph(trace).kind == DependencyKind.FULL_QUEUE)
+    room = Cut(full, np.full(len(full), FOREVER_NS, np.int64))
+    return max(_gain(critical_graph(trace), joined([cut, room]), _going_on(trace, until)), 0)
 
 
-def _going_on(trace: Trace, until: int) -> Int64s:
+def _going_on(trace: Trace, until: int) -> arrays.Int64s:
     """The edges by which the main thread goes on from its last moment before ``until``."""
     graph = critical_graph(trace)
     nodes = np.flatnonzero((graph.lane == main_track(trace)) & (graph.ts <= until))
-    return np.flatnonzero(is_any(graph.kind, _GOING_ON) & is_any(graph.source, nodes[-1:].tolist()))
+    return np.flatnonzero(arrays.is_any(graph.kind, _GOING_ON) & arrays.is_any(graph.source, nodes[-1:].tolist()))
 
 
 def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int:
@@ -197,7 +177,7 @@ def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int
     going_on = _going_on(trace, host[1])
     ending = _ending(trace)
     first = graph.first_work + np.array([stream.start for stream in work.streams])
-    begins = np.flatnonzero(is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
+    begins = np.flatnonzero(arrays.is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
     begins = begins[np.isin(graph.target[begins], first)]
     head = max(min(graph.ts[first].tolist(), default=since) - since, 0)  # in which devices idle until the first launch
     whole = int((graph.ts[graph.source[ending]] + graph.weight[ending]).max(initial=since)) - since
@@ -251,22 +231,22 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
     binding = bind(graph.source, graph.target, arrival, len(graph))[2]
     del arrival
 
-    def time_of(binding: Int32s) -> Decided:
+    def time_of(binding: arrays.Int32s) -> Decided:
         path = walk(binding, graph.source, len(graph) - 1)
         path = path[(graph.ts[graph.target[path]] > start) & (graph.ts[graph.source[path]] < end)]
         of_work = np.flatnonzero(graph.source[path] >= graph.first_work)
         delay, kind, edge = np.maximum(weight[path], 0), graph.kind[path], path[of_work]
         running = np.clip(graph.self_ns[edge] - (graph.weight[edge] - weight[edge]), 0, delay[of_work])
         delay[of_work] -= running
-        by_type = sums(work.type[graph.source[edge] - graph.first_work], running, len(KernelType))
+        by_type = arrays.sums(work.type[graph.source[edge] - graph.first_work], running, len(KernelType))
         computing, communication, copies = (int(by_type[kind]) for kind in KernelType)
-        host, gaps = (int(delay[is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
+        host, gaps = (int(delay[arrays.is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
         return Decided(host, computing, communication, copies, gaps, int(delay.sum()) - host - gaps)
 
     return time_of(graph.binding), time_of(binding)
 
 
-def _gain(graph: CriticalGraph, cut: Cut, leaving: Int64s) -> int:
+def _gain(graph: CriticalGraph, cut: Cut, leaving: arrays.Int64s) -> int:
     """By how much earlier the last of the edges ``leaving`` ends, ns."""
     ends = graph.ts[graph.source[leaving]] + graph.weight[leaving]
     jobs = np.array([[0, len(graph), 0, len(leaving), 0, len(cut.edge)]], np.int64)
@@ -275,12 +255,12 @@ def _gain(graph: CriticalGraph, cut: Cut, leaving: Int64s) -> int:
 
 
 @derived(until="diagnosis")
-def _lane_edges(trace: Trace) -> dict[int, Int64s]:
+def _lane_edges(trace: Trace) -> dict[int, arrays.Int64s]:
     """The edges along each thread, in the order of time."""
     graph: CriticalGraph = critical_graph(trace)
     along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
     lane = graph.lane[graph.source[along]]
-    return {track: along[places] for track, places in each(lane, len(trace.tracks))}
+    return {track: along[places] for track, places in arrays.each(lane, len(trace.tracks))}
 
 
 class NamedTimes(Struct, frozen=True):
@@ -292,14 +272,14 @@ class NamedTimes(Struct, frozen=True):
     or not. ``slack_ns``: int64, the least slack off the path; -1 if all slices are on it. ``saved_ns``: int64.
     """
 
-    window: Int64s
-    name: Int32s
-    bound_by: Bytes
-    count: Int64s
-    ns: Int64s
-    total_ns: Int64s
-    slack_ns: Int64s
-    saved_ns: Int64s
+    window: arrays.Int64s
+    name: arrays.Int32s
+    bound_by: arrays.Bytes
+    count: arrays.Int64s
+    ns: arrays.Int64s
+    total_ns: arrays.Int64s
+    slack_ns: arrays.Int64s
+    saved_ns: arrays.Int64s
 
 
 def longest_names(trace: Trace, name_count: int) -> NamedTimes:
@@ -330,10 +310,10 @@ def _size(trace: Trace) -> int:
     return len(BoundBy) * len(trace.strings)
 
 
-def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def _without(trace: Trace, codes: arrays.Int64s) -> tuple[arrays.Int64s, arrays.Int64s, arrays.Int64s]:
     """For ascending ``codes``: total time, least slack off the path (-1: none), and the time saved without them."""
     total, least, key, edge, dur = _sums_and_cuts(trace, codes)
-    order, bounds = grouped(key, len(codes)), group_bounds(key, len(codes))
+    order, bounds = arrays.grouped(key, len(codes)), arrays.group_bounds(key, len(codes))
     edge, dur = edge[order].astype(np.int64), dur[order]
     del key, order  # frees memory for what follows
     # the time that each window gains if its edges, at places ``bounds[i]`` to ``bounds[i + 1]``, take ``dur`` less
@@ -357,7 +337,7 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     return total, np.where(least == np.iinfo(np.int64).max, -1, least), gained
 
 
-def _sums_and_cuts(trace: Trace, codes: Int64s) -> tuple[npt.NDArray[Any], ...]:
+def _sums_and_cuts(trace: Trace, codes: arrays.Int64s) -> tuple[npt.NDArray[Any], ...]:
     """The results of :func:`_on_threads`, of GPU work, too."""
     graph = critical_graph(trace)
     names = np.zeros(len(trace.strings), np.bool_)
@@ -381,14 +361,14 @@ def _sums_and_cuts(trace: Trace, codes: Int64s) -> tuple[npt.NDArray[Any], ...]:
         key, dur, whose = key[asked], dur[asked], whose[asked]
         edge, slack = (column[whose] if column is not none else np.full(len(whose), -1) for column in (edge, slack))
         has_slack = slack >= 0
-        total += sums(key[has_slack], dur[has_slack], len(codes))
+        total += arrays.sums(key[has_slack], dur[has_slack], len(codes))
         np.minimum.at(least, key[slack > 0], slack[slack > 0])
         shorter = np.flatnonzero((edge >= 0) & (graph.weight[edge] > 0))
         cuts.append([key[shorter], edge[shorter], dur[shorter]])
     return total, least, *(np.concatenate(column) for column in zip(*cuts, strict=True))
 
 
-def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[Any]]:
+def _on_threads(trace: Trace, codes: arrays.Int64s, names: arrays.Bools) -> list[npt.NDArray[Any]]:
     """Of the pieces of innermost slices on the graph's threads: total time and least slack above 0 of each of ``codes``
     (the largest int64 if there is none); and for each edge that they shorten the place in ``codes``, the edge, and ns.
     """
@@ -400,7 +380,7 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
     most = len(segments.ts) + len(along) + 2 * len(start)
     while True:
         total, least = np.zeros(len(codes), np.int64), np.full(len(codes), np.iinfo(np.int64).max, np.int64)
-        cuts = reserved(most, np.int32), reserved(most, np.int32), reserved(most, np.int64)
+        cuts = arrays.reserved(most, np.int32), arrays.reserved(most, np.int32), arrays.reserved(most, np.int64)
         made = native("critical.without")(
             *(graph.lane, graph.first_work, graph.ts, edge_from, graph.target, graph.weight, node_slack(trace)),
             *(segments.ts, segments.row, segments.bounds, kinds_of_host(trace), trace.events.name[:]),
@@ -413,8 +393,8 @@ def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[A
 
 
 def _leaving(
-    trace: Trace, over: Int32s, window_count: int, cut_edge: Int64s, cut_window: Int64s
-) -> tuple[Int64s, Int64s]:
+    trace: Trace, over: arrays.Int32s, window_count: int, cut_edge: arrays.Int64s, cut_window: arrays.Int64s
+) -> tuple[arrays.Int64s, arrays.Int64s]:
     """The edges that lead out of or past each window and may limit its gain, as pairs of edge and window.
 
     An edge that began before a window, and is not shortened there, keeps its slack. Of the edges that pass a window in
@@ -428,7 +408,7 @@ def _leaving(
     place = place_of[cut_edge]
     inside = np.flatnonzero(place >= 0)
     inside = inside[(first[place[inside]] < cut_window[inside]) & (cut_window[inside] < stop[place[inside]])]
-    (whose, into), _ = combinations(
+    (whose, into), _ = arrays.combinations(
         np.concatenate((np.arange(len(edges)), place[inside])), np.concatenate((first, cut_window[inside]))
     )
     until = stop[whose]  # the edge passes the windows from the next one up to this one
@@ -436,16 +416,18 @@ def _leaving(
     until[again] = into[again + 1]
     room = latest_of_nodes(trace)[graph.target[edges]] - graph.ts[graph.source[edges]] - graph.weight[edges]
     order = np.argsort(room[whose], kind="stable")
-    least = least_over(into[order] + 1, until[order], np.arange(len(order)), window_count)
+    least = arrays.least_over(into[order] + 1, until[order], np.arange(len(order)), window_count)
     passed = np.flatnonzero(least < len(order))
     return np.concatenate((edges[whose], edges[whose[order[least[passed]]]])), np.concatenate((into, passed))
 
 
-def _split(trace: Trace, place: Places, start: Int64s, end: Int64s) -> tuple[Places, Int64s, Int64s]:
+def _split(
+    trace: Trace, place: arrays.Places, start: arrays.Int64s, end: arrays.Int64s
+) -> tuple[arrays.Places, arrays.Int64s, arrays.Int64s]:
     """The parts of GPU work at ``place`` in ``[start, end)`` between the ends of windows: the index in ``place`` of
     each part, its code, and its length, ns."""
-    cuts = distinct(np.concatenate(windows(trace)))
-    whose, after = expand(where_in(cuts, start, side="right"), where_in(cuts, end) + 1)
+    cuts = arrays.distinct(np.concatenate(windows(trace)))
+    whose, after = arrays.expand(arrays.where_in(cuts, start, side="right"), arrays.where_in(cuts, end) + 1)
     padded = np.concatenate((start[:1], cuts, end[:1]))  # the interval's own start and end overrule the cuts
     ts, until = start[whose], end[whose]
     np.maximum(ts, padded[after], out=ts, where=after > 0)
@@ -453,7 +435,7 @@ def _split(trace: Trace, place: Places, start: Int64s, end: Int64s) -> tuple[Pla
     del after, padded  # frees memory for what follows
     work = gpu_work(trace)
     first, last = windows(trace)
-    window = where_in(first, ts, side="right") - 1
+    window = arrays.where_in(first, ts, side="right") - 1
     window = np.where((window >= 0) & (ts < last[window]), window, -1)  # for none
     bound_by = work.type[place[whose]] + np.uint8(BoundBy.KERNEL_COMPUTATION)
     name = trace.events.name[work.row[place[whose]]]

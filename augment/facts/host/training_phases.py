@@ -8,21 +8,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    Bytes,
-    EventRows,
-    Int32s,
-    Int64s,
-    Places,
-    StackIndexes,
-    distinct,
-    each,
-    is_any,
-    ordered,
-    run_starts,
-)
+from augment import arrays
 from augment.core import Category, Trace, derived
 from augment.facts.host.call_stacks import (
     around_moments,
@@ -53,7 +39,7 @@ class TrainingPhase(IntEnum):
 
 
 @derived(until="breakdowns")
-def training_phases(trace: Trace) -> Bytes | None:
+def training_phases(trace: Trace) -> arrays.Bytes | None:
     """The phase of training of each call stack: forward, backward, optimizer; None where it cannot be known.
 
     A :class:`TrainingPhase` (uint8) for each place of the call stacks.
@@ -61,8 +47,8 @@ def training_phases(trace: Trace) -> Bytes | None:
     stacks, links = call_stacks(trace), forward_backward(trace)
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
-    def within(*places: Places) -> Bools:
-        is_within: Bools = enclosing(trace, distinct(np.concatenate(places))) >= 0
+    def within(*places: arrays.Places) -> arrays.Bools:
+        is_within: arrays.Bools = enclosing(trace, arrays.distinct(np.concatenate(places))) >= 0
         return is_within
 
     optimizer = within(ops.where(_OPTIMIZER.match), annotations.where(_OPTIMIZER.match))
@@ -76,7 +62,7 @@ def training_phases(trace: Trace) -> Bytes | None:
     is_autograd[track[annotations.where(lambda name: name.startswith(STEP))]] = False
     is_autograd[trace.events.track[links.forward]] = False
     is_autograd |= [_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks]
-    matches: Bools = is_autograd[track]
+    matches: arrays.Bools = is_autograd[track]
     backward |= matches
     forward = within(source, annotations.where(_SAYS_FORWARD.search))
     forward |= _between_sources(trace, links) | (modules(trace).frame_of >= 0)
@@ -89,19 +75,19 @@ def training_phases(trace: Trace) -> Bytes | None:
     return phase
 
 
-def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
+def _between_sources(trace: Trace, links: ForwardBackward) -> arrays.Bools:
     """Which places begin between the first and last operator with a backward operator in a thread's forward pass.
 
     A forward pass lasts until an event of a backward pass begins.
     """
     stacks, events = call_stacks(trace), trace.events
     is_between = np.zeros(len(stacks), np.bool_)
-    backward_ts = ordered(events.ts[links.backward])
-    sources = ordered(links.forward)  # rows ascend with time
-    for track, of_track in each(events.track[sources], len(trace.tracks)):
+    backward_ts = arrays.ordered(events.ts[links.backward])
+    sources = arrays.ordered(links.forward)  # rows ascend with time
+    for track, of_track in arrays.each(events.track[sources], len(trace.tracks)):
         rows = sources[of_track]
         passes = np.searchsorted(backward_ts, events.ts[rows])
-        first = run_starts(passes)
+        first = arrays.run_starts(passes)
         last = np.append(first[1:], len(rows)) - 1
         begin, end = events.ts[rows[first]], events.ts[rows[last]] + events.dur[rows[last]]
         places = slice(*thread_bounds(trace)[track : track + 2])
@@ -123,18 +109,18 @@ _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
 class ForwardBackward(Struct, frozen=True):
     """Equal-length columns: the operator ``backward`` differentiates ``forward``."""
 
-    forward: EventRows  #: several may be the same
-    backward: EventRows  #: ascending and distinct
+    forward: arrays.EventRows  #: several may be the same
+    backward: arrays.EventRows  #: ascending and distinct
 
     def __len__(self) -> int:
         return len(self.backward)
 
-    def forward_of(self, backward: EventRows) -> EventRows:
+    def forward_of(self, backward: arrays.EventRows) -> arrays.EventRows:
         """The forward operator of each row; :data:`NO_INDEX` where there is none."""
         if not len(self):
-            return np.full(len(backward), NO_INDEX, np.int64)
+            return np.full(len(backward), arrays.NO_INDEX, np.int64)
         place = np.minimum(np.searchsorted(self.backward, backward), len(self) - 1)
-        return np.where(self.backward[place] == backward, self.forward[place], NO_INDEX)
+        return np.where(self.backward[place] == backward, self.forward[place], arrays.NO_INDEX)
 
 
 @derived(until="breakdowns")
@@ -150,7 +136,7 @@ def forward_backward(trace: Trace) -> ForwardBackward:
     chosen = events.category[rows] == Category.FWDBWD
     rows, ids = rows[chosen], sparse.values[chosen]
     begins = events.phase[rows] == _BEGIN
-    known = begins | is_any(events.phase[rows], _ENDS)
+    known = begins | arrays.is_any(events.phase[rows], _ENDS)
     rows, ids, begins = rows[known], ids[known], begins[known]
     order = np.lexsort((~begins, events.ts[rows], ids))
     rows, ids, begins = rows[order], ids[order], begins[order]
@@ -162,7 +148,7 @@ def forward_backward(trace: Trace) -> ForwardBackward:
     is_op = events.category[stacks.row] == Category.CPU_OP
     track, ts = events.track[rows], events.ts[rows]
     operator, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
-    for index, asked in each(track, len(trace.tracks)):
+    for index, asked in arrays.each(track, len(trace.tracks)):
         low, high = bounds[index : index + 2]
         place = low + np.flatnonzero(is_op[low:high])
         if len(place):
@@ -170,7 +156,7 @@ def forward_backward(trace: Trace) -> ForwardBackward:
             here = np.minimum(np.searchsorted(start, ts[asked]), len(place) - 1)
             operator[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], operator[asked])
     forward, backward = operator[last[ends]], operator[ends]
-    real = (forward != NO_INDEX) & (backward != NO_INDEX) & (forward != backward)
+    real = (forward != arrays.NO_INDEX) & (backward != arrays.NO_INDEX) & (forward != backward)
     backward, first = np.unique(backward[real], return_index=True)
     linked = ForwardBackward(forward[real][first], backward)
     if len(linked):
@@ -197,15 +183,19 @@ _CATEGORIES = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_
 class Modules(Struct, frozen=True):
     """The calls of modules, and their paths among modules."""
 
-    frame: StackIndexes  #: the calls, ascending
-    path: Int64s  #: of each call, an index of ``paths``
+    frame: arrays.StackIndexes  #: the calls, ascending
+    path: arrays.Int64s  #: of each call, an index of ``paths``
     paths: list[str]  #: such as ``Block_1/Linear_4``
     parent: list[int]  #: of each path the index of the path above it, which comes before it, or ``NO_INDEX``
-    frame_of: Int32s  #: of each call stack the innermost module call around it: an index of ``frame``, or -1
+    frame_of: arrays.Int32s  #: of each call stack the innermost module call around it: an index of ``frame``, or -1
 
-    def path_of(self, frame: Int32s) -> Int64s:
+    def path_of(self, frame: arrays.Int32s) -> arrays.Int64s:
         """The path of each index into ``frame``; :data:`NO_INDEX` for -1."""
-        return np.where(frame >= 0, self.path[frame], NO_INDEX) if len(self.path) else np.full(len(frame), NO_INDEX)
+        return (
+            np.where(frame >= 0, self.path[frame], arrays.NO_INDEX)
+            if len(self.path)
+            else np.full(len(frame), arrays.NO_INDEX)
+        )
 
 
 @derived(until="breakdowns")
@@ -218,5 +208,5 @@ def modules(trace: Trace) -> Modules:
     paths: list[str] = []
     for name, above in zip(calls.name, calls.parent, strict=True):
         module = trace.strings[name].removeprefix(PREFIX)
-        paths.append(module if above == NO_INDEX else f"{paths[above]}/{module}")
+        paths.append(module if above == arrays.NO_INDEX else f"{paths[above]}/{module}")
     return Modules(frame, calls.path, paths, calls.parent, frame_of)

@@ -8,22 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    EventRows,
-    Int64s,
-    Intervals,
-    Places,
-    clip,
-    distinct,
-    is_among,
-    is_any,
-    median,
-    sums,
-    union,
-    where_in,
-)
+from augment import arrays
 from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.gpu.launched_work import before_recording, launch_unknown
@@ -37,6 +22,10 @@ GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of 
 UNRECORDED_NS, UNRECORDED_RATIO = 1_000_000, 0.02
 _BY_HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
 _LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
+#: operators and kernels that hardly anything but an optimizer needs, also compiled (``triton_for``)
+_UPDATING = re.compile(
+    r"^aten::(?:_foreach_\w+_|_fused_\w+_|addcdiv_)$|multi_tensor|^triton_for_|fused_?(?:adam|sgd|lamb)", re.I
+)
 _ASKING = re.compile(r"launch|memcpy|memset|enqueue", re.IGNORECASE)  #: calls that ask for work of a device
 #: a recording without steps begins with an event of these categories or with a call, and ends with one or with a launch
 _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *GPU_WORK)
@@ -51,35 +40,35 @@ class StepWindows(Struct, frozen=True):
     equals the annotation.
     """
 
-    number: Int64s  #: of ``ProfilerStep#n``, or counted from 0 where an engine names its steps otherwise
-    begin: Int64s  #: ns, of the host's annotation
-    finish: Int64s  #: ns, of the host's annotation
-    start: Int64s  #: ns, of the window
-    end: Int64s  #: ns, of the window
+    number: arrays.Int64s  #: of ``ProfilerStep#n``, or counted from 0 where an engine names its steps otherwise
+    begin: arrays.Int64s  #: ns, of the host's annotation
+    finish: arrays.Int64s  #: ns, of the host's annotation
+    start: arrays.Int64s  #: ns, of the window
+    end: arrays.Int64s  #: ns, of the window
 
     def __len__(self) -> int:
         return len(self.number)
 
-    def take(self, places: Places) -> StepWindows:
+    def take(self, places: arrays.Places) -> StepWindows:
         """The steps at ``places``."""
         return StepWindows(*(column[places] for column in self.columns))
 
     @property
-    def backlog(self) -> Int64s:
+    def backlog(self) -> arrays.Int64s:
         """How long the device still works on earlier launches after the step's begin, ns: the time until the window
         starts."""
         return self.start - self.begin
 
     @property
-    def columns(self) -> tuple[Int64s, ...]:
+    def columns(self) -> tuple[arrays.Int64s, ...]:
         """The columns in the order of the fields."""
         return self.number, self.begin, self.finish, self.start, self.end
 
-    def of_host(self, ts: Int64s) -> Int64s:
+    def of_host(self, ts: arrays.Int64s) -> arrays.Int64s:
         """The place of the step that the host is in at each moment, int64; -1 where there is none."""
         if not len(self):
             return np.full(len(ts), -1, np.int64)
-        place = where_in(self.begin, ts, side="right") - 1
+        place = arrays.where_in(self.begin, ts, side="right") - 1
         return np.where((place >= 0) & (ts < self.finish[place]), place, -1)
 
 
@@ -101,7 +90,7 @@ def step_windows(trace: Trace) -> StepWindows:
     if limits is not None:
         inside = (begin >= limits[0]) & (finish <= limits[1])
         number, begin, finish = number[inside], begin[inside], finish[inside]
-    if len(number) > 1 and finish[-1] - begin[-1] < EMPTY_RATIO * median((finish - begin)[:-1]):
+    if len(number) > 1 and finish[-1] - begin[-1] < EMPTY_RATIO * arrays.median((finish - begin)[:-1]):
         ts = trace.events.ts[trace.events.slices_of(Category.CPU_OP, *LAUNCHES)]
         if ((ts >= begin[0]) & (ts < begin[-1])).any() and not ((ts >= begin[-1]) & (ts < finish[-1])).any():
             number, begin, finish = number[:-1], begin[:-1], finish[:-1]
@@ -119,8 +108,8 @@ def step_windows(trace: Trace) -> StepWindows:
     return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)
 
 
-def _asking_calls(trace: Trace) -> EventRows:
-    calls: EventRows = trace.events.slices_of(*LAUNCHES)
+def _asking_calls(trace: Trace) -> arrays.EventRows:
+    calls: arrays.EventRows = trace.events.slices_of(*LAUNCHES)
     return calls[matching(trace, _ASKING)[trace.events.name[calls]]]
 
 
@@ -152,7 +141,9 @@ def _recorded_until(trace: Trace, windows: StepWindows) -> int:
     """
     events, last = trace.events, int(windows.finish[-1])
     first = int(np.searchsorted(events.ts, last))
-    later = is_any(events.category[first:], (*_BY_HOST, *GPU_WORK)).any() or (_asking_calls(trace) >= first).any()
+    later = (
+        arrays.is_any(events.category[first:], (*_BY_HOST, *GPU_WORK)).any() or (_asking_calls(trace) >= first).any()
+    )
     if trace.partial is not None or windows.end[-1] > last or later:
         return last  # the file was cut off, devices work on, or what came after was recorded
     of_step = starting(trace, STEP)
@@ -160,10 +151,12 @@ def _recorded_until(trace: Trace, windows: StepWindows) -> int:
     def ends_ns(begin: int, finish: int) -> tuple[int, int]:
         """The time from the last begin or end of anything in a step until it is over; and of anything on the host."""
         rows = np.arange(*np.searchsorted(events.ts, (begin, finish)))
-        rows = rows[is_any(events.category[rows], (*_BY_HOST, *LAUNCHES, *GPU_WORK)) & ~of_step[events.name[rows]]]
+        rows = rows[
+            arrays.is_any(events.category[rows], (*_BY_HOST, *LAUNCHES, *GPU_WORK)) & ~of_step[events.name[rows]]
+        ]
         ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
         moment = np.where(end < finish, end, ts)
-        host = ~is_any(events.category[rows], GPU_WORK)
+        host = ~arrays.is_any(events.category[rows], GPU_WORK)
         return finish - int(moment.max(initial=begin)), finish - int(moment[host].max(initial=begin))
 
     whole, of_host = ends_ns(int(windows.begin[-1]), last)
@@ -186,12 +179,12 @@ def _free_from(trace: Trace) -> int:
     if not is_served(trace):
         return first
     pieces = np.array([stream.start for stream in work.streams], np.int64)
-    pieces = pieces[(work.launch[pieces] != NO_INDEX) & (events.ts[work.launch[pieces]] < steps(trace).end[0])]
+    pieces = pieces[(work.launch[pieces] != arrays.NO_INDEX) & (events.ts[work.launch[pieces]] < steps(trace).end[0])]
     returned = events.ts[work.launch[pieces]] + events.dur[work.launch[pieces]]
-    busy = union(work.ts, np.maximum(work.end, work.ts))
-    which, _, parts = clip(Intervals(returned, np.maximum(work.ts[pieces], returned)), busy)
+    busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
+    which, _, parts = arrays.clip(arrays.Intervals(returned, np.maximum(work.ts[pieces], returned)), busy)
     waited = work.ts[pieces] - returned
-    idle = waited - sums(which, parts.end - parts.start, len(pieces))
+    idle = waited - arrays.sums(which, parts.end - parts.start, len(pieces))
     late = (waited >= LATE_NS) & (idle >= LATE_RATIO * waited)
     return int(work.ts[pieces[late]].max(initial=first))
 
@@ -217,8 +210,8 @@ def whole_steps(trace: Trace) -> StepWindows:
     slices = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     if not len(work) or not len(slices) or (windows.number < 0).any():
         return windows.take(np.empty(0, np.int64))
-    whole: Bools = windows.finish <= events.ts[slices].max()
-    launching = distinct(work.launch[work.launch != NO_INDEX])
+    whole: arrays.Bools = windows.finish <= events.ts[slices].max()
+    launching = arrays.distinct(work.launch[work.launch != arrays.NO_INDEX])
     step, track = windows.of_host(events.ts[launching]), events.track[launching]
     last = np.full(len(trace.tracks), np.iinfo(np.int64).min)
     np.maximum.at(last, track, events.ts[launching])
@@ -226,7 +219,7 @@ def whole_steps(trace: Trace) -> StepWindows:
     whole[step[(step >= 0) & (last[track] < windows.finish[step])]] = False
     calls = launches(trace).row
     calls = calls[matching(trace, _LAUNCHING)[events.name[calls]]]
-    lost = windows.of_host(events.ts[calls[~is_among(calls, launching)]])
+    lost = windows.of_host(events.ts[calls[~arrays.is_among(calls, launching)]])
     whole[lost[lost >= 0]] = False
     unknown = work.ts[launch_unknown(trace)]
     place = np.searchsorted(windows.start, unknown, side="right") - 1
@@ -265,12 +258,12 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
     return windows_of(trace, np.arange(int(first.sum()), dtype=np.int64), ts[first], end[first])
 
 
-def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:
+def windows_of(trace: Trace, number: arrays.Int64s, begin: arrays.Int64s, finish: arrays.Int64s) -> StepWindows:
     """The windows of steps that the host was in from ``begin`` to ``finish`` (int64 ns, ascending and disjoint)."""
     work = gpu_work(trace)
     # When each piece of ``gpu_work`` was launched: the least integer if before the recording, its start if unknown
-    launched: Int64s = work.ts.copy()
-    known = work.launch != NO_INDEX
+    launched: arrays.Int64s = work.ts.copy()
+    known = work.launch != arrays.NO_INDEX
     launched[known] = trace.events.ts[work.launch[known]]
     launched[before_recording(trace)] = np.iinfo(np.int64).min
     order = np.argsort(launched, kind="stable")
@@ -280,14 +273,14 @@ def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> S
     return StepWindows(number, begin, finish, start, np.maximum(start, end))
 
 
-def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
+def step_of_work(trace: Trace, windows: StepWindows) -> arrays.Int64s:
     """The place of the step in which the host launched each piece of ``gpu_work``; -1 for none.
 
     Work without a known launch belongs to no step. But if no launch is known at all, or there are no steps, it belongs
     to the window in which it begins.
     """
     work = gpu_work(trace)
-    launched = work.launch != NO_INDEX
+    launched = work.launch != arrays.NO_INDEX
     moment = np.where(launched, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
     step = windows.of_host(moment)
     if launched.any() and (windows.number >= 0).any():
@@ -307,17 +300,17 @@ ROUNDED_NS = 1_000  #: older recordings have whole microseconds
 class Steps(Struct, frozen=True):
     """The host's annotations of steps: equal-length columns, ascending ``ts``."""
 
-    number: Int64s  #: of ``ProfilerStep#n``; counted from 0 where an engine names its steps otherwise
-    row: EventRows  #: the annotation
-    ts: Int64s  #: ns
-    end: Int64s  #: ns; of an engine's step when the next begins, but for pauses
+    number: arrays.Int64s  #: of ``ProfilerStep#n``; counted from 0 where an engine names its steps otherwise
+    row: arrays.EventRows  #: the annotation
+    ts: arrays.Int64s  #: ns
+    end: arrays.Int64s  #: ns; of an engine's step when the next begins, but for pauses
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def at(self, ts: Int64s) -> Int64s:
+    def at(self, ts: arrays.Int64s) -> arrays.Int64s:
         """The place of the step in which each moment lies, int64; -1 where there is none."""
-        place = where_in(self.ts, ts, side="right") - 1
+        place = arrays.where_in(self.ts, ts, side="right") - 1
         if not len(self):
             return np.full(len(ts), -1, np.int64)
         inside = (place >= 0) & (ts < self.end[place])
@@ -358,18 +351,18 @@ def steps(trace: Trace) -> Steps:
 PAUSE_NS, PAUSE_FACTOR = 100_000_000, 10  #: so long, and so many times the median period, a server has nothing to do
 
 
-def _finish(trace: Trace, ts: Int64s, end: Int64s, real: Bools) -> Int64s:
+def _finish(trace: Trace, ts: arrays.Int64s, end: arrays.Int64s, real: arrays.Bools) -> arrays.Int64s:
     """When the steps of an engine end whose annotations are from ``ts`` to ``end``; steps without requests are not
     ``real``."""
     after = ts[1:] - end[:-1]  # from an annotation to the next
-    period = median(np.diff(ts)) if len(ts) > 1 else 0.0
+    period = arrays.median(np.diff(ts)) if len(ts) > 1 else 0.0
     pause = (after > PAUSE_NS) & (after > PAUSE_FACTOR * period)
-    usual = int(median(after[~pause & real[:-1]])) if (~pause & real[:-1]).any() else None
-    finish: Int64s = end.copy()
+    usual = int(arrays.median(after[~pause & real[:-1]])) if (~pause & real[:-1]).any() else None
+    finish: arrays.Int64s = end.copy()
     finish[:-1] = np.where(pause, np.minimum(end[:-1] + (usual or 0), ts[1:]), ts[1:])
     if len(ts):
         rows = gpu_work(trace).launch
-        rows = rows[rows != NO_INDEX]
+        rows = rows[rows != arrays.NO_INDEX]
         last = int((trace.events.ts[rows] + trace.events.dur[rows]).max(initial=end[-1]))
         finish[-1] = last if usual is None else min(last, int(end[-1]) + usual)
         finish[-1] = max(finish[-1], end[-1])
@@ -382,17 +375,21 @@ def is_served(trace: Trace) -> bool:
     return len(annotated.row) > 0 and (annotated.by_user or not len(_profiler_steps(trace)[0]))
 
 
-def phases(trace: Trace, windows: StepWindows) -> Int64s:
+def phases(trace: Trace, windows: StepWindows) -> arrays.Int64s:
     """The phase of each of an engine's steps, as an index of ``PHASES``; 0 where no step has requests."""
     phase = np.array([PHASES.index(batch.phase) for batch in batches(trace)], np.int64)
     return phase.take(windows.number) if len(phase) else np.zeros(len(windows), np.int64)
 
 
-def updates(trace: Trace, windows: StepWindows) -> Bools:
-    """Whether an optimizer runs in each step."""
-    rows = trace.events.slices_of(*_ON_HOST)
-    rows = rows[starting(trace, UPDATE)[trace.events.name[rows]]]
-    return np.isin(np.arange(len(windows)), windows.of_host(trace.events.ts[rows]))
+def updates(trace: Trace, windows: StepWindows) -> arrays.Bools:
+    """Whether an optimizer runs in each step: by its annotation, or where none is annotated by what it updates with."""
+    rows, name = trace.events.slices_of(*_ON_HOST), trace.events.name
+    step = windows.of_host(trace.events.ts[rows[starting(trace, UPDATE)[name[rows]]]])
+    if not len(step):
+        updating, work = matching(trace, _UPDATING), gpu_work(trace)
+        of_work = step_of_work(trace, windows)[updating[name[work.row]]]
+        step = np.append(of_work, windows.of_host(trace.events.ts[rows[updating[name[rows]]]]))
+    return np.isin(np.arange(len(windows)), step)
 
 
 def step_numbers(trace: Trace) -> list[int]:
@@ -400,30 +397,30 @@ def step_numbers(trace: Trace) -> list[int]:
     if is_served(trace):
         return list(range(len(steps(trace))))
     rows, number_of = _told(trace)
-    return sorted({number_of[code] for code in distinct(trace.events.name[rows]).tolist()})
+    return sorted({number_of[code] for code in arrays.distinct(trace.events.name[rows]).tolist()})
 
 
-def _told(trace: Trace) -> tuple[EventRows, dict[int, int]]:
+def _told(trace: Trace) -> tuple[arrays.EventRows, dict[int, int]]:
     """The rows of the annotations, ascending, and the step's number for the code of each name."""
     return (engine_steps(trace).row, {}) if is_served(trace) else _profiler_steps(trace)
 
 
 @derived
-def _profiler_steps(trace: Trace) -> tuple[EventRows, dict[int, int]]:
+def _profiler_steps(trace: Trace) -> tuple[arrays.EventRows, dict[int, int]]:
     number_of = {code: int(match[1]) for code, name in enumerate(trace.strings) if (match := _STEP.fullmatch(name))}
     rows = trace.events.slices_of(*_ON_HOST)
-    return rows[is_among(trace.events.name[rows], np.array([*number_of], np.int64))], number_of
+    return rows[arrays.is_among(trace.events.name[rows], np.array([*number_of], np.int64))], number_of
 
 
 @derived(until="summary")
-def steps_of_gpu_work(trace: Trace) -> Int64s:
+def steps_of_gpu_work(trace: Trace) -> arrays.Int64s:
     """The number of the step of each piece of GPU work, by its launch; -1 where there is none.
 
     The work belongs to the step in which it was launched, however much later it runs; to none if it was launched before
     the recording; and if its launch is unknown, to the step in which it begins.
     """
     work = gpu_work(trace)
-    step = steps(trace).at(np.where(work.launch == NO_INDEX, work.ts, trace.events.ts[work.launch]))
+    step = steps(trace).at(np.where(work.launch == arrays.NO_INDEX, work.ts, trace.events.ts[work.launch]))
     step[before_recording(trace)] = -1
     return step
 

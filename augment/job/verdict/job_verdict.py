@@ -122,7 +122,7 @@ class Judgement:
             if exposed.any():
                 most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
                 place = 0 if self.are_transfers_first else len(texts)
-                texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time))
+                texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time, self._seen))
         return Verdict((*texts, *doubts), rows)
 
     @property

@@ -347,14 +347,17 @@ def doubts(
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
 
 
-def transfers(gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[float, int]) -> str:
+def transfers(
+    gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[float, int], seen: tuple[int, int]
+) -> str:
     """What limits the job beside late ranks: that collectives move data, ``ratio`` of it those of a kind."""
     length, count = step
+    which = f"that nothing hides{' or that wait for ranks without traces' * (seen[0] < seen[1])}"
     of, before, after = (
         ("a step", length, length - gain_ns / count) if count else ("the job", time_ns, time_ns - gain_ns)
     )
     return (
-        f"Transfers that nothing hides, {percent(ratio)} of them {kind}, hold all ranks up: without them {of} would "
+        f"Transfers {which}, {percent(ratio)} of them {kind}, hold all ranks up: without them {of} would "
         f"take {three_digits(after)} instead of {three_digits(before)} (-{percent(gain_ns / time_ns)})."
     )
 
