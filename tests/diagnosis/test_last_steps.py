@@ -11,7 +11,6 @@ from simulated_jobs import changed
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import synchronizing_calls
 from augment.diagnosis.verdict import verdict
 from augment.readers import read
@@ -67,11 +66,8 @@ def test_time_at_the_end_of_which_nothing_was_recorded(trace: Trace, tail_ms: in
 
 
 def test_a_profiler_that_stops_late_changes_no_promise() -> None:
-    """Metamorphic: the host would have been done earlier, but not the devices."""
     first, second = (synchronizing_calls.check(run(0, 0, 0, 0, 0, ms)) for ms in (0, 40))
-    assert isinstance(first, Found | Fine)
-    assert isinstance(second, Found | Fine)
-    assert second.saved_ns == pytest.approx(first.saved_ns, rel=0.02)
+    assert getattr(second, "saved_ns", None) == pytest.approx(getattr(first, "saved_ns", -1), rel=0.02)
 
 
 def held(document: Document, ms: int) -> Document:

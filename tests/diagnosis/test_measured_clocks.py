@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from simulated_jobs import changed, trace_of
 
+import tables
 from augment.core.records import Samples, Telemetry
 from augment.core.text import Words
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import clock_drop
+from tables import annotation, call, launched_kernel
 
 SLOWER = changed(steps=9, run_ahead=None, collectives="none", step_drift=0.02)
+
+
+@pytest.mark.parametrize(("slow", "is_found"), [("4567", True), ("012", True), ("6", False), ("234", False)])
+def test_a_clock_that_changes_at_once(slow: str, is_found: bool) -> None:
+    events, at = [], 0
+    for number in range(40):
+        begin, took = at + 600, (100_000 + number % 7 * 150) * (4 if str(number // 5) in slow else 3) // 3
+        at = begin + 5_000 + took
+        ran = launched_kernel(f"gemm{number % 5}", (begin, begin + 4_000), (at - took, at), correlation=number + 1)
+        events += [*ran, call("cudaDeviceSynchronize", begin + 4_500, at + 500)]
+    begins = [each.ts for each in events if each.correlation > 0 and each.correlation % 5 == 1][::2]
+    events += [annotation(f"ProfilerStep#{step}", *each) for step, each in enumerate(pairwise([*begins, at + 900]))]
+    assert isinstance(clock_drop.check(tables.trace_of(*events)), Found) == is_found
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,7 @@ def test_short_pauses_that_nothing_explains_are_possible_alone() -> None:
     possible = {each.rule for each in diagnose(serve(paused)).findings if each.found.confidence == "low"}
     assert possible == {"step_outliers", "host_gaps"}
     gaps, without = (step_gaps.check(serve(each)) for each in (paused, replace(paused, pauses=())))
-    assert isinstance(gaps, Fine | Found)
-    assert gaps.saved_ns == pytest.approx(getattr(without, "saved_ns", 0), rel=0.2)
+    assert getattr(gaps, "saved_ns", None) == pytest.approx(getattr(without, "saved_ns", 0), rel=0.2)
 
 
 def test_a_pause_promises_nothing() -> None:

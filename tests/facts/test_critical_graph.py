@@ -12,20 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.core.trace import Category, Trace
-from augment.facts.critical import what_if
+from augment.facts.critical import longest_path, what_if
 from augment.facts.critical.critical_graph import NEVER, CriticalGraph, critical_graph
 from augment.facts.critical.critical_graph import saved as saved_by_graph
-from augment.facts.critical.longest_path import (
-    NAMED,
-    BoundBy,
-    critical_path,
-    delay_kinds,
-    host_kinds,
-    latest_of_nodes,
-    node_slack,
-    slack,
-    windows,
-)
 from augment.facts.critical.what_if import longest_names
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.call_stacks import call_stacks
@@ -100,13 +89,13 @@ def test_a_wait_of_negative_duration_takes_nothing_away() -> None:
     graph = critical_graph(trace)
     assert (graph.self_ns >= 0).all()
     assert (event_graph(trace).weight >= 0).all()
-    assert graph.weight[critical_path(trace).edges].sum() == graph.ts[-1] - graph.ts[0]
+    assert graph.weight[longest_path.critical_path(trace).edges].sum() == graph.ts[-1] - graph.ts[0]
 
 
 @given(recordings())
 @settings(max_examples=50)
 def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> None:
-    graph, path = critical_graph(trace), critical_path(trace)
+    graph, path = critical_graph(trace), longest_path.critical_path(trace)
     assert (graph.ts[graph.source] <= graph.ts[graph.target]).all()
     assert (graph.kind[:-1] <= graph.kind[1:]).all()
     assert (graph.weight >= graph.self_ns).all()
@@ -125,7 +114,7 @@ def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> N
 @given(recordings())
 @settings(max_examples=80)
 def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
-    graph, path, result = critical_graph(trace), critical_path(trace), event_graph(trace)
+    graph, path, result = critical_graph(trace), longest_path.critical_path(trace), event_graph(trace)
     took = result.ts[result.target] - result.ts[result.source]
     assert (result.weight >= 0).all()
     assert (result.weight <= took).all()
@@ -143,8 +132,8 @@ def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
 
     length, edges = reach(len(result.ts) - 1)
     assert length == graph.ts[-1] - graph.ts[0] == max(reach(node)[0] for node in range(len(result.ts)))
-    sums = np.bincount(result.bound_by[edges], result.weight[edges], len(BoundBy))
-    assert sums.tolist() == np.bincount(path.bound_by, path.dur, len(BoundBy)).tolist()
+    sums = np.bincount(result.bound_by[edges], result.weight[edges], len(longest_path.BoundBy))
+    assert sums.tolist() == np.bincount(path.bound_by, path.dur, len(longest_path.BoundBy)).tolist()
     ends = trace.events.ts + np.maximum(trace.events.dur, 0)
     known = result.row >= 0
     moment = np.where(result.is_start[known], trace.events.ts[result.row[known]], ends[result.row[known]])
@@ -155,19 +144,21 @@ def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
 @given(recordings())
 @settings(max_examples=50)
 def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
-    graph, room, work = critical_graph(trace), node_slack(trace), gpu_work(trace)
+    graph, room, work = critical_graph(trace), longest_path.node_slack(trace), gpu_work(trace)
     assert (room >= 0).all()
     for place in range(len(work)):
         node = graph.first_work + place
-        part = int(slack(trace, work.row[[place]])[0])
-        matters = latest_of_nodes(trace)[node] < NEVER  # else the end does not depend on it, however long it takes
+        part = int(longest_path.slack(trace, work.row[[place]])[0])
+        matters = (
+            longest_path.latest_of_nodes(trace)[node] < NEVER
+        )  # else the end does not depend on it, however long it takes
         for extra, late in ((part, 0), (part + 1, 1 if matters else 0)):
             longer = weights(graph)
             for edge in np.flatnonzero(graph.source == node).tolist():
                 longer[edge] += extra
             if (graph.source == node).any():
                 assert longest(graph, longer)[len(graph) - 1] == graph.ts[-1] + late
-    assert (slack(trace, call_stacks(trace).row) >= -1).all()
+    assert (longest_path.slack(trace, call_stacks(trace).row) >= -1).all()
 
 
 def cuts(trace: Trace, graph: CriticalGraph, name: str, start: int, stop: int) -> dict[int, int]:
@@ -195,7 +186,7 @@ def cuts(trace: Trace, graph: CriticalGraph, name: str, start: int, stop: int) -
 def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
     graph = critical_graph(trace)
     result = longest_names(trace, 3)
-    start, stop = windows(trace)
+    start, stop = longest_path.windows(trace)
     for place, window in enumerate(result.window.tolist()):
         less = cuts(trace, graph, trace.strings[result.name[place]], int(start[window]), int(stop[window]))
         shorter = {edge: weight - less.get(edge, 0) for edge, weight in weights(graph).items()}
@@ -211,8 +202,8 @@ def test_compiled_and_interpreted_loops_agree(trace: Trace) -> None:
     for way in (nullcontext, plain_kernels):
         again = Trace(trace.events, trace.strings, trace.tracks, trace.source)
         with way():
-            graph, path, names = critical_graph(again), critical_path(again), longest_names(again, 5)
-            columns = [graph.binding, graph.head, graph.following, path.ts, path.row, node_slack(again)]
+            graph, path, names = critical_graph(again), longest_path.critical_path(again), longest_names(again, 5)
+            columns = [graph.binding, graph.head, graph.following, path.ts, path.row, longest_path.node_slack(again)]
             columns += [names.saved_ns, names.slack_ns, names.total_ns]
         answers.append([column.tolist() for column in columns])
     assert answers[0] == answers[1]
@@ -246,10 +237,10 @@ def test_an_edge_past_many_steps_is_not_looked_at_in_each(monkeypatch: pytest.Mo
 
 def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
     """Window, kind, slice and outermost operator of each nanosecond of the path, by definition; -1 is none."""
-    graph, path, work, events = critical_graph(trace), critical_path(trace), gpu_work(trace), trace.events
+    graph, path, work, events = critical_graph(trace), longest_path.critical_path(trace), gpu_work(trace), trace.events
     order = call_stacks(trace).row.tolist()
     end = events.ts + events.dur
-    start, stop = windows(trace)
+    start, stop = longest_path.windows(trace)
     known = []
     for edge in path.edges.tolist():
         source, kind = int(graph.source[edge]), int(graph.kind[edge])
@@ -261,20 +252,27 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
                     row for row in order if events.track[row] == graph.lane[source] and events.ts[row] <= at < end[row]
                 ]
                 row = on[-1] if on else -1
-                bound_by = int(host_kinds(trace, np.array([row]))[0])
+                bound_by = int(longest_path.host_kinds(trace, np.array([row]))[0])
                 around = [each for each in order if row >= 0 and events.track[each] == events.track[row]
                           and events.category[each] == Category.CPU_OP
                           and order.index(each) <= order.index(row) and end[each] >= end[row]]  # fmt: skip
                 outer = around[0] if around else row
             elif at < begun + graph.self_ns[edge]:
                 place = source - graph.first_work
-                row, bound_by = int(work.row[place]), BoundBy.KERNEL_COMPUTATION + int(work.type[place])
+                row, bound_by = int(work.row[place]), longest_path.BoundBy.KERNEL_COMPUTATION + int(work.type[place])
             else:
                 rest = np.array([until - begun - graph.self_ns[edge]])
-                row, bound_by = int(graph.to_row[edge]), int(delay_kinds(graph.kind[[edge]], rest)[0])
+                row, bound_by = int(graph.to_row[edge]), int(longest_path.delay_kinds(graph.kind[[edge]], rest)[0])
             window = next((i for i in range(len(start)) if start[i] <= at < stop[i]), -1)
             known.append(
-                (window, bound_by, row, outer if bound_by in (BoundBy.CPU_OPERATOR, BoundBy.DATA_LOADING) else row)
+                (
+                    window,
+                    bound_by,
+                    row,
+                    outer
+                    if bound_by in (longest_path.BoundBy.CPU_OPERATOR, longest_path.BoundBy.DATA_LOADING)
+                    else row,
+                )
             )
     return known
 
@@ -282,18 +280,18 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
 @given(recordings())
 @settings(max_examples=50)
 def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
-    path, known = critical_path(trace), moments(trace)
-    time = np.zeros((len(windows(trace)[0]), len(BoundBy)), np.int64)
+    path, known = longest_path.critical_path(trace), moments(trace)
+    time = np.zeros((len(longest_path.windows(trace)[0]), len(longest_path.BoundBy)), np.int64)
     names: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     slices: list[list[tuple[int, int, int, int]]] = []
     for moment in known:
         window, kind, row, source = moment
         if window >= 0:
             time[window, kind] += 1
-            if row >= 0 and kind in NAMED:
+            if row >= 0 and kind in longest_path.NAMED:
                 names[window, int(trace.events.name[row]), kind].append(row)
         previous = slices[-1][-1] if slices else None
-        outside = kind == BoundBy.OUTSIDE_OPERATORS
+        outside = kind == longest_path.BoundBy.OUTSIDE_OPERATORS
         if previous and previous[:2] == (window, kind) and (outside or previous[3] == source):
             slices[-1].append(moment)
         else:
@@ -302,7 +300,7 @@ def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
     assert path.dur.tolist() == [len(slice_) for slice_ in slices]
     assert path.bound_by.tolist() == [slice_[0][1] for slice_ in slices]
     for row, each in zip(path.row.tolist(), slices, strict=True):
-        if each[0][1] == BoundBy.OUTSIDE_OPERATORS:
+        if each[0][1] == longest_path.BoundBy.OUTSIDE_OPERATORS:
             ns = Counter(moment[2] for moment in each)
             assert row == min(ns, key=lambda row: (-ns[row], row))
         else:
@@ -314,7 +312,7 @@ def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
     first: set[int] = set()
     counts: dict[tuple[int, int, int], int] = defaultdict(int)
     for window, kind, row, _ in known:
-        if window >= 0 and row >= 0 and kind in NAMED and row not in first:
+        if window >= 0 and row >= 0 and kind in longest_path.NAMED and row not in first:
             first.add(row)
             counts[window, int(trace.events.name[row]), kind] += 1
     for window, name, kind, count in zip(

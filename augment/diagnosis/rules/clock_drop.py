@@ -25,8 +25,7 @@ from augment.diagnosis import judging, rule
 NAME = "clock_drop"
 LEAST_STEPS, LEAST_KERNELS = 6, 5
 SLOWER = 0.05  #: as a whole
-STEADY = 0.01  #: a measured clock that changes less has not changed
-RISING = 0.7  #: rank correlation of the steps and their time, at least
+STEADY = 0.01  #: a clock that changes less has not changed
 ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
 
 
@@ -80,18 +79,18 @@ def check(trace: Trace) -> rule.Answer:
     if len(ns) < LEAST_KERNELS:
         return rule.NotApplicable("the steps do not run the same kernels")
     third = len(windows) // 3
-    first, last = ns[:, :third].mean(axis=1), ns[:, -third:].mean(axis=1)
-    growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
-    fast, slow, slower = (first, last, slice(-third, None)) if growth > 0 else (last, first, slice(third))
+    growth = float(ns[:, -third:].sum() / max(int(ns[:, :third].sum()), 1)) - 1
+    faster, slower = (slice(third), slice(-third, None))[:: 1 if growth > 0 else -1]
+    whole, fast, slow = ns.sum(axis=0), ns[:, faster].mean(axis=1), ns[:, slower].mean(axis=1)
     grown = float(slow[slow > (1 + SLOWER / 2) * fast].sum() / max(float(slow.sum()), 1.0))
-    # Sums that rise, or fall, with the steps, not by a single one
-    rank = np.argsort(np.argsort(ns.sum(axis=0), kind="stable"), kind="stable")
-    steadily = abs(np.corrcoef(rank, np.arange(len(rank)))[0, 1]) > RISING
-    if slow.sum() < (1 + SLOWER) * fast.sum() or grown < ALIKE or not steadily:
+    # Each of the slow steps is slower than all of the fast, and those between are no exception
+    apart = whole[faster].max() < whole[slower].min()
+    apart &= (1 - STEADY) * fast.sum() <= np.median(whole[third:-third]) <= (1 + STEADY) * slow.sum()
+    if slow.sum() < (1 + SLOWER) * fast.sum() or grown < ALIKE or not apart:
         return rule.Fine(ClockDrop(growth, has_shapes))
     step = facts.steps.step_of_work(trace, windows)
     places = work.where((work.type == facts.names.KernelType.COMPUTATION) & (step >= 0))
-    beyond = np.maximum(1 - fast.sum() / np.maximum(ns.sum(axis=0), 1), 0)  # the share of each step's kernel time
+    beyond = np.maximum(1 - fast.sum() / np.maximum(whole, 1), 0)  # the share of each step's kernel time
     less = (work.end[places] - work.ts[places]) * beyond[step[places]]
     cut = facts.critical.without_work(trace, places, less.astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
