@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import zip_longest
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +72,11 @@ class PlainRank:
         spans = [(float(event["ts"]), float(event["ts"]) + float(event["dur"]), event) for event in work]
         self.work = sorted(spans, key=lambda span: span[:2])
         self.groups: dict[str, list[float]] = defaultdict(list)
+        listed = document.get("distributedInfo", {}).get("pg_config", [])
+        only = {"Process Group Name": listed[0]["pg_name"]} if len(listed) == 1 else {}  # launched before the recording
         for start, _, piece in self.work:
-            if "nccl" in piece["name"].lower() and "Process Group Name" in piece["args"]:
-                self.groups[str(piece["args"]["Process Group Name"])].append(start)
+            if "nccl" in piece["name"].lower() and "Process Group Name" in (args := only | piece["args"]):
+                self.groups[str(args["Process Group Name"])].append(start)
 
     def split(self, since: float, until: float) -> tuple[float, float, float]:
         """Busy, idle without work, idle with launched work, µs in [since, until)."""
@@ -95,8 +99,10 @@ def plain_causes(paths: Sequence[Path]) -> dict[tuple[str, Any], dict[str, float
     totals: dict[tuple[str, Any], dict[str, float]] = defaultdict(lambda: dict.fromkeys(names, 0.0))
     for group in {name for rank in ranks for name in rank.groups}:
         members = [rank for rank in ranks if group in rank.groups]
-        for arrivals in zip(*(rank.groups[group] for rank in members), strict=True):
-            *_, before, last = sorted(arrivals)
+        for arrivals in zip_longest(*(rank.groups[group][::-1] for rank in members), fillvalue=-inf):
+            *_, before, last = sorted(arrivals)  # recordings that begin later lack the first
+            if before == -inf:
+                continue
             late = members[arrivals.index(last)]
             times = last - before, *late.split(before, last)
             for name, time in zip(names, times, strict=True):
@@ -109,8 +115,9 @@ def check(paths: Sequence[Path]) -> int:
     expected = plain_causes(paths)
     compared = 0
     for row in rows(job(paths), "stragglers"):
-        parts = [row.compute_ns + row.communication_ns + row.memory_ns, row.host_ns, row.queued_ns]
-        assert sum(parts) + row.before_ns + row.unknown_ns == row.after_the_others_ns
+        host_ns = row.host_ns + row.unknown_ns  # idle with nothing known to be launched
+        parts = [row.compute_ns + row.communication_ns + row.memory_ns, host_ns, row.queued_ns]
+        assert sum(parts) + row.before_ns == row.after_the_others_ns
         plain = expected[row.group, row.rank]
         if plain["charged"] < 100 or abs(row.after_the_others_ns / 1000 - plain["charged"]) > 0.02 * plain["charged"]:
             continue  # too little, or the clocks were corrected
