@@ -20,10 +20,9 @@ from msgspec.structs import replace
 from augment.arrays import NO_VALUE, Int64s, combinations, sums
 from augment.core import AugmentedTrace, Trace, column
 from augment.job.collectives import waits
-from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Matched, match
-from augment.job.ranks.summary import summary_of
-from augment.job.verdict.late_ranks import tally
+from augment.job.matching import Clock, Matched, match
+from augment.job.ranks import summary_of
+from augment.job.verdict import tally
 
 
 class Straggler(Struct, frozen=True):

@@ -190,7 +190,7 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         begin("writing")
         summaries, under = [], list[int]()
         if plan.compares and len(trace.events):  # a log or dump alone is no rank of a job
-            from augment.job.ranks.summary import drawn_under, summarize
+            from augment.job.ranks import drawn_under, summarize
 
             summaries.append(output_path(item.output_name, folder, RANKS_SUFFIX))
             with replacing(summaries[0]) as file:

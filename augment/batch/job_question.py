@@ -157,7 +157,7 @@ def conclude(
             yield Concluded(job, [path], [], 0, *said, digest=known.digest, telling=known.telling)
             continue
         from augment.job import sidecar
-        from augment.job.parallel.dimensions import CONTRADICTED
+        from augment.job.parallel import CONTRADICTED
         from augment.job.rank_answers import cures, drawn
 
         answer = compared(summaries, request, executor)
@@ -287,7 +287,7 @@ def drawn_at_first(summaries: Iterable[File]) -> list[Addable]:
         InputError: the summary is damaged.
     """
     from augment.job.rank_answers import drawn_alone
-    from augment.job.ranks.summary import read_summary
+    from augment.job.ranks import read_summary
 
     paths = [file.path for file in summaries if file.path.endswith(RANKS_SUFFIX)]
     return [*drawn_alone(read_summary(locations.read(paths[0]), paths[0]))] if paths else []

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from augment.batch.conversion import Result
     from augment.core import Annotation, CounterTrack, RankInJob, SliceTrack
     from augment.job.answer import Answer
-    from augment.job.matching.clocks import Clock
+    from augment.job.matching import Clock
     from augment.job.rank_answers import Problems
-    from augment.job.ranks.summary import RankSummary
+    from augment.job.ranks import RankSummary
     from augment.job.roles import Together
     from augment.pipeline.request import Request
     from augment.writers.perfetto.several import FirstView, Several, TraceGroup
@@ -262,7 +262,7 @@ def _looked_at(
 def _look(member: Member, request: Request) -> bytes:
     """The summary of a rank without its figures; its trace goes with this call, before the next one is read."""
     from augment.core import AugmentedTrace
-    from augment.job.ranks.summary import summarize
+    from augment.job.ranks import summarize
     from augment.readers.attachments.tables import with_tables
 
     with _read(member.input) as source:

@@ -217,7 +217,7 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
 
 def folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each set of ranks whose rows are equal but for the rank and its trace, at the place of the first."""
-    from augment.job.ranks.summary import ranks_text
+    from augment.job.ranks import ranks_text
 
     alike: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

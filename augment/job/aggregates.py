@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from augment.arrays import Places
 from augment.core import Diagnostic, Findings, Skipped, column
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import RankSummary
 
 MOST_ROWS = 20_000
 MOST_KEYS = 4000  #: of an analysis, while ranks are added; those of one rank go first

@@ -17,19 +17,13 @@ from augment.core import CounterTrack, Diagnostic, Findings, Outcome, Skipped, S
 from augment.job import aggregates, collectives, timeline
 from augment.job.aggregates import Aggregation
 from augment.job.collectives import Waits, apart, waits
+from augment.job.matching import Clock, Matched, align, match
 from augment.job.matching import clocks as alignment
-from augment.job.matching.clocks import Clock, align
-from augment.job.matching.matching import Matched, match
-from augment.job.parallel import buckets, comparison, dimensions, pipeline, sharding, volumes
-from augment.job.parallel.dimensions import Dimensions
+from augment.job.parallel import Dimensions, buckets, comparison, dimensions, pipeline, sharding, volumes
+from augment.job.path import Path, path_of, step_parts
 from augment.job.path import path as path_figures
-from augment.job.path import step_parts
-from augment.job.path.path import Path, path_of
-from augment.job.ranks.dimension_names import LISTED, UNKNOWN
-from augment.job.ranks.summary import RankSummary, read_summary
-from augment.job.verdict import late_ranks
-from augment.job.verdict.job_verdict import Judgement
-from augment.job.verdict.verdict_text import WhatIfRow
+from augment.job.ranks import LISTED, UNKNOWN, RankSummary, read_summary
+from augment.job.verdict import Judgement, WhatIfRow, late_ranks
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
 _NAMED = 5  #: incomplete traces named in the diagnostic

@@ -12,8 +12,8 @@ from msgspec import Struct
 from augment.arrays import Bools, Int64s, Places, combinations, each
 from augment.core import column
 from augment.facts.names import ALL_REDUCE, bus_factor
+from augment.job.matching import Matched
 from augment.job.matching.clocks import Clock, common_times
-from augment.job.matching.matching import Matched
 
 MOST_SIZES = 100  #: per group and kind: the sizes that took most time
 

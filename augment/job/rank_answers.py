@@ -36,9 +36,9 @@ from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 from augment.facts.steps.window import only
 from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer_of
-from augment.job.path.step_parts import exposed_parts
-from augment.job.ranks.summary import OwnDiagnosis, RankSummary, rank_names, summary_of
-from augment.job.verdict.verdict_text import MOST_PEERS, may_be_loading
+from augment.job.path import exposed_parts
+from augment.job.ranks import OwnDiagnosis, RankSummary, rank_names, summary_of
+from augment.job.verdict import MOST_PEERS, may_be_loading
 from augment.writers.metrics import ReportedTrack
 from augment.writers.seams import Addable
 

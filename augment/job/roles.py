@@ -29,8 +29,7 @@ from augment.facts.collectives.rank_progress import State
 from augment.facts.names import ACTOR, CRITIC, ROLLOUT, place_of_role
 from augment.facts.source.recorded_times import SINCE_2001_NS, period
 from augment.job.answer import Answer
-from augment.job.ranks.states import IDLE
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import IDLE, RankSummary
 
 NAME = "roles"
 LEAST_PAUSE = 0.005  #: of the common time

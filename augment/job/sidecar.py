@@ -10,7 +10,7 @@ from augment.job import answer, roles
 from augment.job.answer import Answer
 from augment.job.rank_answers import cures
 from augment.job.roles import Together
-from augment.job.verdict.verdict_text import Row as VerdictRow
+from augment.job.verdict import Row as VerdictRow
 from augment.writers.metrics import (
     SCHEMA_VERSION,
     Schema,

@@ -18,13 +18,12 @@ from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
 from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
+from augment.job.matching import Matched
 from augment.job.matching.clocks import Clock, common_times
-from augment.job.matching.matching import Matched
-from augment.job.path.path import Path, is_handover
-from augment.job.ranks.summary import RankSummary, rank_names, rank_texts
+from augment.job.path import Path, is_handover
+from augment.job.ranks import RankSummary, rank_names, rank_texts
+from augment.job.verdict import Excess, lead_parts
 from augment.job.verdict import excess as causes
-from augment.job.verdict.excess import Excess
-from augment.job.verdict.late_ranks import lead_parts
 
 NAME = "job_timeline"
 VERDICT, PATH, LATE, WAITING = "Job diagnosis", "Job critical path", "Late rank", "Ranks waiting"

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from augment.arrays import Int64s, Places, combinations, each, median
 from augment.job.matching.matching import Floats, Matched
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import RankSummary
 
 FEWEST = 3  #: a fit to fewer collectives is not judged by its residuals
 FEWEST_FOR_DRIFT = 8

@@ -29,7 +29,7 @@ from augment.arrays import Int64s, beyond_others, grouped_medians, median, run_s
 from augment.core import Diagnostic, column, text
 from augment.job.matching.clock_fits import FEWEST, MOST_DRIFT, ClockFit, Placement, fitted, placed, spread_of
 from augment.job.matching.matching import Matched
-from augment.job.ranks.summary import RankSummary, ranks_text
+from augment.job.ranks import RankSummary, ranks_text
 
 LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun

@@ -37,7 +37,7 @@ from augment.facts.names import (
     SYNCHRONOUS,
 )
 from augment.job.matching.inferred_groups import inferred_groups, is_unnamed
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import RankSummary
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks
 Floats = npt.NDArray[np.float64]

@@ -3,3 +3,10 @@
 :mod:`names` reads what programs call their groups, :mod:`behaviour` judges groups by what they do, and
 :mod:`dimensions` decides. The other modules sum figures up by dimension.
 """
+
+from __future__ import annotations
+
+from augment.job.parallel.dimensions import CONTRADICTED, Dimensions, nodes
+from augment.job.parallel.group_roles import chains
+
+__all__ = ["CONTRADICTED", "Dimensions", "chains", "nodes"]

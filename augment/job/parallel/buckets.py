@@ -25,12 +25,9 @@ from augment.arrays import NO_VALUE, Bools, Int64s, Places
 from augment.core import Findings, Skipped, column
 from augment.facts.names import ALL_REDUCE
 from augment.job.collectives import Fit, Waits, fit
-from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Matched
+from augment.job.matching import Clock, Matched
 from augment.job.parallel.dimensions import Dimensions
-from augment.job.ranks.dimension_names import DATA_PARALLEL
-from augment.job.ranks.rank_tables import Phase
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import DATA_PARALLEL, Phase, RankSummary
 
 MOST_GROUPS = 20  #: groups whose buckets are listed, those whose all-reduces took longest
 MOST_BUCKETS = 500

@@ -28,9 +28,9 @@ from augment.core import Diagnostic, Findings, Skipped, column
 from augment.core.text import ranges_text
 from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
-from augment.job.matching.matching import Matched
+from augment.job.matching import Matched
 from augment.job.parallel.dimensions import Dimensions, dimension_codes
-from augment.job.ranks.summary import SPENT, RankSummary
+from augment.job.ranks import SPENT, RankSummary
 
 MOST_ROWS = 1000
 WITHIN, ACROSS = "within a node", "across nodes"

@@ -22,11 +22,9 @@ from augment.arrays import NO_VALUE, Int64s, combinations
 from augment.core import Diagnostic, column
 from augment.facts.collectives import Group
 from augment.facts.names import POINT_TO_POINT, SEND_RECV
-from augment.job.matching.inferred_groups import ABOUT
-from augment.job.matching.matching import Matched
+from augment.job.matching import ABOUT, Matched
 from augment.job.parallel.group_roles import RoleTally, Use, chains, judge, style, tallies
-from augment.job.ranks.dimension_names import DP, EP, LISTED, PP, STATED, UNKNOWN, WORLD, as_text, dimension_told
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import DP, EP, LISTED, PP, STATED, UNKNOWN, WORLD, RankSummary, as_text, dimension_told
 
 _ORDER = {"none": 0, "low": 1, "medium": 2, "high": 3, "user": 4}
 

@@ -18,10 +18,8 @@ from augment.arrays import NO_VALUE, combinations, sums
 from augment.core import text
 from augment.facts.collectives.collective_kernels import Origin
 from augment.facts.names import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, RECV, REDUCE_SCATTER, SEND
-from augment.job.ranks.dimension_names import DP, DP_SHARD, EP, PP, TP
-from augment.job.ranks.dimension_names import UNKNOWN as NO_DIMENSION
-from augment.job.ranks.rank_tables import Phase
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import DP, DP_SHARD, EP, PP, TP, Phase, RankSummary
+from augment.job.ranks import UNKNOWN as NO_DIMENSION
 
 ALMOST_ALL, ALMOST_NONE = 0.9, 0.05  #: shares of bytes that count as all and none
 SEQUENCE_PARALLEL, FULLY_SHARDED = "sequence parallel", "fully sharded"

@@ -27,11 +27,10 @@ from msgspec import Struct
 from augment.arrays import NO_VALUE, Int64s, Places
 from augment.core import Findings, Skipped, column
 from augment.facts.names import SEND
+from augment.job.matching import Matched
 from augment.job.matching.clocks import Clock, common_times
-from augment.job.matching.matching import Matched
 from augment.job.parallel import schedules
-from augment.job.ranks.rank_tables import ActionKind, ActionSource
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import ActionKind, ActionSource, RankSummary
 
 MOST_MISSED = 0.03  #: by which the played passes may take longer than the window
 MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_VALUE, Int64s
-from augment.job.ranks.rank_tables import ActionKind
+from augment.job.ranks import ActionKind
 
 GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
 INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"

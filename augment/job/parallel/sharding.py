@@ -20,11 +20,9 @@ from augment.arrays import NO_VALUE, Int64s, combinations, each, sums
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.facts.names import ALL_GATHER, REDUCE_SCATTER
 from augment.job.collectives import Waits
-from augment.job.matching.matching import Matched
+from augment.job.matching import Matched
 from augment.job.parallel.dimensions import Dimensions, dimension_codes
-from augment.job.ranks.dimension_names import DATA_PARALLEL
-from augment.job.ranks.rank_tables import Phase
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import DATA_PARALLEL, Phase, RankSummary
 
 MOST_ROWS = 2000
 LEAST_STAND_NS = 2000  #: shorter times without computation lie between any two kernels

@@ -18,12 +18,11 @@ from augment.arrays import NO_VALUE, Int64s, Places, combinations, each, sums
 from augment.core import Findings, Skipped, column
 from augment.facts.names import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
 from augment.job.collectives import Waits
-from augment.job.matching.matching import Matched
+from augment.job.matching import Matched
 from augment.job.parallel.comparison import RankSteps
 from augment.job.parallel.dimensions import Dimensions, dimension_codes
 from augment.job.parallel.group_roles import FULLY_SHARDED, SHARDED_GRADIENTS, SHARDED_OPTIMIZER
-from augment.job.ranks.dimension_names import DATA_PARALLEL
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import DATA_PARALLEL, RankSummary
 
 _THEORY = {"all-reduce": 1.0, FULLY_SHARDED: 1.5, SHARDED_GRADIENTS: 1.0, SHARDED_OPTIMIZER: 1.0}
 

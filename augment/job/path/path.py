@@ -25,9 +25,9 @@ from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndex, MemberIndexes, 
 from augment.core import Diagnostic, Findings, column
 from augment.facts.collectives.rank_progress import Spent
 from augment.job.collectives import Waits
+from augment.job.matching import Matched
 from augment.job.matching.clocks import Clock, common_times
-from augment.job.matching.matching import Matched
-from augment.job.ranks.summary import SPENT, RankSummary
+from augment.job.ranks import SPENT, RankSummary
 
 
 class Path(Struct, frozen=True):

@@ -14,10 +14,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, beyond_others, combinations, intervals, run_starts
 from augment.facts.collectives.rank_progress import SOON_NS
-from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Matched
-from augment.job.ranks.states import Parts
-from augment.job.ranks.summary import SPENT, RankSummary
+from augment.job.matching import Clock, Matched
+from augment.job.ranks import SPENT, Parts, RankSummary
 
 LAST = -2  #: what a stretch begins with that ends the steps
 ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst

@@ -17,8 +17,7 @@ from msgspec import Struct, field
 
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes
 from augment.job.path.progress import Stretches, WorkProgress
-from augment.job.ranks.states import Parts
-from augment.job.ranks.summary import RankSummary
+from augment.job.ranks import Parts, RankSummary
 from augment.kernels.native import native
 
 

@@ -15,9 +15,8 @@ from msgspec import Struct
 from augment.arrays import Int64s, Intervals, Places, intervals, sums
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.job.collectives import Waits
-from augment.job.matching.matching import Matched
-from augment.job.ranks.states import Parts
-from augment.job.ranks.summary import RankSummary
+from augment.job.matching import Matched
+from augment.job.ranks import Parts, RankSummary
 
 MOST_ROWS = 20_000
 FIGURES = "step_efficiency"  #: the rank's own analysis, for the ratios

@@ -1,1 +1,16 @@
-"""Who holds the job up, why, and what would be gained."""
+"""Who holds the job up, or hangs, and why."""
+
+from __future__ import annotations
+
+# fmt: off
+from augment.job.verdict.excess import Excess
+from augment.job.verdict.hangs import report_on_dumps
+from augment.job.verdict.job_verdict import Judgement
+from augment.job.verdict.late_ranks import lead_parts, tally
+from augment.job.verdict.verdict_text import MOST_PEERS, Row, WhatIfRow, may_be_loading
+
+__all__ = [
+    "MOST_PEERS", "Excess", "Judgement", "Row", "WhatIfRow", "lead_parts", "may_be_loading", "report_on_dumps",
+    "tally",
+]
+# fmt: on

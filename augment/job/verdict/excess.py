@@ -16,11 +16,9 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes, Places, combinations, each, grouped_medians, sums
 from augment.core import Cause
 from augment.job.collectives import Waits
-from augment.job.matching.matching import Floats, Matched
-from augment.job.path.progress import LAST, Stretches, WorkProgress, beside_peers
-from augment.job.path.replay import Shift
-from augment.job.ranks.states import Parts, Table
-from augment.job.ranks.summary import RankSummary
+from augment.job.matching import Floats, Matched
+from augment.job.path import LAST, Shift, Stretches, WorkProgress, beside_peers
+from augment.job.ranks import Parts, RankSummary, Table
 
 FEWEST_STEPS = 3  #: to judge by how a stretch varies from step to step
 FEWEST_STRETCHES = 8  #: to judge by the usual ones

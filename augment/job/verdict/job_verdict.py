@@ -33,14 +33,20 @@ from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, 
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
 from augment.facts.names import FETCH
-from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Matched
-from augment.job.parallel.dimensions import Dimensions
-from augment.job.parallel.group_roles import chains
-from augment.job.path.progress import CommonSteps, Stretches, WorkProgress, progress_of, stretches
-from augment.job.path.replay import Replay, Scale, Shift, replay_of
-from augment.job.ranks.dimension_names import UNKNOWN, WORLD, dimension_told
-from augment.job.ranks.summary import RankSummary, ranks_text
+from augment.job.matching import Clock, Matched
+from augment.job.parallel import Dimensions, chains
+from augment.job.path import (
+    CommonSteps,
+    Replay,
+    Scale,
+    Shift,
+    Stretches,
+    WorkProgress,
+    progress_of,
+    replay_of,
+    stretches,
+)
+from augment.job.ranks import UNKNOWN, WORLD, RankSummary, dimension_told, ranks_text
 from augment.job.verdict import verdict_text
 from augment.job.verdict.excess import FEWEST_STEPS, Excess, balanced, excess_of, main_cause, uneven
 from augment.job.verdict.late_ranks import is_sparse

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from augment.arrays import NO_VALUE, Bools, Int64s, Places, combinations, each, robust_z, sums
 from augment.core import column
 from augment.job.collectives import Waits
-from augment.job.matching.matching import Matched
-from augment.job.ranks.states import Parts
-from augment.job.ranks.summary import RankSummary
+from augment.job.matching import Matched
+from augment.job.ranks import Parts, RankSummary
 from augment.job.verdict import excess as causes
 from augment.job.verdict.excess import Excess
 

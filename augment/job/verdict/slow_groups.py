@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from augment.arrays import Int64s, combinations, each
 from augment.facts.collectives.collective_kernels import Group
-from augment.job.path.replay import Replay
-from augment.job.ranks.dimension_names import dimension_told
+from augment.job.path import Replay
+from augment.job.ranks import dimension_told
 
 FEWEST = 3  #: collectives of a group to compare
 SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one

@@ -13,10 +13,9 @@ from augment.arrays import Int64s, combinations
 from augment.core import Cause, Reason, Where, column
 from augment.core.text import counted, parallelism, percent, percents, spelled, three_digits
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
-from augment.job.matching.clocks import Clock
-from augment.job.matching.matching import Matched
-from augment.job.parallel.dimensions import nodes
-from augment.job.ranks.summary import Figures, RankSummary, ranks_text
+from augment.job.matching import Clock, Matched
+from augment.job.parallel import nodes
+from augment.job.ranks import Figures, RankSummary, ranks_text
 from augment.job.verdict.excess import CAUSES, Excess
 
 LEAST = 0.01  #: share of the job's time that is worth a name

@@ -55,7 +55,7 @@ def report_on(
     if not is_sidecar(path):
         from augment.batch.inputs import FileIdentity
         from augment.job.rank_answers import with_its_ranks
-        from augment.job.ranks.summary import summarize
+        from augment.job.ranks import summarize
         from augment.pipeline import augment
         from augment.readers import read
         from augment.readers.assembly import distributed
@@ -100,7 +100,7 @@ def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
 
 def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
     """The report on the dumps in each folder: who holds up the job."""
-    from augment.job.verdict.hangs import report_on_dumps
+    from augment.job.verdict import report_on_dumps
 
     folders: dict[str, list[RankDump]] = {}
     for dump in dumps:
