@@ -154,6 +154,15 @@ def work_in_steps(trace: Trace) -> arrays.Bools:
     return inside
 
 
+@derived(until="diagnosis")
+def unknown_ratio(trace: Trace) -> float:
+    """The share of the devices' time of the steady steps in kernels of unknown family."""
+    work, whole = facts.gpu.work(trace), measure(trace)
+    unknown = work_in_steps(trace) & ~facts.gpu.families(trace).known
+    span = whole.length_ns * whole.count * len(work.devices)
+    return float(np.maximum(work.end - work.ts, 0)[unknown].sum() / max(span, 1))
+
+
 def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
     """The copies of steady steps; without steps, none before the first kernel, as these only set the program up."""
     work, events = facts.gpu.work(trace), trace.events

@@ -10,12 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.core import RankInJob, Stage, Trace, derived
+from augment.core.text import percent
 from augment.diagnosis.host_causes import beside_workers_ns
-from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step
+from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step, unknown_ratio
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
     LEAST_RATIO,
     SEVERITIES,
+    WARNING_RATIO,
     Answer,
     Finding,
     Fine,
@@ -36,6 +38,8 @@ _EFFECTS = ("synchronizing_calls", "step_outliers")  #: of what else there is to
 NEARLY = 0.9  #: share of what they would save, from which on their reason is named first
 LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
 _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
+_OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
+_TEACH = "say their families with --tables FILE"
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -103,6 +107,8 @@ def diagnose(trace: Trace) -> RankedFindings:
 def _answer(trace: Trace, rule: Rule) -> Answer:
     answer, job = rule.check(trace), trace.context.attached(RankInJob)
     trace.context.end(stage_of_rule(rule))
+    if rule.NAME in _OF_KINDS and isinstance(answer, Fine) and (unknown := unknown_ratio(trace)) > WARNING_RATIO:
+        return NoData(f"what kernels do that take {percent(unknown)} of the time is not known", _TEACH)
     if job is not None and isinstance(answer, Found):
         answer = judged_in_job(answer, job, words(trace))
     most = None if rule.NAME in _BESIDE_WORKERS else beside_workers_ns(trace)

@@ -890,6 +890,16 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert "record_shapes=True" in evidence_of(problem_of(rules.matrix_units.check(on_device(trace_of(*bare)))))[2]
 
 
+def test_what_kernels_of_unknown_kind_would_gain_is_not_known() -> None:
+    def answer(name: str) -> Answer:
+        events = [each for at in range(4) for each in launched(name, 100_000 * at + 50_000, 100_000 * at + 90_000, at)]
+        trace = on_device(trace_of(STEP, *events, *launched("ampere_bf16_s16816gemm", 500_000, 501_000, 9)))
+        return diagnose(trace).answers["matrix_units"]
+
+    assert isinstance(answer("triton_poi_fused_add_0"), Fine)
+    assert isinstance(answer("triton_"), NoData)
+
+
 @pytest.mark.parametrize(
     ("name", "is_found"),
     [

@@ -26,7 +26,7 @@ from augment.facts.gpu.kernel_families import (
 )
 from augment.facts.host.training_phases import forward_backward
 from augment.facts.names import KernelType, compiled_pattern
-from tables import Event, call, fwdbwd, kernel, launched_kernel, op, rows_of, shaped, trace_of
+from tables import Event, annotation, call, fwdbwd, kernel, launched_kernel, op, rows_of, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared"
 LABELLED = SHARED / "prototypes" / "kernel_names_tc.tsv.gz"
@@ -47,16 +47,36 @@ def kernels() -> augment.Trace:
     [
         ("aten::addmm", "ampere_sgemm_32x128_tn", "gemm"),
         ("aten::addmm", "void splitKreduce_kernel<32, 16>(cublasSplitKParams<float>)", "gemm"),
-        ("aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>()", "convolution"),
+        ("aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>()", "copy_transpose"),
+        ("aten::miopen_convolution", "batched_transpose_32x32_half", "copy_transpose"),
+        ("aten::cudnn_convolution", "cudnn::cnn::computeOffsetsKernel", "convolution"),
         ("aten::_flash_attention_forward", "attn_fwd", "attention"),
         ("AddmmBackward0", "volta_sgemm_128x64_nt", "gemm"),
         ("autograd::engine::evaluate_function: ReluBackward0", "vectorized_elementwise_kernel", "elementwise"),
-        ("aten::_foreach_add_", "multi_tensor_apply_kernel", "optimizer"),
+        ("aten::_foreach_add_", "multi_tensor_apply_kernel", "elementwise"),
+        ("aten::_foreach_copy_", "multi_tensor_apply_kernel", "copy_transpose"),
+        ("aten::_fused_adamw_", "multi_tensor_apply_kernel", "optimizer"),
+        (None, "void multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float>>", "copy_transpose"),
+        (None, "void multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedSgdMathFunctor>", "optimizer"),
+        (None, "void multi_tensor_apply_kernel<TensorListMetadata<4>, LAMBStage1Functor<float>>", "optimizer"),
+        (None, "void multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor<float>>", "reduction"),
         ("aten::upsample_bilinear2d", "upsample_bilinear2d_out_frame", "copy_transpose"),
         ("CompiledFunction", "triton_poi_fused__scaled_mm__to_copy_clone_div_3", "elementwise"),
         ("Torch-Compiled Region: 0/0", "triton_per_fused_add_native_layer_norm_20", "norm"),
         ("triton_red_fused_sum_1", "triton_red_fused_sum_1", "reduction"),
         (None, "triton_poi_fused__to_copy_permute_t_4", "copy_transpose"),
+        (None, "triton_poi_fused__unsafe_view_mul_nll_loss_forward_softmax_sum_5", "elementwise"),
+        (None, "triton_red_fused__log_softmax_nll_loss_forward_7", "softmax"),
+        (None, "triton_", "unknown"),
+        (None, "triton__0d1d2d3de", "unknown"),
+        (None, "triton_tem_fused_relu_31", "unknown"),
+        (None, "triton_tem_fused_bmm_12", "gemm"),
+        ("aclnnMm", "aclnnMm_TransData_TransData", "copy_transpose"),
+        ("aten::mm", "aclnnMm_MatMulCommon_MemSet", "elementwise"),
+        ("aten::mm", "aclnnMm_MatMulCommon_MatMulV2", "gemm"),
+        ("aten::sum", "aclnnReduceSum_ReduceSumOpAiCore_MemSet", "elementwise"),
+        ("aten::sum", "aclnnReduceSum_CastAiCpu_Cast", "copy_transpose"),
+        ("aten::addmm", "aclnnAddmm_AddAiCore_Add", "elementwise"),
         ("linear_relu_square_kernel_1", "linear_relu_square_kernel", "gemm"),
         (None, "_fwd_kernel_aligned_0d1d2d3d45d", "attention"),
         (None, "sage_fwd", "attention"),
@@ -81,6 +101,17 @@ def kernels() -> augment.Trace:
 )
 def test_family(operator_name: str | None, kernel_name: str, family: str) -> None:
     assert shipped_rules().family(operator_name, kernel_name) == family
+
+
+def test_lists_of_tensors_are_the_optimizers_where_it_runs_over_them() -> None:
+    trace = trace_of(
+        annotation("Optimizer.step#AdamW.step", 0, 20),
+        *launched_kernel("multi_tensor_apply_kernel", (2, 4), (30, 40), correlation=1),
+        *launched_kernel("vectorized_elementwise_kernel", (6, 8), (40, 50), correlation=2),
+        *launched_kernel("multi_tensor_apply_kernel", (22, 24), (50, 60), correlation=3),
+    )
+    families = kernel_families(trace)
+    assert [families.names[code] for code in families.family] == ["optimizer", "elementwise", "elementwise"]
 
 
 def test_matrix_units_of_labelled_names() -> None:

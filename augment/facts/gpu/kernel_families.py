@@ -1,9 +1,10 @@
 """The family (kind of work) of each piece of GPU work, and whether matrix units did the work.
 
 The rules are data: those of the user's tables (:func:`augment.readers.attachments.tables.with_tables`), then
-``kernel_families.toml`` in this folder. If a rule matches the operator that launched a kernel, it decides; otherwise
-the kernel's name does. Copies and memsets are ``memory``; a collective has the name of its kind; work that no rule
-matches is ``unknown``.
+``kernel_families.toml`` in this folder. A few names of kernels tell it whatever launched them. Else, if a rule matches
+the operator that launched a kernel, it decides; otherwise the kernel's name does. Kernels over lists of tensors are an
+optimizer's in its step. Copies and memsets are ``memory``; a collective has the name of its kind; all else is
+``unknown``.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from augment.arrays import Bools, Bytes, Int32s, Int64s, combinations
 from augment.core import Trace, derived, tables_of
 from augment.core.toml import parse_toml
 from augment.errors import UsageError
+from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, stated_kind
+from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, stated_kind, strings_where
 
-UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
+UNKNOWN, MEMORY, COMMUNICATION, OPTIMIZER = "unknown", "memory", "communication", "optimizer"
+_LISTS = "multi_tensor_apply"  #: in names of kernels that do the same to many tensors: of ``aten::_foreach_…``
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
-RULES = ("operator", "kernel", "matrix_units")  #: the tables of rules, which are also the keys of a user's file
+RULES = ("kernel_first", "operator", "kernel", "matrix_units")  #: the tables of rules, also keys of a user's file
 _NODE = "autograd::engine::evaluate_function: "
 _CASE_MATTERS = re.compile(  # a flag or named group; an escaped character; a range, but of a-z or 0-9
     r"\(\?[a-zA-Z-]|\\(?![bBdDsSwW])\w|(?<![a-z0-9])-|(?<=[a-z])-(?![a-z])|(?<=[0-9])-(?![0-9])"
@@ -65,6 +68,7 @@ class KernelFamilies(Struct, frozen=True):
 class Rules(Struct, frozen=True, eq=False):
     """Lists of (pattern, answer). The first pattern that matches decides; answers are kept for the next trace."""
 
+    certain: Sequence[tuple[str, str]]  #: of kernels, whatever launched them
     operators: Sequence[tuple[str, str]]
     kernels: Sequence[tuple[str, str]]
     matrix_units: Sequence[tuple[str, str]]
@@ -72,9 +76,9 @@ class Rules(Struct, frozen=True, eq=False):
     @lru_cache(maxsize=4096)  # noqa: B019 - few rules live, most of them for ever
     def family(self, operator: str | None, kernel: str) -> str:
         """The family of a kernel; ``operator`` is the operator that launched it, None if unknown."""
-        if operator and (answer := _first(self.operators, operator.removeprefix(_NODE))):
-            return answer
-        return _first(self.kernels, kernel) or UNKNOWN
+        answer = _first(self.certain, kernel)
+        answer = answer or (operator and _first(self.operators, operator.removeprefix(_NODE)))
+        return answer or _first(self.kernels, kernel) or UNKNOWN
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def matrix(self, family: str, kernel: str) -> MatrixUnits:
@@ -91,7 +95,7 @@ def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
         UsageError: a rule lacks a part, or its pattern is no regular expression.
     """
     rules = _rules(tables)
-    for pattern, _ in (*rules.operators, *rules.kernels, *rules.matrix_units):
+    for pattern, _ in (*rules.certain, *rules.operators, *rules.kernels, *rules.matrix_units):
         _expect_expression(pattern)
     return rules
 
@@ -105,6 +109,7 @@ def _expect_expression(pattern: str) -> None:
 
 def _rules(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
     return Rules(
+        [_rule(table, "family") for table in tables.get("kernel_first", ())],
         [_rule(table, "family") for table in tables.get("operator", ())],
         [_rule(table, "family") for table in tables.get("kernel", ())],
         [_rule(table, "used") for table in tables.get("matrix_units", ())],
@@ -134,23 +139,23 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
     of ``gpu_work``, -1 where unknown.
     """
     work = gpu_work(trace)
-    keys, code = combinations(operator, trace.events.name[work.row], work.type)
+    name = trace.events.name[work.row]
+    updates = in_optimizer(trace) & strings_where(trace, lambda kernel: _LISTS in kernel)[name]
+    keys, code = combinations(operator, name, work.type, updates)
     rules = shipped_rules()
     if tables := tables_of(trace):
         user = rules_of(tables)
-        rules = Rules(
-            [*user.operators, *rules.operators],
-            [*user.kernels, *rules.kernels],
-            [*user.matrix_units, *rules.matrix_units],
-        )
+        rules = Rules(*([*getattr(user, each), *getattr(rules, each)] for each in Rules.__struct_fields__))
     families, matrix = [], []
-    for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
+    for operator_name, name, kernel_type, of_step in zip(*(key.tolist() for key in keys), strict=True):
         kernel = trace.strings[name]
         if kernel_type == KernelType.MEMORY:
             family = MEMORY
         elif kernel_type == KernelType.COMMUNICATION:
             kind = stated_kind(trace, kernel) or kind_of(kernel)
             family = COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
+        elif of_step:
+            family = OPTIMIZER
         else:
             launched_by = None if operator_name < 0 else operators[operator_name][:LOOKED_AT]
             family = rules.family(launched_by, kernel[:LOOKED_AT])
