@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace
 from augment.core.attachment_kinds import kind_named
@@ -56,8 +57,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
     for track in trace.tracks:
         if track.stream is not None:
             streams.setdefault(str(track.device), set()).add(str(track.stream))
-    # what was recorded in addition to times, judged by the args of a few events
-    operators = _sampled(trace, trace.events.slices_of(Category.CPU_OP))
+    # what was recorded in addition to times; of collectives judged by the args of a few
     kernels = trace.events.slices_of(Category.KERNEL)
     collective = strings_where(trace, lambda name: "nccl" in name.lower())
     collectives = _sampled(trace, kernels[collective[trace.events.name[kernels]]])
@@ -97,7 +97,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
         },
         "has": {
             "python_stacks": _any(trace, Category.PYTHON_FUNCTION),
-            "shapes": any("Input Dims" in args for args in operators),
+            "shapes": len(facts.source.args(trace).texts("Input Dims")[0]) > 0,
             "memory": "[memory]" in set(trace.strings),
             "collective_args": any("Collective name" in args for args in collectives),
             "flows": bool(len(trace.events.flow_id.rows)),

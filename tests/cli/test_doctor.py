@@ -59,6 +59,12 @@ def test_what_is_in_a_file(tmp_path: Path, augment: Augment) -> None:
     assert "device 0   H200, 1 stream" in shown
 
 
+@pytest.mark.parametrize(("name", "dims"), [("Input Dims", [[2, 3]]), ("Input dims", [[1]])])  # the latter until 2021
+def test_shapes_are_there_under_either_name(tmp_path: Path, augment: Augment, name: str, dims: Any) -> None:
+    trace = write_trace(tmp_path / "a.json", *some_work(), op("aten::add", 20, 1, **{name: dims}))
+    assert json.loads(augment("doctor", trace, "--json").out)["has"]["shapes"]
+
+
 def test_what_is_odd(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(
         tmp_path / "a.json",
