@@ -26,6 +26,7 @@ from augment.facts.gpu.kernel_families import (
 )
 from augment.facts.host.training_phases import forward_backward
 from augment.facts.names import KernelType, compiled_pattern
+from augment.facts.operators.matrix_products import TileFit, fit_of
 from tables import Event, annotation, call, fwdbwd, kernel, launched_kernel, op, rows_of, shaped, trace_of
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -359,6 +360,17 @@ def test_without_shapes_it_is_not_known() -> None:
     )
     bare = replace(bare, source=trace.source)
     assert rows_of(kernel_breakdown.analyze(bare), "matrix_units") == [("not_used",)]
+
+
+def test_the_fit_of_sizes_says_of_which_products_it_speaks() -> None:
+    trace = trace_of(
+        op("aten::mm", 0, 10, args=shaped([64, 64], [64, 64])),
+        *launched_kernel(SIMT, (2, 4), (100, 130), correlation=1),
+        op("aten::conv2d", 20, 30, args=shaped([8, 3, 7, 7], [4, 3, 3, 3])),
+        *launched_kernel("scudnn_winograd", (22, 24), (130, 200), correlation=2),
+    )  # fmt: skip
+    assert fit_of(trace, np.arange(2), np.array([30, 70])) == TileFit(True, 1.0, 1.0, True, 0.3)
+    assert fit_of(trace, np.arange(1), np.array([30])) == TileFit(True, 1.0, 1.0, True, 1.0)
 
 
 def test_products_of_few_rows_of_a_recorded_run(shared_traces: Path) -> None:

@@ -77,22 +77,26 @@ def _is_narrow(call: Call) -> bool:
 
 
 class TileFit(Struct, frozen=True):
-    """How much of the time of products has sizes that fit matrix units: shares of the time of those with ``known``
-    sizes that are multiples of :data:`MULTIPLE`, and of :data:`TILE`. None: no shapes were recorded of them."""
+    """How much of the time of products has sizes that fit matrix units: shares of the time of those with known sizes
+    (no convolutions) that are multiples of :data:`MULTIPLE` and :data:`TILE`; ``known_ratio`` is their share of all."""
 
     shapes_recorded: bool
     multiple_ratio: float | None = None
     tile_ratio: float | None = None
     all_fit: bool = False
+    known_ratio: float = 1.0
 
     def text(self, words: Words) -> str:
         """The same in words."""
         if not self.shapes_recorded:
             return f"{words.shapes} would tell whether their sizes fit matrix units"
         if self.multiple_ratio is None or self.tile_ratio is None:
-            return "no shapes of these products were recorded"
+            return "no sizes of matrix products are known (those of convolutions are not looked at)"
         fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)
-        of = f"sizes, where known, are multiples of {MULTIPLE} for {fits} of the time, and of {TILE} for {fills}"
+        of = f"sizes are multiples of {MULTIPLE} for {fits} of the time, and of {TILE} for {fills}"
+        if round(self.known_ratio, 2) < 1:
+            share = percent(self.known_ratio)
+            of = f"of the matrix products of known sizes ({share} of this time; no convolutions), {of}"
         return of if self.all_fit else f"{of}; pad the others"
 
 
@@ -113,7 +117,7 @@ def fit_of(trace: Trace, places: WorkIndexes, ns: Int64s) -> TileFit:
     if not whole:
         return TileFit(True)
     fits, fills = (int(spent[each].sum()) / whole for each in (multiple, tile))
-    return TileFit(True, fits, fills, bool(multiple[known].all()))
+    return TileFit(True, fits, fills, bool(multiple[known].all()), whole / int(ns.sum()))
 
 
 # Whether a matrix product that did not use matrix units (tensor cores, matrix cores) could have used them.
