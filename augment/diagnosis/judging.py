@@ -199,11 +199,9 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + what_if.taken_work_ns(trace, cut))
     elif whole.unit == "step":
-        finish, start = int(whole.windows.finish[-1]), int(whole.windows.start[0])
-        calls = facts.waits.syncs(trace).row
-        ts, end = trace.events.ts[calls], trace.events.ts[calls] + trace.events.dur[calls]
-        held = ((ts < start) & (end > start - HELD_NS)).any()  # it waited for work before the steps
-        host, devices = finish - (start if held else int(whole.windows.begin[0])), whole.length_ns * whole.count
+        finish = int(whole.windows.finish[-1])
+        host = what_if.busy_host_ns(trace, whole.windows.begin[:1], whole.windows.finish[-1:])
+        devices = whole.length_ns * whole.count
         if devices - saved < host <= MOST_BEHIND * devices:  # one that takes longer waited for what is not recorded
             saved = min(saved, max(devices - host, 0) + what_if.host_saved_ns(trace, cut, finish))
     return min(saved // whole.count, _beyond_full_ns(trace, cut))

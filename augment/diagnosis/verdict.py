@@ -383,7 +383,7 @@ def _notes(trace: Trace) -> str:
     whole = measure(trace)
     if whole.unit == "recording":
         return f" (not counted: {_left_out(trace)})" if _left_out(trace) else ""
-    host_ns = float((whole.windows.finish - whole.windows.begin).mean())
+    host_ns = facts.critical.busy_host_ns(trace, whole.windows.begin, whole.windows.finish) // whole.count
     notes = []
     if whole.warm_up:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the slow first")
@@ -397,7 +397,7 @@ def _notes(trace: Trace) -> str:
         notes.append(f"without {counted(whole.compilation_count, 'step')} in which code is compiled")
     if _left_out(trace):
         notes.append(f"not counted: {_left_out(trace)}")
-    elif abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
+    elif host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
     return f" ({'; '.join(notes)})" if notes else ""
 

@@ -695,7 +695,17 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
     text = verdict(trace_of(*events))[0]
     assert text.startswith("The GPU is busy 50 % of a step of 999 µs: ")
-    assert text.endswith(" (mean of 3 steps, without the slow first; the host takes 600 µs).")
+    assert text.endswith(" (mean of 3 steps, without the slow first).")
+
+
+@pytest.mark.parametrize(("waits", "said"), [(False, " (the host takes 900 µs)."), (True, ".")])
+def test_a_host_that_waits_takes_no_time(waits: bool, said: str) -> None:
+    """The window of the step begins when earlier work is done; the host is busy all the time, or waits from 200 µs."""
+    late = [call("cudaDeviceSynchronize", 200_000, 900_000)] if waits else []
+    early = kernel("gemm", 0, 400_000, correlation=1)
+    events = [annotation("ProfilerStep#0", 0, 900_000), early, op("aten::mm", 0, 890_000), *late]
+    trace = trace_of(*events, *launched("gemm", 400_000, 880_000, 2, at=100_000))
+    assert verdict(trace)[1] == f"The GPU is busy 96 % of a step of 500 µs: 96 % computing. Idle: 4.0 % waiting for the host{said}"
 
 
 def test_a_capture_is_not_called_slow_launching() -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from augment import arrays
 from augment.core import Trace, derived
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
-from augment.facts.critical.handovers import main_track
+from augment.facts.critical.handovers import launching_tracks, main_track
 from augment.facts.critical.longest_path import (
     BoundBy,
     critical_path,
@@ -156,6 +156,17 @@ def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
     full = np.flatnonzero(critical_graph(trace).kind == DependencyKind.FULL_QUEUE)
     room = Cut(full, np.full(len(full), FOREVER_NS, np.int64))
     return max(_gain(critical_graph(trace), joined([cut, room]), _going_on(trace, until)), 0)
+
+
+def busy_host_ns(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> int:
+    """What the host takes in the spans ``[start, end)``, ns, however fast the devices are: the time in which a thread
+    that launches does more than wait (for a device, for room in a full queue, for another such thread)."""
+    graph, lanes = critical_graph(trace), _lane_edges(trace)
+    nothing = np.empty(0, np.int64)
+    edges = np.concatenate([nothing, *(lanes.get(track, nothing) for track in launching_tracks(trace))])
+    edges = edges[graph.weight[edges] > 0]  # of a wait that did wait, the weight is 0
+    busy = arrays.union(graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])
+    return arrays.total(arrays.clip(busy, arrays.Intervals(start, end))[2])
 
 
 def _going_on(trace: Trace, until: int) -> arrays.Int64s:
