@@ -48,7 +48,7 @@ class Row(Struct, frozen=True):
     call_count: Annotated[int, column("Number of calls that launched them.", "count")]
     short_kernel_count: Annotated[int, column("Pieces of work that took less time than their call.", "count")]
     runtime_outlier_count: Annotated[int, column("Pieces of work whose call took longer than the cutoff.", "count")]
-    launch_delay_outlier_count: Annotated[int, column("Pieces of work that waited longer than the cutoff.", "count")]
+    launch_delay_outlier_count: Annotated[int, column("Pieces that waited longer, also behind others.", "count")]
     mean_cpu_ns: Annotated[float, column("Mean duration of the calls.", "ns")]
     p50_cpu_ns: Annotated[float, column("Median duration of the calls.", "ns")]
     p99_cpu_ns: Annotated[float, column("99th percentile of the durations of the calls.", "ns")]

@@ -2,16 +2,17 @@
 
 The queue of a stream holds what was launched and has not yet started. It grows by one when a call launches work onto
 the stream (at the call's start) and shrinks by one when that work begins. An empty queue means that the device waits
-for the host; so does one that holds only what a launch call in progress launches, which counts already. A full queue
-(:data:`FULL_QUEUE` pieces of work) means that the host is blocked. Work that began before its launch, by the clocks,
-counts as launched when it began. Work without a known launch is left out. The series is a counter track ``Queue Length
-stream N``.
+for the host; so does one that holds only what a launch call in progress launches, which counts already. At a full queue
+(:data:`FULL_QUEUE`) calls wait for room. Event records and the like take places, too, and are in no trace: it may be
+full at a lower length. So ``room_wait_ns`` is the time of calls that began with 1023 waiting, or with 512 and more,
+took 30 µs and more, and returned within 10 µs of the begin of work. Work that began before its launch, by the clocks,
+counts as launched then. Work without a known launch is left out. The series is a counter track ``Queue Length …``.
 
 All statistics are weighted by time, from the first change to the last. A stream whose queue changes at only one moment
 has none. A percentile is the least length that the queue does not exceed for that share of the time.
 
 **What to do**: a queue that is mostly empty means that the host is the bottleneck: see `idle_time_breakdown`. A full
-queue (1024) makes launches wait, which does no harm.
+queue makes launches wait, which does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import changing, time_weighted
+from augment.arrays import changing, time_weighted, total, union
 from augment.core import GPU_WORK, LAUNCHES, CounterTrack, Findings, Identity, Skipped, Trace, column
 
 NAME = "queue_length"
@@ -43,6 +44,7 @@ class Row(Struct, frozen=True):
     p75: Annotated[float | None, column("Queue length not exceeded for three quarters of the time.", "count")]
     max: Annotated[int, column("Greatest queue length.", "count")]
     full_queue_ns: Annotated[int, column("Time at a queue length of 1024 or more.", "ns")]
+    room_wait_ns: Annotated[int, column("Time in which calls that launch waited for room in the queue.", "ns")]
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
@@ -50,9 +52,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
     queues = facts.gpu.queues(trace)
     if not queues:
         return Skipped("no GPU work whose correlation names a launch")
-    rows, tracks = [], []
+    waits, rows, tracks = facts.waits.full_queues(trace), [], []
     for queue in queues:
         held = np.diff(queue.ts)
+        work = waits.dependencies.from_work  # that began, and so made room
+        of_stream = (work >= queue.stream.start) & (work < queue.stream.stop)
         weighted = time_weighted(queue.length[:-1], held)
         rows.append(
             Row(
@@ -66,6 +70,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 p75=weighted and weighted.p75,
                 max=int(queue.length.max()),
                 full_queue_ns=int(held[queue.length[:-1] >= FULL_QUEUE].sum()),
+                room_wait_ns=total(union(waits.start[of_stream], waits.end[of_stream])),
             )
         )
         # the points at which the length changes, plus the first and the last

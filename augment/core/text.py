@@ -218,6 +218,7 @@ def capitalized(sentence: str) -> str:
 COLUMN_WORDS = {
     "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these", "matrix_eligible_ns": "could use them",
     "robust_z": "deviation (robust z)", "median_ratio": "of the median", "ts_ns": "start", "p": "p-value",
+    "full_queue_ns": "at 1024 or more", "launch_delay_outlier_count": "long waits, also in the queue",
     "meanwhile": "did meanwhile", "meanwhile_ratio": "share of that", "after_the_others_ns": "others waited",
 }  # fmt: skip
 _ABBREVIATIONS = re.compile(r"(?i)\b(?:gpu|cpu|cupti|ddp|mfu|hfu|mbu|sm)\b")

@@ -705,7 +705,10 @@ def test_a_host_that_waits_takes_no_time(waits: bool, said: str) -> None:
     early = kernel("gemm", 0, 400_000, correlation=1)
     events = [annotation("ProfilerStep#0", 0, 900_000), early, op("aten::mm", 0, 890_000), *late]
     trace = trace_of(*events, *launched("gemm", 400_000, 880_000, 2, at=100_000))
-    assert verdict(trace)[1] == f"The GPU is busy 96 % of a step of 500 µs: 96 % computing. Idle: 4.0 % waiting for the host{said}"
+    assert (
+        verdict(trace)[1]
+        == f"The GPU is busy 96 % of a step of 500 µs: 96 % computing. Idle: 4.0 % waiting for the host{said}"
+    )
 
 
 def test_a_capture_is_not_called_slow_launching() -> None:

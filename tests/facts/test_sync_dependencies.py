@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from augment.analyses import user_annotation_breakdown
+from augment.analyses import queue_length, user_annotation_breakdown
 from augment.core.trace import LAUNCHES, Category, Trace
 from augment.diagnosis.first_calls import waiting_calls
 from augment.facts.critical.longest_path import BoundBy, critical_path
@@ -30,7 +30,7 @@ from augment.facts.waits.sync_dependencies import sync_calls, synchronizations, 
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
 from metamorphic import Event as Row
-from tables import Event, call, kernel, launched_kernel, sync, trace_of
+from tables import Event, call, kernel, launched_kernel, rows_of, sync, trace_of
 
 
 @pytest.mark.parametrize(
@@ -443,6 +443,10 @@ def test_a_launch_onto_a_full_queue_waits_for_room(others: int) -> None:
     waiting = sum(event.end - event.ts >= 50 * US for event in slow[::2])
     assert waiting > 1000
     assert len(full_queues(trace).dependencies) == pytest.approx(waiting, abs=2)
+    ((full_ns, room_wait_ns),) = rows_of(queue_length.analyze(trace), "full_queue_ns", "room_wait_ns")
+    assert full_ns == 0
+    lasting = [event.end - event.ts for event in slow[::2] if event.end - event.ts >= 50 * US]
+    assert room_wait_ns == pytest.approx(sum(lasting), rel=0.01)
     faster = without_work(trace, np.arange(kernels), np.full(kernels, 50 * US))
     saved = max(event.end for event in slow) - max(event.end for event in fast)
     assert saved_ns(trace, faster) == pytest.approx(saved, rel=0.01)

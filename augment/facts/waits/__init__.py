@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
+from augment.facts.waits.dependencies import full_queues
 from augment.facts.waits.gap_causes import (
     GapCategory, causes_of_gaps as causes, device_gaps as gaps, device_states as states, launch_end, stream_gaps as
     gaps_of_streams,
@@ -11,6 +12,6 @@ from augment.facts.waits.gap_causes import (
 from augment.facts.waits.sync_dependencies import sync_calls as syncs
 
 __all__ = [
-    "GapCategory", "causes", "gaps", "gaps_of_streams", "launch_end", "states", "syncs",
+    "GapCategory", "causes", "full_queues", "gaps", "gaps_of_streams", "launch_end", "states", "syncs",
 ]
 # fmt: on
