@@ -56,7 +56,7 @@ class NameSums(NamedTuple):
 
     name: Column
     is_named: Column
-    is_counted: Column
+    counted_in: Column
     codes: Column
     code_ns: Column
     code_count: Column
@@ -157,8 +157,9 @@ def add_name(ns: int, kind: int, event: int, window: int, state: PathProgress, n
         names.codes[state.names] = code
         state.names += 1
     names.code_ns[code] += ns
-    if not names.is_counted[event]:
-        names.is_counted[event] = 1
+    mark = window % 255 + 1  # a slice may go on in the next window
+    if names.counted_in[event] != mark:
+        names.counted_in[event] = mark
         names.code_count[code] += 1
 
 
@@ -221,7 +222,7 @@ def follow(
     lane: Column, first_work: int, segment_ts: Column, segment_row: Column, bounds: Column, cursor: Column,
     host_kind: Column, work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: PathProgress,
     place_of: Column, outer: Column, window_ts: Column, window_end: Column, is_early: Column, is_named: Column,
-    name: Column, is_counted: Column, time: Column, early_time: Column, slice_ts: Column, slice_kind: Column,
+    name: Column, counted_in: Column, time: Column, early_time: Column, slice_ts: Column, slice_kind: Column,
     slice_row: Column, spent: Column, rows: Column, codes: Column, code_ns: Column, code_count: Column,
     named_window: Column, named_code: Column, named_ns: Column, named_count: Column,
 ) -> int:  # fmt: skip
@@ -232,7 +233,7 @@ def follow(
     """
     segments, windows = Segments(segment_ts, segment_row, host_kind), Windows(window_ts, window_end)
     slices = PathSlices(slice_ts, slice_kind, slice_row, place_of, outer, spent, rows)
-    names = NameSums(name, is_named, is_counted, codes, code_ns, code_count, named_window, named_code, named_ns,
+    names = NameSums(name, is_named, counted_in, codes, code_ns, code_count, named_window, named_code, named_ns,
                   named_count)  # fmt: skip
     output = Output(windows, slices, Times(time, early_time, is_early), names)
     for i in range(len(edges)):

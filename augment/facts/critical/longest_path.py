@@ -89,7 +89,7 @@ class NamedSums(Struct, frozen=True):
     """Equal-length columns: the time on the path of each name and kind of time in each window, in any order.
 
     ``window``: int32, a place in :func:`windows`. ``name``: int32, into ``Trace.strings``. ``bound_by``: int32, one of
-    :data:`NAMED`. ``ns``: int64. ``count``: int64, slices; a slice counts where it is on the path first.
+    :data:`NAMED`. ``ns``: int64. ``count``: int64, slices; one that goes on in the next window counts there, too.
     """
 
     window: Int32s
