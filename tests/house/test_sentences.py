@@ -98,6 +98,7 @@ SAMPLES: list[Seen] = [
             launcher,
             [("in operators", 3 * MS)],
             [("aten::mul", MS)],
+            long * MS // 2,
             long * MS,
             4_000,
             9_000,

@@ -74,6 +74,7 @@ _ADVICE: dict[Launcher, str] = {
     "HIP_LAUNCH_BLOCKING), which is for debugging, and record again",
 }
 _LONG = "Most of it is long stretches without a launch (work on the CPU, logging, metrics): look at these first. "
+_ZEROS = "Call zero_grad(set_to_none=True), which launches nothing. "
 _STACKS = "; stacks were recorded, which slows the host: record without with_stack to be certain"
 
 
@@ -86,6 +87,7 @@ class LaunchBound(rule.Seen, frozen=True):
     launcher: Launcher
     parts: list[tuple[str, int]]  #: of the wait: where the host is, and ns
     operators: list[tuple[str, int]]  #: those with most of the time in operators, and ns
+    zeroing_ns: int  #: of the wait: while gradients are set to zero
     long_ns: int  #: of the wait: in single stretches without a call of 0.2 ms and more, which are no launching
     kernel_ns: int  #: the median kernel
     call_ns: int  #: the median call that launches one
@@ -117,15 +119,15 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def advice(self, words: text.Words) -> str:
         slows = self.launcher == "calls" and self.has_stacks
-        first = _LONG if 2 * self.long_ns > self.wait_ns else ""
+        first = _ZEROS * (4 * self.zeroing_ns > self.wait_ns) + _LONG * (2 * self.long_ns > self.wait_ns)
         return first + words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
-        call = text.time(self.call_ns)
+        call = f"the call that launches it {text.time(self.call_ns)}, in the median"
         return [
-            *([f"the operators that take longest: {named}"] if named else []),
-            f"a kernel takes {text.time(self.kernel_ns)}, the call that launches it {call}, in the median",
+            *([f"the operators in which the {words.gpu} idles longest: {named}"] if named else []),
+            *([f"a kernel takes {text.time(self.kernel_ns)}, {call}"] if self.launcher != "graphs" else []),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 
@@ -142,7 +144,7 @@ def check(trace: Trace) -> rule.Answer:
     waits = _waits(trace, *facts.waits.GapCategory)
     stretches, short = _short_work(trace, waits)
     cut = judging.host_cut(trace, *stretches)
-    waited, parts, operators, long = _waiting_a_step(trace, waits, short)
+    waited, parts, operators, zeroing, long = _waiting_a_step(trace, waits, short)
     delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
     by_path = judging.saved_a_step(trace, cut)
     saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
@@ -164,6 +166,7 @@ def check(trace: Trace) -> rule.Answer:
         launcher=launcher,
         parts=parts,
         operators=operators,
+        zeroing_ns=zeroing,
         long_ns=long,
         kernel_ns=int(arrays.median(work.end[places] - work.ts[places])),
         call_ns=int(arrays.median(trace.events.dur[calls])),
@@ -176,17 +179,21 @@ def check(trace: Trace) -> rule.Answer:
 
 def _waiting_a_step(
     trace: Trace, waits: rule.Spans, short: _Short
-) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]], int]:
+) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]], int, int]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
     stretches, ns, the mean of all devices; the parts that it consists of; the operators with most of it; and how much
-    of it is in long stretches without a call. Gaps of any category count: a kernel may be launched while the one
-    before still runs, and yet come late."""
+    of it sets gradients to zero, and is in long stretches without a call. Gaps of any category count: a kernel may be
+    launched while the one before still runs, and yet come late."""
     each = max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count
-    ns_of_kind, ns_of_name, long = np.zeros(256), np.zeros(len(trace.strings)), 0.0
+    ns_of_kind, ns_of_name, zeroing, long = np.zeros(256), np.zeros(len(trace.strings)), 0.0, 0.0
+    zeroes = facts.names.starting(trace, "Optimizer.zero_grad")
     for _, place, ns in _launching(trace, waits, short):
         ns_of_kind += np.bincount(short.kind[place], ns, len(ns_of_kind))
         others = arrays.is_any(short.kind[place], _NO_LAUNCHING)
         long += float(ns[others & (short.end[place] - short.start[place] >= judging.HELD_NS)].sum())
+        if zeroes.any():
+            rows, within = short.row[place].astype(arrays.EventRow), (Category.CPU_OP, Category.USER_ANNOTATION)
+            zeroing += float(ns[facts.host.innermost(trace, rows, within, zeroes) >= 0].sum())
         inside = np.flatnonzero(short.kind[place] == facts.critical.BoundBy.CPU_OPERATOR)
         around = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
         ns_of_name += np.bincount(trace.events.name[around], ns[inside], len(ns_of_name))
@@ -196,7 +203,7 @@ def _waiting_a_step(
     parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
     operators = [(text.short(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
-    return whole, parts, operators, int(long / each)
+    return whole, parts, operators, int(zeroing / each), int(long / each)
 
 
 def _charged(trace: Trace, short: _Short) -> rule.Spans:
