@@ -643,18 +643,38 @@ def test_copies_that_overlap_count_once_and_say_how_slow_they_are(ns: int, slow:
     assert ("move 5.0 GB/s to the device and 5.0 GB/s from it, where about 50 are" in advice_of(answer)) == slow
 
 
-@in_other_words
-def test_copies_within_the_device_save_what_they_take(times: int, change: Any) -> None:
-    """Truth: without the three copies the second kernel begins 300 µs earlier, and so ends the step."""
+def copies_within(around: Callable[[str, int, int], Event], name: str) -> list[Event]:
+    """Three copies, each within such a slice, delay the second kernel by 300 µs, and so the end of the step."""
     events = [annotation("ProfilerStep#0", 0, 1_400_000), *launched("gemm", 50_000, 550_000, 1, at=10_000)]
     for number in range(3):
-        events.append(op("aten::clone", 40_000 + 20_000 * number, 59_000 + 20_000 * number))
+        events.append(around(name, 40_000 + 20_000 * number, 59_000 + 20_000 * number))
+        events.append(op("aten::copy_", 41_000 + 20_000 * number, 58_000 + 20_000 * number))
         at = 45_000 + 20_000 * number
         events.append(call("cudaMemcpyAsync", at, at + 5_000, correlation=7 + number))
         ran = 550_000 + 100_000 * number
         events.append(copy("Memcpy DtoD (Device -> Device)", ran, ran + 100_000, 10**7, correlation=7 + number))
-    events += [*launched("gemm", 850_000, 1_350_000, 2, at=120_000), call("cudaDeviceSynchronize", 130_000, 1_390_000)]
-    answer = problem_of(rules.exposed_copies.check(trace_of(*change(events))))
+    return [
+        *events,
+        *launched("gemm", 850_000, 1_350_000, 2, at=120_000),
+        call("cudaDeviceSynchronize", 130_000, 1_390_000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("around", "name", "cure"),
+    [
+        (op, "torch.distributed.ddp.reducer::copy_bucket_to_grad", "gradient_as_bucket_view=True"),
+        (frame, "torch/nn/parallel/distributed.py(2155): _sync_buffers", "broadcast_buffers=False"),
+        (op, "aten::contiguous", "Keep one layout"),
+    ],
+)
+def test_copies_of_ddp_have_cures_of_their_own(around: Any, name: str, cure: str) -> None:
+    assert cure in advice_of(problem_of(rules.exposed_copies.check(trace_of(*copies_within(around, name)))))
+
+
+@in_other_words
+def test_copies_within_the_device_save_what_they_take(times: int, change: Any) -> None:
+    answer = problem_of(rules.exposed_copies.check(trace_of(*change(copies_within(op, "aten::clone")))))
     assert (answer.saved_ns, answer.at_most) == (times * 300_000, True)
     assert ", most in aten::clone" in title_of(answer)
 

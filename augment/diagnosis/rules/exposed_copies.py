@@ -17,7 +17,7 @@ device's memory are asked about: each is a tensor that was laid out anew, or clo
 copy back and forth what stays the same. If there is too little to hide them behind: copy less, in smaller types, and
 from pinned memory. Managed memory: ``cudaMemPrefetchAsync`` before its use, or ``cudaMalloc`` and explicit copies.
 Within the device: keep one layout (no ``contiguous()`` in every step), write into place instead of ``clone()`` and
-``cat()``, or let ``torch.compile`` fuse the copy into what reads it.
+``cat()``, or let ``torch.compile`` fuse the copy into what reads it; where DDP copies, its option against that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import LAUNCHES, Trace, text
+from augment.core import LAUNCHES, Category, Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.recording_completeness import MIGRATES
 from augment.diagnosis.standstills import names_of
@@ -41,6 +41,11 @@ _WITHIN = re.compile("DtoD|CopyDeviceToDevice|Memcpy D2D")
 _PREFETCHES = re.compile("MemPrefetch")
 _PAGEABLE = re.compile("Pageable")
 MOSTLY = 0.5  #: share of the copies' time from which pageable memory is named
+#: what copies in DistributedDataParallel, and its option against that
+_OF_DDP = {
+    re.compile(r"ddp\.reducer::copy_bucket"): "gradient_as_bucket_view=True",
+    re.compile("_broadcast_coalesced|_sync_buffers"): "broadcast_buffers=False, unless ranks need equal buffers",
+}
 OVERLAPPING = 1.1  #: times the time in which any copy runs, that all take one by one
 LARGE_BYTES = 1_000_000  #: a copy of so many is limited by the link, not by its start
 #: what pinned memory usually reaches on 16 lanes of PCIe 3.0, 4.0, 5.0, GB/s, by the capability of servers' devices
@@ -129,8 +134,9 @@ class CopiesWithin(rule.Seen, frozen=True):
     copy_count: float
     moved_bytes: float
     copy_ns: int
-    operators: list[str]  #: that copy; the longest first
+    operators: list[str]  #: the outermost that copy; most bytes first
     lines: list[str]  #: of the user's program
+    option: str = ""  #: of DDP, where that copies most bytes
 
     def title(self, words: text.Words) -> str:
         copies = f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} within its memory"
@@ -141,6 +147,8 @@ class CopiesWithin(rule.Seen, frozen=True):
         return "avoiding them"
 
     def advice(self, words: text.Words) -> str:
+        if self.option:
+            return f"Give DistributedDataParallel {self.option}{text.called_from(self.lines)}"
         way = "Keep one layout (no contiguous() in every step), write into place instead of clone() and cat()"
         return f"{way}, or let torch.compile fuse them{text.called_from(self.lines)}"
 
@@ -160,13 +168,20 @@ def _within(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("the steps copy nothing within the {gpu}'s memory")
     dur, steps = np.maximum(work.end[copies] - work.ts[copies], 0), judging.measure(trace).count
     cut = facts.critical.without_work(trace, copies, dur)
-    around = facts.host.operators_around(trace, work.launch[launched])
+    calls, copied, option = work.launch[launched], trace.events.bytes.at(work.row[launched], 0), ""
+    for pattern, cure in _OF_DDP.items():
+        named = facts.names.matching(trace, pattern)
+        by_ddp = facts.host.innermost(trace, calls, (Category.CPU_OP, Category.PYTHON_FUNCTION), named) >= 0
+        option = cure if 2 * copied[by_ddp].sum() > copied.sum() else option
+    is_step = facts.names.starting(trace, facts.names.STEP)
+    around = facts.host.outermost(trace, facts.host.operators_around(trace, calls), (Category.CPU_OP,), ~is_step)
     seen = CopiesWithin(
         copy_count=len(copies) / steps,
         moved_bytes=float(trace.events.bytes.at(work.row[copies], 0).sum()) / steps,
         copy_ns=int(dur.sum()) // steps,
-        operators=[name for name in names_of(trace, around, work.end[launched] - work.ts[launched]) if name],
-        lines=facts.host.python_lines(trace, work.launch[launched]),
+        operators=[name for name in names_of(trace, around, copied) if name],
+        lines=facts.host.python_lines(trace, calls),
+        option=option,
     )
     saved, spans = judging.saved_a_step(trace, cut), rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)
