@@ -4,11 +4,10 @@ There is a row for every family of kernels on each device: ``gemm``, ``grouped_g
 ``norm``, ``softmax``, ``elementwise``, ``reduction``, ``embedding``, ``moe_routing``, ``optimizer``, ``quantization``,
 ``rope_kv``, ``sampling``, ``sort``, ``copy_transpose``, ``graph``, the kinds of collectives (``all_reduce``, …),
 ``memory`` for copies and memsets, and ``unknown``. The name of the operator that launched a kernel decides the family;
-where that operator is unknown or its name says nothing, the name of the kernel decides. A few names of kernels decide
-before that: a change of layouts for a convolution is ``copy_transpose``, and so is ``aclnnMm_TransData_TransData`` of
-CANN, which runs ``TransData`` for a product. Kernels over lists of tensors (``_foreach_…``) are ``optimizer`` in
-``Optimizer.step``, else what they do. A kernel ``triton_poi_…`` is ``elementwise`` whatever else its name
-says; one named ``triton_`` alone is ``unknown``. Your own rules can add names: see [tables](tables.md).
+where that operator is unknown or its name says nothing, the name of the kernel decides. Names of kernels decide first
+where they tell it for certain: a change of layouts within a convolution is ``copy_transpose``. Kernels over lists of
+tensors (``_foreach_…``) are ``optimizer`` only in ``Optimizer.step``. ``triton_poi_…`` is ``elementwise``, ``triton_``
+alone ``unknown``. Your own rules can add names: see [tables](tables.md).
 
 ``sum_ns`` adds up to the durations of all work of the device. ``busy_ns`` counts a moment once, even if several kernels
 of the family run. Families that run at the same time both count it.

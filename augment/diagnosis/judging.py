@@ -154,13 +154,11 @@ def work_in_steps(trace: Trace) -> arrays.Bools:
     return inside
 
 
-@derived(until="diagnosis")
 def unknown_ratio(trace: Trace) -> float:
     """The share of the devices' time of the steady steps in kernels of unknown family."""
-    work, whole = facts.gpu.work(trace), measure(trace)
-    unknown = work_in_steps(trace) & ~facts.gpu.families(trace).known
-    span = whole.length_ns * whole.count * len(work.devices)
-    return float(np.maximum(work.end - work.ts, 0)[unknown].sum() / max(span, 1))
+    work, unknown = facts.gpu.work(trace), work_in_steps(trace) & ~facts.gpu.families(trace).known
+    ns = int(np.maximum(work.end - work.ts, 0)[unknown].sum())
+    return measure(trace).ratio(ns / measure(trace).count / max(len(work.devices), 1))
 
 
 def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
@@ -235,9 +233,9 @@ def has_pauses(trace: Trace) -> bool:
 
 
 def decided_in_steps(trace: Trace, cut: what_if.Cut) -> tuple[what_if.Decided, what_if.Decided]:
-    """As :func:`decided`, of all steady steps together."""
+    """As :func:`decided`, of all steady steps together, without what is not counted as theirs."""
     windows = measure(trace).windows
-    return what_if.decided(trace, cut, int(windows.begin[0]), int(max(windows.end[-1], windows.finish[-1])))
+    return what_if.decided(trace, cut, int(windows.start[0]), int(windows.end[-1]))
 
 
 def saved_ahead(trace: Trace, cut: what_if.Cut) -> int:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from augment.analyses import inference_steps
-from augment.diagnosis.judging import measure
+from augment.diagnosis.judging import decided_in_steps, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Fine, Found, NoData
 from augment.diagnosis.rules import eager_decodes, graph_padding, prefill_stalls, rejected_drafts, step_gaps
 from augment.diagnosis.verdict import verdict
+from augment.facts.critical.what_if import Cut
 from augment.readers import read
 from said import advice_of, evidence_of, title_of
 from serving import (
@@ -70,7 +71,10 @@ def test_eager_decodes_save_what_graphs_gain(seed: int) -> None:
 
 
 def test_one_step_tells_of_no_gaps() -> None:
-    assert step_gaps.check(serve(Serving(steps=1))) == NoData("only one step was recorded", "record several")
+    trace = serve(Serving(steps=1))
+    assert step_gaps.check(trace) == NoData("only one step was recorded", "record several")
+    decided = decided_in_steps(trace, Cut.nothing())[0]
+    assert decided.ns == pytest.approx(measure(trace).length_ns, abs=10 * US)  # but for the launch that reaches into it
 
 
 def test_what_is_said() -> None:

@@ -134,16 +134,12 @@ def check(trace: Trace) -> rule.Answer:
     ns = int(dur.sum()) // judging.measure(trace).count
     spent = arrays.sums(trace.events.name[work.row[places]], dur, len(trace.strings))
     order = np.argsort(-spent, kind="stable")
-    # The cut by which the threads that launch take no time in the steps
     windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
     tracks = arrays.distinct(trace.events.track[launch[launch != arrays.NO_INDEX]].astype(np.int64)).astype(np.int32)
     start, end = (np.tile(side, len(tracks)) for side in (windows.begin, windows.finish))
     host = judging.host_cut(trace, np.repeat(tracks, len(windows)), start, end)
-    later = (
-        max(judging.saved_a_step(trace, facts.critical.joined([host, cut])) - judging.saved_a_step(trace, host), 0)
-        if len(places)
-        else 0
-    )
+    both = facts.critical.joined([host, cut])  # so the threads that launch take no time in the steps, either
+    later = judging.saved_a_step(trace, both) - judging.saved_a_step(trace, host) if len(places) else 0
     seen = MatrixUnitsUse(
         product_ns=ns,
         later_ns=later if judging.measure(trace).ratio(later - saved) >= rule.LEAST_RATIO else 0,

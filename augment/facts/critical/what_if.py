@@ -161,8 +161,7 @@ def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
 def busy_host_ns(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> int:
     """What the host takes in the spans ``[start, end)``, ns, however fast the devices are: the time in which a thread
     that launches does more than wait (for a device, for room in a full queue, for another such thread)."""
-    graph, lanes = critical_graph(trace), _lane_edges(trace)
-    nothing = np.empty(0, np.int64)
+    graph, lanes, nothing = critical_graph(trace), _lane_edges(trace), np.empty(0, np.int64)
     edges = np.concatenate([nothing, *(lanes.get(track, nothing) for track in launching_tracks(trace))])
     edges = edges[graph.weight[edges] > 0]  # of a wait that did wait, the weight is 0
     busy = arrays.union(graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])

@@ -1,10 +1,9 @@
 """The family (kind of work) of each piece of GPU work, and whether matrix units did the work.
 
 The rules are data: those of the user's tables (:func:`augment.readers.attachments.tables.with_tables`), then
-``kernel_families.toml`` in this folder. A few names of kernels tell it whatever launched them. Else, if a rule matches
-the operator that launched a kernel, it decides; otherwise the kernel's name does. Kernels over lists of tensors are an
-optimizer's in its step. Copies and memsets are ``memory``; a collective has the name of its kind; all else is
-``unknown``.
+``kernel_families.toml`` in this folder. Some names of kernels decide, then operators that launched kernels, then other
+names. Kernels over lists of tensors are an optimizer's in its step. Copies and memsets are ``memory``; a collective has
+the name of its kind; all else is ``unknown``.
 """
 
 from __future__ import annotations
