@@ -155,6 +155,6 @@ def _document(
             hang, *others = on_dumps([dump for file in files if (dump := dump_in(file))])
             if others:
                 raise UsageError(f"{source}: holds dumps of {1 + len(others)} jobs; name the folder of one")
-            return Document(hang["input"], "job", hang["verdict"], (), (), hang["rows"])
+            return Document(hang["input"], "job", hang["verdict"], (("dumps", f"{len(files)}"),), (), hang["rows"])
         return document_of_metrics(in_folder(source, analyse))
     return document_of(source, analyse)
