@@ -96,7 +96,8 @@ def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result], tables: Sequ
     done = [item for item in inputs if item.path in results and results[item.path].files]
     known = {item.path: FileIdentity(results[item.path].rank, results[item.path].world_size) for item in done}
     ranks, rules = [item for item in done if summary_of(results[item.path])] or done, rules_of(tables)
-    alone = [job for item in done if item not in ranks for job in group([item], known, rules)]
+    paths = {item.path for item in ranks}
+    alone = [job for item in done if item.path not in paths for job in group([item], known, rules)]
     return [*group(ranks, known, rules), *alone]
 
 

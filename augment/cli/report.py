@@ -104,7 +104,7 @@ def _document(
 ) -> Document:
     import subprocess
 
-    from augment.cli.runs import files_of, label_of, labels_of, metrics_of
+    from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.show import analysed, analysed_folder, in_folder
     from augment.core.output_files import DIFF_METRICS_SUFFIX
     from augment.errors import UsageError
@@ -151,7 +151,7 @@ def _document(
         return analysed_folder(path)
 
     if os.path.isdir(source) and not is_store(source):
-        if not metrics_of(source) and all(map(is_dump, files := files_of(source))):
+        if (files := files_of(source)) and all(map(is_dump, files)):
             hang, *others = on_dumps([dump for file in files if (dump := dump_in(file))])
             if others:
                 raise UsageError(f"{source}: holds dumps of {1 + len(others)} jobs; name the folder of one")

@@ -322,9 +322,11 @@ class _Command:
         if not any(result.status in ("augmented", "done_before") for result in self._results):
             from augment.batch.inputs import no_trace
 
-            first = self._results[0]
-            folder = os.path.dirname(first.path) or "."
-            complain(first.message if len(self._results) == 1 else str(no_trace(folder)))
+            messages = [result.message for result in self._results] or [
+                "there is no trace, but outputs of augment alone"
+            ]
+            folders = [os.path.dirname(result.path) or "." for result in self._results]
+            complain(messages[0] if len(messages) == 1 else str(no_trace(folders[0])))
             return 3
         return 0
 

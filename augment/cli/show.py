@@ -167,8 +167,8 @@ def analysed_folder(folder: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "augment", "run", folder, "-o", scratch, "--quiet"]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         made = [str(path) for path in Path(scratch).rglob(f"*{METRICS_SUFFIX}")]
-        if done.returncode and not made:
-            raise click.exceptions.Exit(done.returncode)  # it has said why
+        if not made:  # it has said why, or there are outputs alone
+            raise click.exceptions.Exit(done.returncode) if done.returncode else InputError(folder, "holds no trace")
         first, several = _standing_for_all(made)
         if several:
             look, each = f"augment diagnose {shlex.quote(folder)}", f"augment run {shlex.quote(folder)} -o OUT"

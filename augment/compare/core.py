@@ -15,7 +15,7 @@ from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
 from augment.compare.compared_steps import StepChoice, choose, unequal_work, without_first_outlier, without_one_offs
 from augment.compare.diff_rows import ROWS, HeldRow, StepRow
-from augment.compare.diff_verdict import RankParts, difference, late_rank
+from augment.compare.diff_verdict import RankParts, changed_on_host, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
 from augment.compare.noise import hidden_by_outliers
 from augment.compare.totals import (
@@ -179,7 +179,8 @@ def diff(
         chosen, said = without_one_offs(chosen, pairs)
         message = "steps named in the verdict are left out on both sides"
         diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if said else []
-        if not facts.steps.batches(pairs[0][TEST]):  # whose phases differ, and are compared each by itself
+        stays = chosen[0].control.start[:1] == choices[0].control.start[:1]  # the first step is no one-off
+        if stays.all() and not facts.steps.batches(pairs[0][TEST]):  # whose phases differ, and are compared apart
             chosen, why = without_first_outlier(chosen)
             message = "an outlying first step, named in the verdict, is left out on both sides"
             diagnostics += [Diagnostic("first_step_outlying", 1, message)] if why else []
@@ -329,7 +330,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
     step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
     by_names = by_name.rows()
-    on_host = {row.name: row.delta_ns for row in by_names if row.side == "cpu"}
+    on_host = changed_on_host(by_names)
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures_outcome(*wholes),
         **_by_phase(pairs[0], wholes),

@@ -64,10 +64,10 @@ def size(count: float) -> str:
     return rounded(count, SIZES)
 
 
-def binary_size(count: float) -> str:
-    """``4.94 GiB``: as PyTorch's messages say it."""
+def sizes(count: float) -> str:
+    """``5.3 GB (4.94 GiB)``, the latter as PyTorch's messages say it; ``512 B``."""
     scale, sign = scale_of(count, BINARY)
-    return f"{count / scale:.2f} {sign}"
+    return size(count) if scale == 1 else f"{size(count)} ({count / scale:.2f} {sign})"
 
 
 def four_digits(value: float, scales: Scales) -> str:

@@ -154,11 +154,12 @@ def work_in_steps(trace: Trace) -> arrays.Bools:
     return inside
 
 
+@derived(until="diagnosis")
 def unknown_ratio(trace: Trace) -> float:
-    """The share of the devices' time of the steady steps in kernels of unknown family."""
-    work, unknown = facts.gpu.work(trace), work_in_steps(trace) & ~facts.gpu.families(trace).known
-    ns = int(np.maximum(work.end - work.ts, 0)[unknown].sum())
-    return measure(trace).ratio(ns / measure(trace).count / max(len(work.devices), 1))
+    """The share of the devices' work of the steady steps in kernels of unknown family."""
+    work, inside = facts.gpu.work(trace), work_in_steps(trace)
+    ns = np.maximum(work.end - work.ts, 0)[inside]
+    return float(ns[~facts.gpu.families(trace).known[inside]].sum() / max(int(ns.sum()), 1))
 
 
 def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
@@ -197,8 +198,7 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + what_if.taken_work_ns(trace, cut))
     elif whole.unit == "step":
-        finish = int(whole.windows.finish[-1])
-        host = what_if.busy_host_ns(trace, whole.windows.begin[:1], whole.windows.finish[-1:])
+        finish, host = int(whole.windows.finish[-1]), _host_ns(trace)
         devices = whole.length_ns * whole.count
         if devices - saved < host <= MOST_BEHIND * devices:  # one that takes longer waited for what is not recorded
             saved = min(saved, max(devices - host, 0) + what_if.host_saved_ns(trace, cut, finish))
@@ -224,6 +224,13 @@ def full_ns(trace: Trace) -> int:
     ran = (arrays.union(work.ts[each][full[each]], work.end[each][full[each]]) for each in places)
     steps = arrays.Intervals(windows.start, windows.end)
     return max((arrays.total(arrays.clip(each, steps)[2]) for each in ran), default=0)
+
+
+@derived(until="diagnosis")
+def _host_ns(trace: Trace) -> int:
+    """What the host takes for the steady steps."""
+    windows = measure(trace).windows
+    return what_if.busy_host_ns(trace, windows.begin[:1], windows.finish[-1:])
 
 
 def has_pauses(trace: Trace) -> bool:

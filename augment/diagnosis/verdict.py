@@ -161,7 +161,9 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         return [Sentence(text, tuple(sorted(done)))]
     if has_pauses(trace) or measure(trace).ratio(saved) > 1 - HIGH_RATIO:
         return []
-    then = decided_in_steps(trace, cut)[1]
+    then, whole = decided_in_steps(trace, cut)[1], measure(trace)
+    if abs(then.ns / whole.count - (whole.length_ns - saved)) > whole.length_ns * LEAST_PART:
+        return []  # another limit than the path keeps the step longer
     decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))
     if (
         decides in {each.limit for each in fixed}
@@ -217,7 +219,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     # what to look at if the devices are the limit: the kernel that takes most of their time
     work, inside = facts.gpu.work(trace), work_in_steps(trace)
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
-    if 2 * spent.sum() >= measure(trace).length_ns * measure(trace).count:
+    if spent.any() and 2 * spent.sum() >= measure(trace).length_ns * measure(trace).count:
         share = percent(float(spent.max() / spent.sum()))
         text += f" {short(trace.strings[int(spent.argmax())])} is {share} of the {say.gpu}'s work."
     return [Sentence(text, is_nothing=True)]

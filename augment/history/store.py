@@ -12,14 +12,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.batch import locations
 from augment.core.old_names import FIGURES as OLD
-from augment.errors import InputError
+from augment.core.output_files import replacing
+from augment.errors import InputError, OutputError, UsageError
 from augment.writers.table_files import pyarrow
 
 _SUFFIX = ".run.parquet"
@@ -93,7 +95,7 @@ class Store:
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = os.fspath(place)
-        self._files = locations.filesystem(self.place) if locations.protocol(self.place) else None
+        self._folder: _Folder = _RemoteStore(self.place) if "://" in self.place else _LocalStore(Path(self.place))
 
     def add(self, run: Run) -> None:
         """Add a run, or replace it.
@@ -111,7 +113,7 @@ class Store:
         columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
         file = io.BytesIO()
         arrow.parquet.write_table(arrow.table({name: list(values) for name, values in columns.items()}), file)
-        locations.write(locations.join(self.place, run.digest + _SUFFIX), file.getvalue())
+        self._folder.write(run.digest + _SUFFIX, file.getvalue())
 
     def runs(self, labels: Mapping[str, str] | None = None) -> list[Run]:
         """The runs that have all of ``labels``, the oldest first.
@@ -120,31 +122,84 @@ class Store:
             UsageError: pyarrow or fsspec is not installed.
             InputError: there is no such folder, or a file in it is damaged.
         """
-        runs = [self._read(name) for name in self._names() if name.endswith(_SUFFIX)]
+        names = [name for name in self._folder.names() if name.endswith(_SUFFIX)]
+        runs = [self._read(name) for name in names]
         return sorted((run for run in runs if run.has(labels or {})), key=lambda run: (run.time_ns, run.digest))
-
-    def _names(self) -> list[str]:
-        """The names of the files; none of a remote folder that does not exist: few stores tell it from an empty one."""
-        with locations.errors_as(lambda why: InputError(self.place, why)):
-            try:
-                if self._files is None:
-                    return sorted(os.listdir(self.place))
-                files, path = self._files
-                files.invalidate_cache()
-                return sorted(name.rpartition("/")[2] for name in files.ls(path, detail=False))
-            except FileNotFoundError as error:
-                if self._files:
-                    return []
-                why = "no such folder; augment history add makes it with the first run"
-                raise InputError(self.place, why) from error
 
     def _read(self, name: str) -> Run:
         arrow = pyarrow()
         try:
-            columns = arrow.parquet.read_table(io.BytesIO(locations.read(locations.join(self.place, name)))).to_pydict()
+            columns = arrow.parquet.read_table(io.BytesIO(self._folder.read(name))).to_pydict()
             figures = zip(*(columns[column] for column in _COLUMNS[4:]), strict=True)
             run, time_ns, labels, rank_count = (columns[column][0] for column in _COLUMNS[:4])
             made = {OLD.get(figure, figure): RunFigure(*values) for figure, *values in figures}
             return Run(run, time_ns, json.loads(labels), rank_count, made, name.removesuffix(_SUFFIX))
         except (arrow.ArrowException, KeyError, IndexError, ValueError) as error:
             raise InputError(f"{self.place}/{name}", f"no run of augment history: {error}") from error
+
+
+class _Folder(Protocol):
+    def names(self) -> list[str]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def write(self, name: str, content: bytes) -> None: ...
+
+
+class _LocalStore(Struct, frozen=True):
+    path: Path
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path))
+        except FileNotFoundError as error:
+            raise InputError(
+                str(self.path), "no such folder; augment history add makes it with the first run"
+            ) from error
+        except OSError as error:
+            raise InputError.of(str(self.path), error) from error
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        with replacing(self.path / name) as file:
+            file.write(content)
+
+
+class _RemoteStore:
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise UsageError(f"{url}: needs fsspec: pip install 'kineto-augment[remote]'") from error
+        try:
+            self._files, self._path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"{url}: {error}") from error
+        self._url = url
+
+    def names(self) -> list[str]:
+        """The names of the files; none of a folder that does not exist, which most stores cannot tell from an empty."""
+        try:
+            self._files.invalidate_cache()
+            paths: list[Any] = self._files.ls(self._path, detail=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # each store has its own
+            raise InputError(self._url, str(error)) from error
+        return sorted(name.rpartition("/")[2] for name in paths)
+
+    def read(self, name: str) -> bytes:
+        try:
+            content: bytes = self._files.cat_file(f"{self._path.rstrip('/')}/{name}")
+        except Exception as error:
+            raise InputError(f"{self._url}/{name}", str(error)) from error
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        try:
+            self._files.makedirs(self._path, exist_ok=True)
+            self._files.pipe_file(f"{self._path.rstrip('/')}/{name}", content)
+        except Exception as error:
+            raise OutputError(f"{self._url}/{name}: cannot be written: {error}") from error

@@ -249,8 +249,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         )
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
-        is_uneven = row.cause == "uneven"  # else links are slow
-        return [compared(Reason("compute" if is_uneven else "communication", more_work=float(is_uneven))), *transfers]
+        is_uneven = row.cause == "uneven"  # else links are slow, or a rank of unknown number is late
+        reason = Reason("compute", more_work=1.0) if is_uneven else Reason(row.cause, row.figures.get("where", ""))
+        return [*filter(None, [compared(reason)]), *transfers]
     late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
     asked = {
         member: problems.get(member) or _problems(answer.summaries[member].own_diagnosis, rows_in_job(member))

@@ -130,6 +130,17 @@ def test_steps_that_were_recorded_as_operators_are_steps() -> None:
     assert (title_of(then), evidence_of(then)) == (title_of(now), evidence_of(now))
 
 
+def test_a_long_kernel_that_ends_before_its_call_tells_no_waits() -> None:
+    events, at = list[Event](), 0
+    for number in range(1, 81):
+        ran = launched_kernel("add", (at + 5, at + 12), (at + 20, at + 23), correlation=number)
+        events += [op("aten::add", at, at + 30), *ran]
+        at += 40
+    events += launched_kernel("long", (at, at + 100), (at + 10, at + 90), correlation=99)
+    answer = problem_of(launch_bound.check(in_us([annotation("ProfilerStep#0", 0, at + 100), *events])))
+    assert "waits for each" not in title_of(answer)
+
+
 @pytest.mark.parametrize(("waits", "operator"), [(True, 30), (False, 30), (False, 400)])
 def test_launches_that_wait_and_other_work_are_told_from_launching(waits: bool, operator: int) -> None:
     """Kernels of 90 µs; metamorphic: their launches return later, or an operator between them works on the CPU."""

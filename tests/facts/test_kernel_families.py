@@ -98,6 +98,7 @@ def kernels() -> augment.Trace:
         ("RopeFlashAttnFunc", "rotary_kernel", "rope_kv"),
         (None, "void cub::DeviceRadixSortOnesweepKernel<…>", "sort"),
         (None, "a_kernel_of_nobody", "unknown"),
+        ("aten::embedding", "aclnnEmbedding_GatherV2AiCore_GatherV2", "embedding"),
     ],
 )
 def test_family(operator_name: str | None, kernel_name: str, family: str) -> None:
@@ -178,6 +179,9 @@ def test_tables_of_a_user_come_first(tmp_path: Path, kernels: augment.Trace) -> 
     assert "ours" not in kernel_families(kernels).names
     table.write_text("[[operator]]\nfamily = 'ours'\npattern = '^aten::mm$'\n")
     assert "ours" in kernel_families(augment.with_tables(kernels, table)).names
+    table.write_text("[[kernel]]\nfamily = 'ours'\npattern = 'transpose'\n")  # also before what a name says for certain
+    moved = trace_of(*launched_kernel("batched_transpose_32x32", (2, 4), (30, 40), correlation=1))
+    assert kernel_families(augment.with_tables(moved, table)).names == ("ours",)
 
 
 @pytest.mark.parametrize(

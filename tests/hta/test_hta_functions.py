@@ -330,7 +330,7 @@ CALLS = [" ".join(signature.split()) for signature in re.split(r"\n(?=\S)", SIGN
 def arguments(call: str) -> list[tuple[str, Any]]:
     """Each argument of ``call`` and its default, if it has one."""
     texts = re.findall(r"(\w+)(?:=([^,]+))?(?:, |$)", call.partition("(")[2].removesuffix(")"))
-    return [(name, eval(default) if default else inspect.Parameter.empty) for name, default in texts]
+    return [(name, eval(default, vars(hta)) if default else inspect.Parameter.empty) for name, default in texts]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda item: item.partition("(")[0])

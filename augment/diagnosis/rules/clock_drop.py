@@ -76,10 +76,11 @@ def check(trace: Trace) -> rule.Answer:
     if judging.measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
     ns, has_shapes = facts.operators.equal_kernels(trace, windows)
-    if len(ns) < LEAST_KERNELS:
-        return rule.NotApplicable("the steps do not run the same kernels")
     third = len(windows) // 3
-    growth = float(ns[:, -third:].sum() / max(int(ns[:, :third].sum()), 1)) - 1
+    first_ns, last_ns = int(ns[:, :third].sum()), int(ns[:, -third:].sum())
+    if len(ns) < LEAST_KERNELS or not first_ns or not last_ns:
+        return rule.NotApplicable("the steps do not run the same kernels")
+    growth = last_ns / first_ns - 1
     faster, slower = (slice(third), slice(-third, None))[:: 1 if growth > 0 else -1]
     whole, fast, slow = ns.sum(axis=0), ns[:, faster].mean(axis=1), ns[:, slower].mean(axis=1)
     grown = float(slow[slow > (1 + SLOWER / 2) * fast].sum() / max(float(slow.sum()), 1.0))

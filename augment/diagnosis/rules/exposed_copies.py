@@ -168,7 +168,9 @@ def _within(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("the steps copy nothing within the {gpu}'s memory")
     dur, steps = np.maximum(work.end[copies] - work.ts[copies], 0), judging.measure(trace).count
     cut = facts.critical.without_work(trace, copies, dur)
-    calls, copied, option = work.launch[launched], trace.events.bytes.at(work.row[launched], 0), ""
+    calls, copied, option = work.launch[launched], trace.events.bytes.at(work.row[launched], -1), ""
+    if (copied < 0).any():  # where bytes lack, the longest come first
+        copied = work.end[launched] - work.ts[launched]
     for pattern, cure in _OF_DDP.items():
         named = facts.names.matching(trace, pattern)
         by_ddp = facts.host.innermost(trace, calls, (Category.CPU_OP, Category.PYTHON_FUNCTION), named) >= 0

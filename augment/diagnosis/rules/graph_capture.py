@@ -35,14 +35,14 @@ class Captures(rule.Seen, frozen=True):
     capture_count: float
     capture_ns: int  #: per step
     in_every_step: bool
-    mostly: bool  #: they are more than half of a recording without steps, in which no graph runs
+    mostly: bool  #: devices idle in them for more than half of a recording without steps, in which no graph runs
     around_ns: int = 0  #: of it, in stalls beside the captures themselves
     again: bool = False  #: an operator captures more than once
 
     def title(self, words: text.Words) -> str:
         if self.mostly:
             spent = f"{text.time(self.capture_ns)} of {text.time(words.length_ns)}"
-            return f"This recording captures graphs, it does not show a run: the {words.gpu} idles for {spent} of that"
+            return f"This recording captures graphs, it does not show a run: captures take {spent}"
         capture = f"Graphs are captured for {text.time(self.capture_ns - self.around_ns)} {words.per_step}"
         if self.around_ns:
             return f"{capture}, and what goes with that stalls the host for {text.time(self.around_ns)} more"
@@ -74,15 +74,16 @@ def check(trace: Trace) -> rule.Answer:
     spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
     calls = trace.events.slices_of(*LAUNCHES)
     runs = facts.names.matching(trace, _RUN)[trace.events.name[calls]].any()
+    spans = rule.Spans(parts.start, parts.end, cause.spans.row[which])
+    idle = int(judging.idle_ns(trace, spans).sum())
     seen = Captures(
         capture_count=len(made[0]) / steps,
         capture_ns=spent,
         in_every_step=steady,
-        mostly=measured.unit == "recording" and 2 * spent > measured.length_ns and not runs,
+        mostly=measured.unit == "recording" and 2 * idle > measured.length_ns and not runs,
         around_ns=spent - alone,
         again=len(around) > len(arrays.distinct(trace.events.name[around])),
     )
-    spans = rule.Spans(parts.start, parts.end, cause.spans.row[which])
     if seen.mostly:
         return rule.Found(seen, spans, "high", severity="info", first=True)
     confidence: rule.Confidence = "high" if steady else "medium"

@@ -152,11 +152,12 @@ def check(trace: Trace) -> rule.Answer:
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
     launcher: Launcher = "calls"
-    lasting = places[work.end[places] - work.ts[places] >= LASTING_NS]
-    if len(lasting) and not skewed and np.mean(trace.events.end[work.launch[lasting]] < work.end[lasting]) < SKEWED:
-        launcher = "waiting_calls"
-    elif len(places) >= GRAPH * len(calls):
+    lasts = work.end[places] - work.ts[places] >= LASTING_NS
+    outlasts = trace.events.end[work.launch[places]] < work.end[places]  # the call that launches it
+    if len(places) >= GRAPH * len(calls):
         launcher = "graphs"
+    elif lasts.any() and not skewed and max(outlasts.mean(), outlasts[lasts].mean()) < SKEWED:
+        launcher = "waiting_calls"
     elif trace.names_of(calls[:1])[0].startswith("AscendCL@"):
         launcher = "compiling_calls"
     seen = LaunchBound(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from augment.core import Trace
-from augment.core.text import Words, binary_size, capitalized, counted, listed, percent, size, words_of
+from augment.core.text import Words, capitalized, counted, listed, percent, size, sizes, words_of
 from augment.diagnosis.rule import NOWHERE, Answer, Fine, Found, NoData, NotApplicable, Seen, Spans
 from augment.facts.memory.held import BEFORE, Held, Holder, Moment, held_memory
 from augment.facts.source.recorded_times import instant
@@ -44,9 +44,8 @@ class OutOfMemory(Seen, frozen=True):
     lost_ratio: float  #: the share of what was there before the history begins, of unknown lines
 
     def title(self, words: Words) -> str:
-        free = f", {size(self.free_bytes)} ({binary_size(self.free_bytes)}) free" if self.free_bytes >= 0 else ""
-        requested = f"{size(self.requested_bytes)} ({binary_size(self.requested_bytes)}) requested"
-        return f"Out of memory{self.when}: {requested}{free}"
+        free = f", {sizes(self.free_bytes)} free" if self.free_bytes >= 0 else ""
+        return f"Out of memory{self.when}: {sizes(self.requested_bytes)} requested{free}"
 
     @property
     def is_scattered(self) -> bool:

@@ -82,9 +82,8 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine(f"fewer than {LEAST_COUNT} collectives of a kind and group per step are below 1 MB")
     less = every.dur[small] - most[which] // np.maximum(often[which], 1)
     calls = facts.gpu.work(trace).launch[every.place[small]]
-    more = np.flatnonzero(
-        (calls != arrays.NO_INDEX) & (np.arange(len(small)) != np.unique(which, return_index=True)[1][which])
-    )
+    _, first, inverse = np.unique(which, return_index=True, return_inverse=True)
+    more = np.flatnonzero((calls != arrays.NO_INDEX) & (np.arange(len(small)) != first[inverse]))
     around = facts.host.operators_around(trace, calls[more])
     around = arrays.distinct(around[around >= 0])
     ended = trace.events.ts[around] + trace.events.dur[around]

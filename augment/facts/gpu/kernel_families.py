@@ -141,9 +141,9 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
     name = trace.events.name[work.row]
     updates = in_optimizer(trace) & strings_where(trace, lambda kernel: _LISTS in kernel)[name]
     keys, code = combinations(operator, name, work.type, updates)
-    rules = shipped_rules()
+    rules, user = shipped_rules(), None
     if tables := tables_of(trace):
-        user = rules_of(tables)
+        user = rules_of(tables)  # which come first; then none of an operator may still be the user's answer
         rules = Rules(*([*getattr(user, each), *getattr(rules, each)] for each in Rules.__struct_fields__))
     families, matrix = [], []
     for operator_name, name, kernel_type, of_step in zip(*(key.tolist() for key in keys), strict=True):
@@ -153,11 +153,11 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
         elif kernel_type == KernelType.COMMUNICATION:
             kind = stated_kind(trace, kernel) or kind_of(kernel)
             family = COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
-        elif of_step:
-            family = OPTIMIZER
         else:
             launched_by = None if operator_name < 0 else operators[operator_name][:LOOKED_AT]
-            family = rules.family(launched_by, kernel[:LOOKED_AT])
+            family = UNKNOWN if user is None else user.family(launched_by, kernel[:LOOKED_AT])
+            if family == UNKNOWN:
+                family = OPTIMIZER if of_step else rules.family(launched_by, kernel[:LOOKED_AT])
         families.append(family)
         matrix.append(rules.matrix(families[-1], kernel[:LOOKED_AT]))
     names = tuple(sorted(set(families)))

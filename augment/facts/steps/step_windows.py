@@ -24,7 +24,8 @@ _BY_HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
 _LAUNCHING = re.compile(r"(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel|Memcpy)")
 #: operators and kernels that hardly anything but an optimizer needs, also compiled (``triton_for``)
 _UPDATING = re.compile(
-    r"^aten::(?:_foreach_\w+_|_fused_\w+_|addcdiv_)$|multi_tensor|^triton_for_|fused_?(?:adam|sgd|lamb)", re.I
+    r"^aten::(?:_foreach_(?!copy_|zero_)\w+_|_fused_\w+_|addcdiv_)$|multi_tensor(?!.*copyfunctor)|^triton_for_|fused_?(?:adam|sgd|lamb)",
+    re.I,
 )
 _ASKING = re.compile(r"launch|memcpy|memset|enqueue", re.IGNORECASE)  #: calls that ask for work of a device
 #: a recording without steps begins with an event of these categories or with a call, and ends with one or with a launch

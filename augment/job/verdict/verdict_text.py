@@ -39,7 +39,7 @@ _NOUNS: dict[Cause, str] = {
 
 
 #: what the slowest rank of each step does, where work is uneven
-UNEVEN = {"compute": "computing", "host": "on its host"}
+UNEVEN = {"compute": "computing", "copies": "copying", "host": "on its host"}
 
 
 def unrelated(count: int) -> str:

@@ -79,7 +79,8 @@ def figures(sidecar: Sidecar) -> Section:
         )
     lead = "Changes of a step's figures, with 95 % intervals. Green: better, orange: worse, grey: neither, or noise."
     if not any(mark["low"] is not None for mark in marks):
-        lead = "Changes of a step's figures. Too few steps for intervals: none is known to be better or worse."
+        why = no_interval(rows[0]["step_count"]).capitalize() if rows else "Too few steps"
+        lead = f"Changes of a step's figures. {why} for intervals: none is known to be better or worse."
     title = "% of a step"
     differs = any(mark["at"] for mark in marks)
     chart = [charts.forest("figures", lead, marks, x_title=title, least=LEAST_AXIS)] if differs else []
@@ -103,7 +104,8 @@ def waterfall(sidecar: Sidecar) -> Section:
     step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), None)
     if step is None or not any(row[_DELTA] for row in rows):
         return Section("What changed")
-    count, on_host = windows(sidecar), [row for row in rows_of(sidecar, "diff_names") if row["side"] == "cpu"]
+    count, names = windows(sidecar), [row for row in rows_of(sidecar, "diff_names") if row["verdict"] != "within_noise"]
+    on_host = [row for row in names if row["side"] == "cpu" and 10 * abs(row["delta_ns"]) >= row["control_ns"]]
     sides = (
         (row["control_names"] or row["test_names"], row["control_ns"] / count, row["test_ns"] / count) for row in rows
     )

@@ -10,7 +10,7 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from augment.core.text import binary_size, counted, device_label, devices_text, percent, short, size, time
+from augment.core.text import counted, device_label, devices_text, percent, short, size, sizes, time
 from augment.facts.memory.held import BEFORE
 from augment.results.report import charts
 from augment.results.report.sections import (
@@ -657,7 +657,7 @@ def memory_snapshot(sidecar: Sidecar) -> Section:
     level = {row["name"]: row["bytes"] for row in here if row["by"] == "level"}
     what = {"oom": "Out of memory", "peak": "The peak"}.get(moment["moment"], "The end")
     if "requested" in level:
-        what += f": {size(level['requested'])} ({binary_size(level['requested'])}) requested"
+        what += f": {sizes(level['requested'])} requested"
     points = [
         {
             "x": row["start_ns"] / 1e6,
