@@ -18,11 +18,14 @@ from tables import annotation, call, launched_kernel
 SLOWER = changed(steps=9, run_ahead=None, collectives="none", step_drift=0.02)
 
 
-@pytest.mark.parametrize(("slow", "is_found"), [("4567", True), ("012", True), ("6", False), ("234", False)])
-def test_a_clock_that_changes_at_once(slow: str, is_found: bool) -> None:
+@pytest.mark.parametrize(
+    ("slow", "thirds", "is_found"),
+    [("4567", 4, True), ("012", 4, True), ("6", 4, False), ("234", 4, False), ("67", 0, False), ("01", 0, False)],
+)
+def test_a_clock_that_changes_at_once(slow: str, thirds: int, is_found: bool) -> None:
     events, at = [], 0
     for number in range(40):
-        begin, took = at + 600, (100_000 + number % 7 * 150) * (4 if str(number // 5) in slow else 3) // 3
+        begin, took = at + 600, (100_000 + number % 7 * 150) * (thirds if str(number // 5) in slow else 3) // 3
         at = begin + 5_000 + took
         ran = launched_kernel(f"gemm{number % 5}", (begin, begin + 4_000), (at - took, at), correlation=number + 1)
         events += [*ran, call("cudaDeviceSynchronize", begin + 4_500, at + 500)]

@@ -16,6 +16,7 @@ from augment.readers import read
 from metamorphic import load, save
 from said import advice_of, evidence_of, problem_of, title_of
 from simulator import JobOptions, simulate
+from traces import kernel, launch, op, step, write_trace
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +143,26 @@ def test_small_collectives_without_sizes_are_known_by_how_short_they_are(tmp_pat
     known, by_time = (problem_of(small_collectives.check(trace)) for trace in (trace_of(faulty), bare))
     assert "take less than 30 µs each" in title_of(by_time)
     assert by_time.saved_ns == pytest.approx(known.saved_ns, rel=0.1)
+
+
+def test_many_small_collectives_of_a_kind_beside_few_of_another(tmp_path: Path) -> None:
+    events = []
+    for number in range(3):
+        begin = 2_000 * number
+        events += [step(number, begin, 1_999), launch(ts=begin + 5, correlation=begin + 99)]
+        events += [
+            kernel(ts=begin + 15, dur=100, correlation=begin + 99),
+            op("autograd::engine::evaluate_function: A", begin + 140, 500),
+        ]
+        events += [step(number, begin + 700, 100) | {"name": "Optimizer.step#SGD.step"}]
+        events += [launch(ts=begin + 720, correlation=begin + 98), kernel(ts=begin + 1_930, correlation=begin + 98)]
+        for place in range(22):
+            kind, at = "AllReduce" if place > 1 else "AllGather", begin + 150 + 20 * place
+            made = kernel(f"ncclDevKernel_{kind}_RING", at + 20 + 60 * place, 40, correlation=begin + place, stream=20)
+            made["args"] |= {"In msg nelems": 1_000, "Out msg nelems": 1_000, "dtype": "Float", "Group size": 8}
+            events += [op("c10d", at, 18), launch(ts=at + 5, correlation=begin + place), made]
+    answer = problem_of(small_collectives.check(read(str(write_trace(tmp_path / "a.json", *events)))))
+    assert (answer.seen.figures["collective_count"], answer.seen.figures["kinds"]) == (20, ["AllReduce"])
 
 
 @pytest.mark.parametrize("stall_us", [60_000.0, 150_000.0])
