@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from augment import facts
 from augment.compare.alignment import Alignment, align_sides
@@ -330,7 +331,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
     step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
     by_names = by_name.rows()
-    on_host = changed_on_host(by_names)
+    on_host = changed_on_host(map(asdict, by_names))
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures_outcome(*wholes),
         **_by_phase(pairs[0], wholes),

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from augment.compare.calls import Names
-from augment.compare.diff_rows import FigureRow, NameRow, StepRow
+from augment.compare.diff_rows import FigureRow, StepRow
 from augment.compare.noise import FEWEST
 from augment.compare.totals import CONTROL, EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
@@ -54,7 +55,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     scale = next((row.delta_per_step_ns / row.delta_ns for row in rows if row.delta_ns), 0.0)
     sides = ((row.control_names or row.test_names, scale * row.control_ns, scale * row.test_ns) for row in rows)
     times = ((row.kind, row.operator, *side) for row, side in zip(rows, sides, strict=True))
-    kinds = parts(times, changed_on_host(_rows(outcomes, "diff_names")))
+    kinds = parts(times, changed_on_host(map(asdict, _rows(outcomes, "diff_names"))))
     least = LEAST_RATIO * step.control
     large = [each for each in kinds if abs(each.ns) >= least][:PARTS]
     text = [_of_step(step, unit, _rows(outcomes, "diff_steps"))]
@@ -135,10 +136,11 @@ def parts(
     return sorted(of_kinds, key=lambda each: -abs(each.ns))
 
 
-def changed_on_host(rows: Iterable[NameRow]) -> dict[str, int]:
-    """By how much longer each name takes on the host, ns, where that is a tenth of its time, and no noise."""
-    known = (row for row in rows if row.side == "cpu" and row.verdict != "within_noise")
-    return {row.name: row.delta_ns for row in known if 10 * abs(row.delta_ns) >= row.control_ns}
+def changed_on_host(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """By how much longer each name takes on the host, ns, of the rows of ``diff_names``: where that is a tenth of its
+    time, and no noise."""
+    known = (row for row in rows if row["side"] == "cpu" and row["verdict"] != "within_noise")
+    return {row["name"]: row["delta_ns"] for row in known if 10 * abs(row["delta_ns"]) >= row["control_ns"]}
 
 
 def _name(kind: str, operator: str | None, names: Sequence[str]) -> str:

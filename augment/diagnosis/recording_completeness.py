@@ -18,7 +18,6 @@ MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
 MIGRATES = re.compile(r"^(?:Memcpy Unified |\[Unified Memory Memcpy)")  #: migrating pages of managed memory, by Nsight
-_GRAPHS = re.compile(r"GraphLaunch")
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
 _KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)|^urEnqueue\w*KernelLaunch")
 
@@ -55,7 +54,7 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
     waits |= before == arrays.NO_INDEX
     loads = arrays.is_among(facts.host.operators_around(trace, calls), cold_operators(trace))
-    alike = calls[waits | loads | facts.names.matching(trace, _GRAPHS)[events.name[calls]]]
+    alike = calls[waits | loads | facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[events.name[calls]]]
     excused = arrays.distinct(np.concatenate((first, alike, loading_calls(trace))))
     busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []

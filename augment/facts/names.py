@@ -44,6 +44,7 @@ CALLS_FOR_MEMORY = re.compile(
     r"^(?:cuda|hip)(?:(?:Malloc|Free)(?:Host|Managed)?|Host(?:Alloc|Malloc|Free))$"
     r"|^(?:cu|hip)Mem(?:Alloc|Free|Create|Map)|^urUSM\w*(?:Alloc|Free)$"
 )
+GRAPH_LAUNCH = re.compile("GraphLaunch")  #: calls that run a captured graph
 #: calls that wait, copy, or ask: one of them that takes long does not hold up the host by itself
 OTHER_CALLS = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
 LONG_CALL_NS = 100_000  #: a shorter call is ordinary launching

@@ -12,15 +12,12 @@ once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompile
 
 from __future__ import annotations
 
-import re
-
 from augment import arrays, facts
 from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import host_causes, judging, rule
 from augment.diagnosis.captures import captures, capturing_operators
 
 NAME = "graph_capture"
-_RUN = re.compile("GraphLaunch")
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
 _MOSTLY = (
     "Record steady steps to judge the run, and name this file beside that trace with --graph-capture, which gives its "
@@ -73,7 +70,7 @@ def check(trace: Trace) -> rule.Answer:
     steady = len(made[0]) >= steps > 1
     spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
     calls = trace.events.slices_of(*LAUNCHES)
-    runs = facts.names.matching(trace, _RUN)[trace.events.name[calls]].any()
+    runs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[trace.events.name[calls]].any()
     spans = rule.Spans(parts.start, parts.end, cause.spans.row[which])
     idle = int(judging.idle_ns(trace, spans).sum())
     seen = Captures(

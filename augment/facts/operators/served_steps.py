@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,14 +11,13 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Int64s, sums
 from augment.core import Trace, derived
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names import matching
+from augment.facts.names import GRAPH_LAUNCH, matching
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks, roofs
 from augment.facts.steps import StepWindows, batches, is_served, recorded_windows, step_figures, step_of_work
 from augment.facts.steps.engine_steps import UNKNOWN, Batch, engine_steps
 
 Floats = npt.NDArray[np.float64]
-_GRAPH = re.compile(r"GraphLaunch")
 NO_SHAPES = "no operator of these steps has shapes: record_shapes=True; for kernels of graphs --graph-capture FILE"
 NO_PEAK = "memory bandwidth is not known: --peak memory_gbps=…"
 
@@ -92,7 +90,7 @@ def served_steps(trace: Trace) -> tuple[ServedSteps, ...]:
     of_step = tuple(batches(trace)[number] for number in windows.number.tolist())
     count, step = len(windows), step_of_work(trace, windows)
     launched = work.launch != NO_INDEX
-    by_graph = launched & matching(trace, _GRAPH)[trace.events.name[np.maximum(work.launch, 0)]]
+    by_graph = launched & matching(trace, GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
     operators, on_roof, peaks = operator_work(trace), roofs(trace), device_peaks(trace)
     operator_step = windows.of_host(trace.events.ts[operators.row])
     attends = np.array([work.attends for work in operators.works], np.bool_)[operators.kind]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.compare.diff_verdict import figure_title, kind_title, no_interval, parts
+from augment.compare.diff_verdict import changed_on_host, figure_title, kind_title, no_interval, parts
 from augment.core.text import devices_text, listed, percent, ranges_text, rough_time, size
 from augment.results.report import charts
 from augment.results.report.sections import Document, Row, Section, made_table, not_possible, others, rows_of, totals
@@ -104,13 +104,12 @@ def waterfall(sidecar: Sidecar) -> Section:
     step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] == "wall_ns"), None)
     if step is None or not any(row[_DELTA] for row in rows):
         return Section("What changed")
-    count, names = windows(sidecar), [row for row in rows_of(sidecar, "diff_names") if row["verdict"] != "within_noise"]
-    on_host = [row for row in names if row["side"] == "cpu" and 10 * abs(row["delta_ns"]) >= row["control_ns"]]
+    count = windows(sidecar)
     sides = (
         (row["control_names"] or row["test_names"], row["control_ns"] / count, row["test_ns"] / count) for row in rows
     )
     times = ((row["kind"], row["operator"], *side) for row, side in zip(rows, sides, strict=True))
-    changes = parts(times, {row["name"]: row["delta_ns"] for row in on_host})
+    changes = parts(times, changed_on_host(rows_of(sidecar, "diff_names")))
     bars = []
     at = 0.0
     for each in changes:
