@@ -159,18 +159,13 @@ def write(name: str, content: bytes) -> None:
     Raises:
         OutputError: the file cannot be written.
     """
-    import tempfile
-
-    if not protocol(name):
-        from augment.core.output_files import replacing
-
-        with replacing(Path(name)) as target:
-            target.write(content)
+    if protocol(name):
+        _store(name, lambda fs, path: fs.pipe_file(path, content))
         return
-    with tempfile.TemporaryDirectory(prefix="augment-") as folder:
-        path = Path(folder, "content")
-        path.write_bytes(content)
-        put(path, name)
+    from augment.core.output_files import replacing
+
+    with replacing(Path(name)) as target:
+        target.write(content)
 
 
 def put(source: Path, url: str) -> None:
@@ -179,20 +174,24 @@ def put(source: Path, url: str) -> None:
     Raises:
         OutputError: the upload failed.
     """
+    _store(url, lambda fs, path: fs.put_file(str(source), path))
+
+
+def _store(url: str, send: Callable[[Any, str], object]) -> None:
     fs, path = filesystem(url)
     with errors_as(lambda why: OutputError(f"{url}: cannot be written: {why}")):
         if protocol(url) in _OBJECT_STORES:
             try:
-                fs.put_file(str(source), path)
+                send(fs, path)
             except FileExistsError:  # some stores do not overwrite by default
                 fs.rm_file(path)
-                fs.put_file(str(source), path)
+                send(fs, path)
         else:
             folder, _, name = path.rpartition("/")
             temporary = f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
             try:
                 fs.makedirs(folder, exist_ok=True)
-                fs.put_file(str(source), temporary)
+                send(fs, temporary)
                 if fs.exists(path):
                     fs.rm_file(path)  # HDFS and SFTP do not move onto an existing file
                 fs.mv(temporary, path)

@@ -65,6 +65,8 @@ SERVER_JOB = re.compile(r"(?:projects/[^/]+/)?jobs/[0-9a-z]{1,40}")
 LONGEST_STEM = 200  #: bytes; names of 255 are possible, and the longest of outputs has 50 more while it is written
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: the temporary file that :func:`replacing` writes
 _ONE_OF_JOBS = re.compile(rf".+\.job(?:-\d+)?{re.escape(METRICS_SUFFIX)}")
+_STREAM = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d+)")
+_OF_NAME = {"/dev/stdout": 1, "/dev/stderr": 2}
 _DOT = re.compile(r"\.")
 
 
@@ -113,7 +115,7 @@ def is_manifest(name: str) -> bool:
 @contextlib.contextmanager
 def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
     """A temporary file that becomes ``path`` at the end and is removed on an error, so readers never see a partial
-    file.
+    file. What is no file, such as a pipe or ``/dev/stdout``, is written to.
 
     Args:
         path: the target; an existing file is replaced.
@@ -126,6 +128,12 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
         raise OutputError(f"{path}: is the input itself; choose another folder or name")
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
+        stream = _STREAM.fullmatch(os.path.abspath(path))
+        if stream or path.is_fifo() or path.is_char_device():
+            # opened anew, a stream that is redirected to a file would be written from the file's beginning on
+            with open(os.dup(int(stream[1] or _OF_NAME[stream[0]])) if stream else path, "wb") as file:
+                yield file
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
             yield file

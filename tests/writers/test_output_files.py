@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -83,6 +84,22 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="cannot be written"), replacing(tmp_path / "file" / "out"):
         pass
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    """Neither replaced, nor begun anew where it has been redirected to a file; never tried with ``/dev/stdout``."""
+    with open(tmp_path / "log", "wb", buffering=0) as log:
+        for text in (b"one ", b"two "):
+            with replacing(Path(f"/dev/fd/{log.fileno()}")) as file:
+                file.write(text)
+        log.write(b"three")
+    assert (tmp_path / "log").read_bytes() == b"one two three"
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with replacing(tmp_path / "pipe") as file:
+        file.write(b"four")
+    assert os.read(pipe, 9) == b"four"
+    os.close(pipe)
 
 
 def test_errors_of_other_files_are_not_taken_for_its_own(tmp_path: Path) -> None:
