@@ -16,6 +16,7 @@ from augment.cli.options import TRACE, debug, moment
 if TYPE_CHECKING:
     from augment.batch.conversion import Report
     from augment.batch.inputs import Input
+    from augment.batch.jobs import Job
     from augment.viewer.preparing import Prepared
     from augment.viewer.server import TraceServer
 
@@ -112,30 +113,19 @@ def _prepared(file: str, rank: int | None, folder: Path, whole: bool, moments: t
     return Prepared(prepared.path, prepared.view.at(round(start_ms * 1e6), round(end_ms * 1e6)))
 
 
-def _of_folder(
-    folder: str, rank: int | None, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
-) -> str:
-    """What to open of a folder: the trace of ``rank``; without one, its only trace, or the timeline of its ranks, made
-    in ``scratch`` unless the folder has one that is not older than they are; what augment wrote if it has no traces.
+def choice_in(folder: str) -> str | Job:
+    """What to open of a folder: its only trace, or its job; what augment wrote if it has no traces.
 
     Raises:
         AugmentError: it holds no trace, or ranks of several jobs.
     """
-    from msgspec.structs import replace
-
-    from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
-    from augment.batch.inputs import choose_inputs, has_events, no_trace
-    from augment.batch.merged_timeline import default_output, merge, only_job
-    from augment.cli.merge import say_merged
+    from augment.batch.inputs import no_trace
+    from augment.batch.merged_timeline import only_job
     from augment.errors import InputError
-    from augment.job.rank_answers import in_folder
     from augment.results.report.health import is_dump
     from augment.writers.perfetto import SUFFIX
 
-    inputs = [item for item in choose_inputs([folder], None).inputs if has_events(item.path)]
-    if rank is not None:
-        return trace_of(folder, inputs, rank, scratch, stage)
-    if not inputs:
+    if not (inputs := _traces_in(folder)):
         written = sorted(map(str, Path(folder).glob(f"*{SUFFIX}")))
         timeline = os.path.join(folder, f"job{SUFFIX}")
         if timeline in written or len(written) == 1:
@@ -148,7 +138,26 @@ def _of_folder(
     if all(is_dump(item.path) for item in inputs):
         what = "holds dumps of the flight recorder, which have nothing to draw; who hangs: augment diagnose"
         raise InputError(folder, f"{what} {shlex.quote(folder)}")
-    job = only_job(inputs)
+    return only_job(inputs)
+
+
+def _of_folder(
+    folder: str, rank: int | None, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
+) -> str:
+    """What to open of a folder: the trace of ``rank``; without one, what :func:`choice_in` says, of a job the timeline
+    of its ranks, made in ``scratch`` unless the folder has one that is not older than they are."""
+    from msgspec.structs import replace
+
+    from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
+    from augment.batch.merged_timeline import default_output, merge
+    from augment.cli.merge import say_merged
+    from augment.job.rank_answers import in_folder
+    from augment.writers.perfetto import SUFFIX
+
+    if rank is not None:
+        return trace_of(folder, rank, scratch, say, stage)
+    if isinstance(job := choice_in(folder), str):
+        return job
     changed_ns = max(os.stat(rank.input.path).st_mtime_ns for rank in job.members)
     for made in (Path(default_output(job)), Path(job.folder, f"job{SUFFIX}")):
         if made.exists() and made.stat().st_mtime_ns >= changed_ns:
@@ -161,16 +170,15 @@ def _of_folder(
     return timeline
 
 
-def trace_of(folder: str, inputs: list[Input], rank: int, scratch: Path, report: Report) -> str:
-    """The path of the augmented trace of a rank, made on demand with what its job tells; of its trace if no run has
-    written into the folder.
+def _traces_in(folder: str) -> list[Input]:
+    from augment.batch.inputs import choose_inputs, has_events
 
-    Args:
-        folder: with the outputs of a run, or with traces.
-        inputs: the traces in the folder.
-        rank: of the only job there.
-        scratch: where the trace is written if none is there.
-        report: called with the current activity.
+    return [item for item in choose_inputs([folder], None).inputs if has_events(item.path)]
+
+
+def trace_of(folder: str, rank: int, scratch: Path, say: Callable[[str], None], report: Report) -> str:
+    """The path of the augmented trace of a rank of the only job in a folder, made in ``scratch`` if none is there, with
+    what its job tells; of its trace if no run has written into the folder.
 
     Raises:
         AugmentError: there is no such rank, or there are several; its trace cannot be read.
@@ -182,6 +190,7 @@ def trace_of(folder: str, inputs: list[Input], rank: int, scratch: Path, report:
     from augment.errors import InputError
     from augment.job.rank_answers import drawn
 
+    inputs = _traces_in(folder)
     known = {result.path: result for result in results_in(folder)}
     results = [result for result in known.values() if result.rank == rank]
     paths = [result.path for result in results] or [item.path for item in of_ranks(inputs, [range(rank, rank + 1)])]
@@ -190,6 +199,8 @@ def trace_of(folder: str, inputs: list[Input], rank: int, scratch: Path, report:
             folder, f"holds {len(paths)} traces of rank {rank}" + "".join(f"; {path}" for path in paths[:2])
         )
     if not results:
+        if len(inputs) > 1:
+            say(f"the verdict of its job: augment diagnose {shlex.quote(folder)}")
         return paths[0]
     if there := next(filter(os.path.exists, results[0].traces), ""):
         return there

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from running import Augment
 
-from augment.batch.inputs import choose_inputs
 from augment.cli.open import trace_of
 from augment.errors import InputError
 from simulator import JobOptions, simulate
@@ -104,18 +103,18 @@ def test_a_rank_on_demand(traces: Path, tmp_path: Path, augment: Augment) -> Non
     source.mkdir()
     for rank in (0, 3, LATE):
         shutil.copy(traces / f"rank{rank}.pt.trace.json.gz", source)
-    assert trace_of(str(source), choose_inputs([str(source)], None).inputs, 3, scratch, str) == str(
-        source / "rank3.pt.trace.json.gz"
-    )
+    said: list[str] = []
+    assert trace_of(str(source), 3, scratch, said.append, str) == str(source / "rank3.pt.trace.json.gz")
+    assert said == [f"the verdict of its job: augment diagnose {source}"]
     augment("run", source, "-o", out, "--outputs", "none")
-    made = Path(trace_of(str(out), [], LATE, scratch, str))
+    made = Path(trace_of(str(out), LATE, scratch, str, str))
     assert (made.parent, drawn(out)) == (scratch, [])
     augment("run", source, "-o", out, "--outputs", LATE)
-    there = trace_of(str(out), [], LATE, scratch, str)
+    there = trace_of(str(out), LATE, scratch, str, str)
     assert there == str(out / f"rank{LATE}.augmented.pftrace")
     assert made.read_bytes() == Path(there).read_bytes()
     with pytest.raises(InputError, match="holds 0 traces of rank 7"):
-        trace_of(str(out), [], 7, scratch, str)
+        trace_of(str(out), 7, scratch, str, str)
     ended = augment("open", made, "--rank", 3)
     assert (ended.code, "needs a folder" in ended.err) == (2, True)
 
