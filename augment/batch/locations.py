@@ -62,8 +62,11 @@ def below(name: str, folder: str) -> str:
 
 
 def common(folders: Sequence[str]) -> str:
-    """The deepest folder that contains all ``folders``, which are all paths or all URLs; empty if URLs share none."""
+    """The deepest folder that contains all ``folders``, which are all paths or all URLs; empty if URLs share none. It
+    is relative if all are."""
     if not protocol(folders[0]):
+        if any(map(os.path.isabs, folders)):
+            folders = [os.path.abspath(folder) for folder in folders]
         return os.path.commonpath(folders) or "."
     shared = []
     for parts in zip(*(folder.split("/") for folder in folders), strict=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,10 +76,12 @@ def command(
         return failures[0].exit_code if failures else UnknownFormat.exit_code
     if passed_over and form is None:
         complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
-    if form is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
+    if form is None:
         from augment.job.rank_answers import in_folder
 
-        shown = [{**report, "cures": in_folder(report.get("cures", ()), inputs[0])} for report in shown]
+        for report in shown:
+            if folder := report.get("folder") or (inputs[0] if len(inputs) == 1 and os.path.isdir(inputs[0]) else ""):
+                report["cures"] = in_folder(report.get("cures", ()), folder, report.get("traces", {}))
     lines: Iterable[str]
     if form == "json":
         lines = map(json_of, shown)
@@ -88,8 +91,12 @@ def command(
         emit(line)
     if form is None and len(inputs) == 1 and (failures or not all(is_dump(name) for name, _ in names)):  # not drawn
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
-        for line in _next("-" if spooled else inputs[0], has_page=has_page):
-            say(line)
+        of = [report.get("folder", report["input"]) for report in shown if "folder" in report or report.get("joined")]
+        alone = (name for name in of if of.count(name) == 1)
+        path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
+        if path and (hints := list(_next(path, has_page=has_page))):
+            for line in ("", *[f"of the first of {len(of)} jobs:"] * (len(of) > 1), *hints):
+                say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
     partial = (row for report in shown for row in report["rows"] if row["rule"] == "partial_recording")
     cut_off = any(row["figures"].get("problem") == "truncated" for row in partial)
@@ -99,16 +106,19 @@ def command(
 def _next(path: str, *, has_page: bool) -> Iterator[str]:
     """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page, if
     there is one of it."""
+    from augment.cli.open import choice_in
+    from augment.errors import AugmentError
     from augment.readers.attachments import begins_as
     from augment.results.report.health import trace_of
 
     shown = trace_of(path)
     if shown is None or not (shown == "-" or os.path.exists(shown)):  # a glob, a URL, or metrics alone
         return
-    yield ""
-    kind = begins_as(shown) if os.path.isfile(shown) else None
-    if kind is None or kind.name == "memory_snapshot":  # a log alone has nothing to draw
-        yield f"the timeline:   augment open {shlex.quote(shown)}"
+    with contextlib.suppress(AugmentError):  # several traces, or nothing to draw
+        drawn = choice_in(shown) if os.path.isdir(shown) else shown
+        kind = begins_as(drawn) if isinstance(drawn, str) and os.path.isfile(drawn) else None
+        if kind is None or kind.name == "memory_snapshot":  # a log alone has nothing to draw
+            yield f"the timeline:   augment open {shlex.quote(shown)}"
     if has_page:
         yield f"a page to send: augment report {shlex.quote(path)}"
 
@@ -163,7 +173,7 @@ def _there(
         except InputError as error:  # raised for a single trace
             unread.append((error, any(traces.values())))
             continue
-        jobs += [report for report in diagnosis.reports if report["input"] not in traces]
+        jobs += [{**report, "folder": folder} for report in diagnosis.reports if report["input"] not in traces]
         reports += [report for report in diagnosis.reports if report["input"] in traces]
         unread += [(error, traces[name]) for name, error in diagnosis.failed.items()]
     return jobs, reports, unread

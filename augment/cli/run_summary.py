@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,10 +57,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         lines = []
         periods: dict[str, None] = {}
         paths = [result.path for result in augmented]
-        if any(map(locations.protocol, paths)):
-            folder = locations.common(list(map(locations.parent, paths)))
-        else:
-            folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
+        folder = locations.common(list(map(locations.parent, paths)))
         names = [locations.below(path, folder) for path in paths]
         left_out = max(0, len(augmented) - SHOWN)
         for result, name in zip(augmented[:SHOWN], names, strict=False):
@@ -193,9 +189,9 @@ def verdicts(concluded: Sequence[Concluded]) -> Iterator[str]:
     for each, name in zip(concluded[:SHOWN], names, strict=False):
         if len(concluded) > 1:
             yield f"{name}:"
-        folders = {locations.parent(member.input.path) for member in each.job.members}
-        folder = folders.pop() if len(folders) == 1 else locations.common([*map(locations.absolute, folders)])
-        said = in_folder(each.verdict, folder)
+        folder = locations.common([locations.parent(member.input.path) for member in each.job.members])
+        traces = {member.rank: member.input.path for member in each.job.members if member.rank is not None}
+        said = in_folder(each.verdict, folder, traces if len(concluded) > 1 else {})
         yield from (f"  {sentence}" if len(concluded) > 1 else sentence for sentence in said)
 
 

@@ -307,10 +307,12 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
 _OPEN_FOLDER = "augment open FOLDER"  #: of a job, whose metrics do not know where its traces are
 
 
-def in_folder(lines: Iterable[str], folder: str) -> list[str]:
-    """The lines with the folder of the job's traces in their commands."""
-    named = shlex.join(["augment", "open", folder])
-    return [line.replace(_OPEN_FOLDER, named) for line in lines]
+def in_folder(lines: Iterable[str], folder: str, traces: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+    """The lines with the folder of the job's traces in their commands, or with these ``traces``, by rank."""
+    opened = {f"{_OPEN_FOLDER} --rank {rank} ": f"{shlex.join(['augment', 'open', traces[rank]])} " for rank in traces}
+    for command, named in {**opened, _OPEN_FOLDER: shlex.join(["augment", "open", folder])}.items():
+        lines = [line.replace(command, named) for line in lines]
+    return list(lines)
 
 
 def _place(summary: RankSummary, problem: dict[str, Any]) -> str:

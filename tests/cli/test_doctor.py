@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -234,6 +236,22 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
     assert f"augment open '{tmp_path}/a b.augmented.pftrace'" in augment(tmp_path / "a b.metrics.json").err
     assert augment(tmp_path / "none.json").code == 3
     assert "No such command 'digest'" in augment("digest").err
+
+
+def test_every_command_that_is_named_works(tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder of two jobs, and of a glob."""
+    job = JobOptions(ranks=3, steps=3, layers=2, host_stall_us=20_000.0, host_stall_rank=1)
+    for name in ("jobs/a b", "jobs/c"):
+        simulate(job, tmp_path / name)
+    monkeypatch.setattr("augment.cli.open._serve", lambda *_: 0)
+    monkeypatch.setattr("augment.viewer.server.TraceServer", MagicMock())
+    for source, count in (("jobs", 6), ("jobs/a b/*", 2)):
+        ended = augment("diagnose", tmp_path / source)
+        hints = re.findall(r"augment ((?:open|report) (?:'[^']*'|[^\s`])+(?: --at [\d.-]+)?)", ended.out + ended.err)
+        assert ("FOLDER" in ended.out, "of the first of 2 jobs" in ended.err) == (False, source == "jobs")
+        assert len(hints) >= count
+        for hint in map(shlex.split, hints):
+            assert augment(*hint, *(["-o", tmp_path / "page.html"] if hint[0] == "report" else [])).code == 0, hint
 
 
 def test_list_names_the_rules(augment: Augment) -> None:

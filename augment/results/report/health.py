@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from augment.readers.limits import Limits
 
 
-Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
+#: ``input``, ``verdict``, ``rows``; of a trace also ``summary``, for its job; of a job the ``folder`` of its ``traces``
+Report = dict[str, Any]
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
 
@@ -176,7 +177,9 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
             rank["rank"] = result.summaries[member].rank
         judged, rows, todo = result.verdict, job_findings(result), cures(result)
-        yield {"input": name, "verdict": list(judged.text), "rows": rows, "cures": todo, "joined": judged.joined}
+        traces = {rank["rank"]: rank["input"] for rank in ranks if rank["rank"] is not None}
+        where = {"traces": traces, "joined": judged.joined, **({} if of_pipeline else {"folder": job.folder})}
+        yield {"input": name, "verdict": list(judged.text), "rows": rows, "cures": todo, **where}
     for home, of_role in pipelines.items():
         roles_of_home = together(of_role)
         for job in jobs:
@@ -185,7 +188,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                     rank["verdict"] = [f"{said} A host that stalls may be one that waits for them.", *rank["verdict"]]
         names = ", ".join(role.name for role in roles_of_home.roles)
         name = f"roles of {os.path.basename(os.path.abspath(home))}: {names}"
-        yield {"input": name, "verdict": list(roles_of_home.verdict.text), "rows": []}
+        yield {"input": name, "verdict": list(roles_of_home.verdict.text), "rows": [], "folder": home}
 
 
 def job_findings(answer: Answer) -> list[Report]:
