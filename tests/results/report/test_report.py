@@ -175,7 +175,7 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     sure = row | {"confidence": "high", "in_verdict": True}
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
     assert '<span class="badge">high</span> Waiting for batches, saves up to 23\N{NO-BREAK SPACE}%' in page
-    assert "<p>The host fetches.</p>" in page, "a card stands alone, whatever the verdict says"
+    assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
     page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
     assert "the worst of 28: 3.624 ms on GPU 3, 109.336 ms after the first event" in page
