@@ -13,6 +13,9 @@ from simulated_hangs import Fault, Job, run
 
 from augment.job.verdict.hangs import Hang, judge, report_on_dumps
 from augment.readers.attachments.flight_recorder import dump_of, read_dump
+from augment.results.report.health import lines_of
+from augment.results.report.page import page
+from augment.results.report.sections import Document
 
 SHARED = Path(__file__).parents[3] / "shared" / "evidence"
 SHAPES = [(2, 1, 1), (1, 1, 4), (2, 2, 2), (2, 4, 2), (4, 1, 2), (1, 4, 1), (2, 2, 1), (1, 2, 4)]
@@ -115,16 +118,17 @@ def test_the_recorded_hangs(folder: str, cause: str) -> None:
     assert len(dumps) == 16
     assert blamed(judge(dumps)) == {(cause, (rank,)) for rank in injected}
     report = report_on_dumps(dumps, folder)
-    assert [row["confidence"] for row in report["rows"]] == ["high", "high"]
+    (row,) = report["rows"]  # of both, as they stopped at one place
+    assert (row["confidence"], row["ranks"]) == ("high", sorted(injected))
     assert f"ranks {injected[0]} and {injected[1]} hold it up; 14 other ranks (0-" in report["verdict"][0]
-    waiting = [next(line for line in row["evidence"] if line.startswith("waiting for it: ")) for row in report["rows"]]
-    assert (
-        waiting
-        == {
-            "host": ["waiting for it: ranks 6, 8-9 and 11", "waiting for it: ranks 3 and 12-14"],
-            "device": ["waiting for it: ranks 0, 8, 13 and 15", "waiting for it: ranks 2 and 10"],
-        }[cause]
-    )
+    assert report["verdict"][1:] == [f"{row['title']}."]
+    waiting = {
+        "host": ["waiting for rank 10: ranks 6, 8-9 and 11", "waiting for rank 15: ranks 3 and 12-14"],
+        "device": ["waiting for rank 12: ranks 0, 8, 13 and 15", "waiting for rank 14: ranks 2 and 10"],
+    }
+    assert [line for line in row["evidence"] if line.startswith("waiting")] == waiting[cause]
+    assert "".join(lines_of([report], markdown=False, brief=False)).count(row["title"]) == 1
+    assert page(Document("a", "job", report["verdict"], (), (), report["rows"])).count(row["title"]) == 1
 
 
 def test_a_job_of_gloo_that_ran_to_its_end() -> None:

@@ -357,57 +357,83 @@ def verdict(hang: Hang) -> list[str]:
         sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
     else:
         sentences = [f"{begin}: {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}."]
-    sentences += [f"{title(culprit)}." for culprit in hang.culprits]
+    sentences += [f"{title(alike)}." for alike in _alike(hang)]
     if hang.dumps < hang.ranks:
         sentences.append(f"{counted(hang.ranks - hang.dumps, 'rank')} of {hang.ranks} left no dump.")
     return sentences
 
 
-def title(culprit: Culprit) -> str:
-    """What a culprit does not do, in one sentence without the period."""
-    ranks = _ranks(culprit.ranks).capitalize()
-    where = called(culprit.operation, culprit.group) if culprit.operation and culprit.group else ""
+def _alike(hang: Hang) -> Iterator[list[Culprit]]:
+    """The culprits of one cause in one operation, which groups of one name may each have."""
+    kinds: dict[object, list[Culprit]] = defaultdict(list)
+    for number, each in enumerate(hang.culprits):
+        operation, group = each.operation, each.group
+        where = (operation.kind, operation.sequence, group.description) if operation and group else ()
+        joined = each.cause in ("host", "device", "no_dump") and where and where[-1]
+        kinds[each.cause, each.confidence, where if joined else number].append(each)
+    yield from kinds.values()
+
+
+def title(alike: Sequence[Culprit]) -> str:
+    """What culprits of one cause do not do, in one sentence without the period."""
+    culprit, named = alike[0], sorted({rank for each in alike for rank in each.ranks})
+    ranks, groups = _ranks(named).capitalize(), [each.group for each in alike if each.group]
+    it, its, have = ("it", "its process", "has") if len(named) == 1 else ("they", "their processes", "have")
+    where = called(culprit.operation, *groups) if culprit.operation and groups else ""
     if culprit.cause == "host":
-        return f"{ranks} stopped on the host: it never enqueued {where}"
+        return f"{ranks} stopped on the host: {it} never enqueued {where}"
     if culprit.cause == "device":
-        number = counted(culprit.ran_ahead, "collective")
-        return f"{ranks} stopped on the device: it has not completed {number} that others completed, the first {where}"
+        least, most = min(each.ran_ahead for each in alike), max(each.ran_ahead for each in alike)
+        number = counted(most, "collective") if least == most else f"{least} to {most} collectives"
+        missing = f"{it} {have} not completed {number} that others completed"
+        return f"{ranks} stopped on the device: {missing}, the first {where}"
     if culprit.cause == "no_dump":
-        return f"{ranks} left no dump: its process may be gone. Others wait for it in {where}"
+        return (
+            f"{ranks} left no dump: {its} may be gone. Others wait for {it if len(named) == 1 else 'them'} in {where}"
+        )
     if culprit.cause == "mismatch":
-        return f"{ranks} differs in {where}: {' against '.join(culprit.differences)}"
+        return (
+            f"{ranks} {'differs' if len(named) == 1 else 'differ'} in {where}: {' against '.join(culprit.differences)}"
+        )
     if culprit.cause == "order":
         return f"{ranks} wait for each other: they enqueued the collectives of their groups in different order"
     return f"{ranks} wait in {where}: one of them, or the link between them, is at fault"
 
 
 def rows(hang: Hang) -> list[dict[str, Any]]:
-    """One finding for each culprit."""
-    return [
-        {
-            "rule": "hang",
-            "status": "found",
-            "severity": "high",
-            "title": title(culprit),
-            "confidence": culprit.confidence,
-            "advice": _ADVICE[culprit.cause],
-            "evidence": _evidence(culprit, hang.waiting),
-            "cause": culprit.cause,
-            "ranks": list(culprit.ranks),
-            "waiting": list(culprit.waiting),
-            "since_ns": culprit.since_ns,
-        }
-        for culprit in hang.culprits
-    ]
+    """One finding for the culprits of each cause and place."""
+    made = []
+    for alike in _alike(hang):
+        ranks = sorted({rank for each in alike for rank in each.ranks})
+        times = [each.since_ns for each in alike if each.since_ns is not None]
+        made.append(
+            {
+                "rule": "hang",
+                "status": "found",
+                "severity": "high",
+                "title": title(alike),
+                "confidence": alike[0].confidence,
+                "advice": _ADVICE[alike[0].cause],
+                "evidence": list(dict.fromkeys(line for each in alike for line in _evidence(each, hang.waiting))),
+                "in_verdict": True,
+                "cause": alike[0].cause,
+                "ranks": ranks,
+                "waiting": sorted({rank for each in alike for rank in each.waiting} - {*ranks}),
+                "since_ns": min(times, default=None),
+            }
+        )
+    return made
 
 
-def called(operation: DumpedOperation, group: DumpedGroup) -> str:
-    """``all_to_all number 20947 of EXPERT_MODEL_PARALLEL_GROUP [8-11]``, ``recv from rank 3``."""
-    name = group.description or f"group {group.name}"
+def called(operation: DumpedOperation, *groups: DumpedGroup) -> str:
+    """``all_to_all number 20947 of EXPERT_MODEL_PARALLEL_GROUP [8-11]``, ``recv from rank 3``; of several groups of a
+    name, with the ranks of each."""
+    name = groups[0].description or f"group {groups[0].name}"
     if operation.peer is not None:
         direction = "to" if operation.kind == "send" else "from"
         return f"{operation.kind} {direction} rank {operation.peer} in {name}"
-    return f"{operation.kind.lstrip('_')} number {operation.sequence} of {name} [{ranges_text(group.ranks)}]"
+    members = listed([*dict.fromkeys(f"[{ranges_text(group.ranks)}]" for group in groups)])
+    return f"{operation.kind.lstrip('_')} number {operation.sequence} of {name} {members}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -419,9 +445,9 @@ def _evidence(culprit: Culprit, waiting: Sequence[Waiting]) -> list[str]:
     lines, of_culprit = [], set(culprit.ranks)
     first = [each.rank for each in waiting if of_culprit & {*each.waits_for}] or culprit.waiting
     if first:
-        lines.append(f"waiting for it: {_ranks(first)}")
+        lines.append(f"waiting for {_ranks(culprit.ranks)}: {_ranks(first)}")
     if later := sorted({*culprit.waiting} - {*first}):
-        lines.append(f"would wait for it next: {_ranks(later)}")
+        lines.append(f"would wait for {_ranks(culprit.ranks)} next: {_ranks(later)}")
     operation = culprit.operation
     if operation is not None and operation.frames:
         frame = operation.frames[0]

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from augment.core.findings import columns_of
-from augment.core.text import capitalized, counted, exact_time, listed, spaced, unmangled
+from augment.core.text import capitalized, counted, exact_time, listed, ranges_text, spaced, unmangled
 from augment.diagnosis.wording import heading as in_words
 from augment.diagnosis.wording import saves
 from augment.results.sidecars import row_types
@@ -174,6 +174,8 @@ def short_heading(row: Row) -> str:
     """``Waiting for batches, saves 23 %``, of any finding of a rule; else its title."""
     if not row.get("rule"):
         return str(row["title"])
+    if ranks := row.get("ranks"):  # that hold up a job
+        return f"{in_words(str(row['rule']))}, rank{'s' * (len(ranks) > 1)} {ranges_text(ranks)}"
     bounds = bool(row.get("at_most")), bool(row.get("at_least"))
     return in_words(str(row["rule"])) + saves(row.get("saved_ratio"), str(row.get("confidence")), *bounds)
 
