@@ -51,7 +51,7 @@ def command(
     """
     from augment.batch.inputs import no_trace
     from augment.cli.terminal import complain, emit, say
-    from augment.core.text import counted, first_of
+    from augment.core.text import capitalized, counted, first_of
     from augment.errors import UnknownFormat, UsageError
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
@@ -94,7 +94,8 @@ def command(
         of = [report.get("folder", report["input"]) for report in shown if "folder" in report or report.get("joined")]
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
-        if path and (hints := list(_next(path, has_page=has_page))):
+        offered = [report["offered"] for report in reports if report.get("offered")] if len(reports) == 1 else []
+        if hints := [*(_next(path, has_page=has_page) if path else ()), *map(capitalized, offered)]:
             for line in ("", *[f"of the first of {len(of)} jobs:"] * (len(of) > 1), *hints):
                 say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])

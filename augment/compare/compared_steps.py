@@ -247,23 +247,25 @@ def by_pattern(counted: Iterable[tuple[str, int, int]]) -> Regions:
     return regions
 
 
-def offer(control: Regions, test: Regions) -> str:
-    """Suggestions for ``--region``: the annotations with most time that recur on both sides; empty if none do."""
+_OF_PYTORCH = ("nccl:", "gloo:", "Optimizer.", "enumerate(DataLoader)", "## ")  #: around what is only a part of a step
+
+
+def offer(*sides: Regions) -> str:
+    """Suggestions for ``--region``: the annotations with most time that recur on all sides; empty if none do."""
     recurring = [
         pattern
-        for pattern in control
-        if pattern in test
-        and min(control[pattern].count, test[pattern].count) > 1
-        and not pattern.startswith("nccl:")  # PyTorch's own, around each collective
+        for pattern in sides[0]
+        if all(pattern in side and side[pattern].count > 1 for side in sides) and not pattern.startswith(_OF_PYTORCH)
     ]
-    recurring.sort(key=lambda pattern: (-min(control[pattern].ns, test[pattern].ns), pattern))
+    recurring.sort(key=lambda pattern: (-min(side[pattern].ns for side in sides), pattern))
     offers = []
     for pattern in recurring[:OFFERED]:
-        names = control[pattern].names | test[pattern].names
-        counts = dict.fromkeys((control[pattern].count, test[pattern].count))
+        names = set().union(*(side[pattern].names for side in sides))
+        counts = dict.fromkeys(side[pattern].count for side in sides)
         name = names.pop() if len(names) == 1 else pattern
         offers.append(f"--region '{name}' ({' and '.join(map(str, counts))} times)")
-    return f"annotations that recur on both sides can be the steps: {', '.join(offers)}" if offers else ""
+    where = " on both sides" * (len(sides) > 1)
+    return f"annotations that recur{where} can be the steps: {', '.join(offers)}" if offers else ""
 
 
 # Did whole recordings do equal work? Their lengths compare only then.

@@ -234,6 +234,12 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
     assert augment("diagnose", tmp_path / "dump_0").err == "", "no command draws dumps of the flight recorder"
     assert augment("run", trace, "--quiet").code == 0
     assert f"augment open '{tmp_path}/a b.augmented.pftrace'" in augment(tmp_path / "a b.metrics.json").err
+    spans = [
+        event("user_annotation", name, at, 9, 1, 1) for at in (0, 20) for name in ("part", "Optimizer.step#SGD.step")
+    ]
+    steps = write_trace(tmp_path / "steps.json", *spans, launch(), kernel())
+    assert augment(steps).err.endswith("\nAnnotations that recur can be the steps: --region 'part' (2 times)\n")
+    assert "--region" not in augment(steps, "--region", "part").err
     assert augment(tmp_path / "none.json").code == 3
     assert "No such command 'digest'" in augment("digest").err
 
