@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -331,9 +331,9 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     from augment.results.report.sections import doubts
 
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
-    ranks = len(sidecar["compared"])
-    emit(f"control: {_about(control, sidecar['control'], ranks)}")
-    emit(f"test:    {_about(test, sidecar['source'], ranks)}")
+    counts = sidecar.get("traces") or dict.fromkeys(("control", "test"), len(sidecar["compared"]))  # of an older server
+    emit(f"control: {_about(control, sidecar['control'], counts['control'])}")
+    emit(f"test:    {_about(test, sidecar['source'], counts['test'])}")
     if "diff_memory" in analyses:  # of memory snapshots there is nothing else
         for sentence in sidecar["verdict"]["text"]:
             emit(f"  {sentence}")
@@ -341,7 +341,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
         if rows:
             print_rows("Held at the peak, by line", rows[: limit or None])
         return
-    emit(_compared(sidecar["compared"]))
+    emit(_compared(sidecar["compared"], counts.values()))
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
@@ -392,13 +392,13 @@ def _which(steps: Sequence[int]) -> str:
     return f"{steps[0]} to {steps[-1]}" if whole else ", ".join(map(str, steps))
 
 
-def _compared(pairs: Sequence[dict[str, Any]]) -> str:
+def _compared(pairs: Sequence[dict[str, Any]], counts: Collection[int]) -> str:
     steps = [pairs[0][side]["steps"] for side in ("control", "test")]
     of_rank = {pair["test"]["rank"] for pair in pairs}
     twice = None not in of_rank and len(of_rank) < len(pairs)
-    several = f"{len(pairs)} recordings of {counted(len(of_rank), 'rank')}" if twice else f"{len(pairs)} ranks"
-    several = several if None not in of_rank else f"{len(pairs)} traces of unknown rank"
-    ranks = f"{several}, " if len(pairs) > 1 else ""
+    several = f"{len(pairs)} recordings of {counted(len(of_rank), 'rank')}" if twice else counted(len(pairs), "rank")
+    several = several if None not in of_rank else f"{counted(len(pairs), 'trace')} of unknown rank"
+    ranks = f"{several}, " if len(pairs) > 1 or any(count > 1 for count in counts) else ""
     if not steps[0]:
         instead = "--region NAME uses an annotation as steps"
         return f"compared: {ranks}whole recordings, because there are no steps ({instead})"

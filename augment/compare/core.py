@@ -62,6 +62,7 @@ class Diff(Struct, frozen=True):
     compared, not steps. ``late`` is a sentence on a rank that others wait for, ``choice`` on steps that are left out,
     or could be compared. ``unequal``: sentences that whole recordings are not of equal work, in place of a verdict.
     ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
+    ``trace_counts``: how many traces the control and the test have, compared or not.
     """
 
     pairs: tuple[Pair, ...]
@@ -74,6 +75,7 @@ class Diff(Struct, frozen=True):
     choice: str = ""
     unequal: Sequence[str] = ()
     snapshots: tuple[Trace, Trace] | None = None
+    trace_counts: tuple[int, int] = (1, 1)
 
     def __getitem__(self, name: str) -> Table:
         """A table of the comparison, such as ``diff_waterfall``.
@@ -159,7 +161,8 @@ def diff(
         InputError: a file cannot be read.
         UsageError: a step or rank does not exist, or there is nothing to compare.
     """
-    pairs, diagnostics = _ranks(_traces(control), _traces(test), control_rank, test_rank)
+    controls, tests = _traces(control), _traces(test)
+    pairs, diagnostics = _ranks(controls, tests, control_rank, test_rank)
     if are_snapshots([trace for pair in pairs for trace in pair]):
         if len(pairs) > 1:
             raise UsageError(f"{len(pairs)} memory snapshots on each side: compare one with one")
@@ -201,7 +204,8 @@ def diff(
     for each in (*diagnostics, *more):
         counts[each.code, each.message] += each.count
     summed = tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
-    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal)
+    recorded = len(controls), len(tests)
+    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal, trace_counts=recorded)
 
 
 def _traces(sides: Sides) -> list[Trace]:

@@ -223,6 +223,7 @@ def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, An
         "source": source_of(test),
         "control": source_of(control),
         "verdict": {"text": diff.verdict.text, "rows": diff.verdict.rows},
+        "traces": dict(zip(("control", "test"), diff.trace_counts, strict=True)),
         "compared": compared or [{"control": _side(control, []), "test": _side(test, [])}],
         "analyses": {name: analysis_of(outcome) for name, outcome in diff.outcomes.items()},
         "diagnostics": [*test.diagnostics, *diff.diagnostics, *diagnostics],
@@ -240,7 +241,10 @@ def diff_schema(*, closed: bool = False) -> Schema:
     steps = {"type": "array", "items": {"type": "integer"}, "description": "empty for a whole recording"}
     side = record_schema({"name": text, "sha256": text, "rank": {"type": ["integer", "null"]}, "steps": steps}, closed)
     pair = {"type": "object", "properties": {"control": side, "test": side}, "required": ["control", "test"]}
+    number: Schema = {"type": "integer"}
     more = {
+        "traces": record_schema({"control": number, "test": number}, closed)
+        | {"description": "how many each side has"},
         "control": source_schema(closed),
         "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
         "compared": {"type": "array", "items": pair, "minItems": 1},

@@ -111,6 +111,10 @@ def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
     ]
     (pair,) = json.loads((tmp_path / "test.diff.metrics.json").read_text())["compared"]
     assert [pair[side][what] for what in ("rank", "steps") for side in ("control", "test")] == [0, 1, [0], [2]]
+    alone = ran("diff", jobs / "control", rank0(jobs / "test"), "-o", tmp_path).stdout
+    assert re.match(r"control: control, 2 ranks, .*\ntest:    rank0, [^,]*\ncompared: 1 rank, 4 steps", alone), alone[
+        :300
+    ]
     alike = ran("diff", jobs / "test", jobs / "test", "-o", tmp_path, "--limit", "0").stdout
     wall, *parts = re.findall(r"(?:^wall time|^ +\+0\.000) +([\d.]+) ", alike.split("\nEfficiency")[0], re.MULTILINE)
     assert sum(map(float, parts)) == pytest.approx(float(wall), abs=0.01), "per step and rank"

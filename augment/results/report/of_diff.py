@@ -24,7 +24,7 @@ def document(sidecar: Sidecar) -> Document:
     called = {"control": sidecar["control"]["name"], "test": sidecar["source"]["name"], **sidecar.get("runs", {})}
     facts, pairs = [], sidecar.get("compared", ())
     for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
-        devices = devices_text(source["devices"], len(pairs))
+        devices = devices_text(source["devices"], sidecar.get("traces", {}).get(side, len(pairs)))
         files = [f"{each['name']}, SHA-256 {each['sha256']}" for each in [pair[side] for pair in pairs] or [source]]
         name = [called[side]] if called[side] != source["name"] or devices else []
         facts.append((side, "\n".join([*(f"{each}{devices and f' ({devices})'}" for each in name), *files])))
