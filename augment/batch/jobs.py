@@ -210,14 +210,9 @@ def _job(entries: list[_Entry]) -> Job:
     kinds = {entry.kind for entry in entries}
     kind = kinds.pop().replace("*", "").strip("-_. ") if len(kinds) == 1 else ""
     worlds = {entry.world_size for entry in entries}
-    # the name of the folder; of one that only says what its files are, that of the folder around it, if there is one
-    above, name = os.path.split(
-        (first.top if locations.protocol(first.top) else os.path.abspath(first.top)).rstrip("/")
-    )
-    name = (_FILES_FOLDER.fullmatch(name) and os.path.basename(above)) or name
     return Job(
         locations.common([member.input.folder for member in members]),
-        kind or name or "job",
+        kind or _names(first.top)[-1] or "job",
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
@@ -226,9 +221,15 @@ def _job(entries: list[_Entry]) -> Job:
     )
 
 
+def _names(folder: str) -> list[str]:
+    """The names in a path; without the last if it only says what the files in it are, such as ``traces``."""
+    names = locations.absolute(folder).strip("/").split("/")
+    return names[:-1] if names[1:] and _FILES_FOLDER.fullmatch(names[-1]) else names
+
+
 def folder_title(folder: str) -> str:
     """The name of a folder of traces, with those above it that name jobs in it: ``training/iteration_5``."""
-    *above, last = os.path.abspath(folder).strip(os.sep).split(os.sep)
+    *above, last = _names(folder)
     names = [last]
     while above and (_WINDOW_FOLDER.fullmatch(names[0]) or _MEMBER_FOLDER.fullmatch(names[0])):
         names.insert(0, above.pop())

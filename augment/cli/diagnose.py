@@ -154,6 +154,7 @@ def _there(
     client: Client, names: Sequence[tuple[str, bool]], request: Request
 ) -> tuple[list[Report], list[Report], list[Unread]]:
     """The reports on jobs, then the same as :func:`_reports`, from a server by folder. Metrics are judged here."""
+    from augment.batch.jobs import folder_title
     from augment.batch.remote import progress_of
     from augment.cli.terminal import bar
     from augment.errors import InputError
@@ -169,7 +170,7 @@ def _there(
     for folder, traces in folders.items():
         try:
             with bar(1, quiet=False) as shown:
-                name, progress = os.path.basename(os.path.abspath(folder)), progress_of(shown.stage)
+                name, progress = folder_title(folder), progress_of(shown.stage)
                 diagnosis = client.diagnose(list(traces), request, name=name, progress=progress)
         except InputError as error:  # raised for a single trace
             unread.append((error, any(traces.values())))

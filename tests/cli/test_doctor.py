@@ -247,7 +247,7 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
 def test_every_command_that_is_named_works(tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a folder of two jobs, and of a glob."""
     job = JobOptions(ranks=3, steps=3, layers=2, host_stall_us=20_000.0, host_stall_rank=1)
-    for name in ("jobs/a b", "jobs/c"):
+    for name in ("jobs/a b", "jobs/c/traces"):
         simulate(job, tmp_path / name)
     monkeypatch.setattr("augment.cli.open._serve", lambda *_: 0)
     monkeypatch.setattr("augment.viewer.server.TraceServer", MagicMock())
@@ -255,6 +255,7 @@ def test_every_command_that_is_named_works(tmp_path: Path, augment: Augment, mon
         ended = augment("diagnose", tmp_path / source)
         hints = re.findall(r"augment ((?:open|report) (?:'[^']*'|[^\s`])+(?: --at [\d.-]+)?)", ended.out + ended.err)
         assert ("FOLDER" in ended.out, "of the first of 2 jobs" in ended.err) == (False, source == "jobs")
+        assert ("job a b, 3 traces" in ended.out, "job c, 3 traces" in ended.out) == (True, source == "jobs")
         assert len(hints) >= count
         for hint in map(shlex.split, hints):
             assert augment(*hint, *(["-o", tmp_path / "page.html"] if hint[0] == "report" else [])).code == 0, hint

@@ -166,8 +166,9 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         if len(ranks) < 2:
             continue
         several = of_folder[job.folder] > 1
-        name = storable(os.path.basename(os.path.abspath(job.folder)))
-        name = f"job {name}{f', window {job.window}' if several and job.window else ''}, {len(ranks)} traces"
+        name = (
+            f"job {storable(job.name)}{f', window {job.window}' if several and job.window else ''}, {len(ranks)} traces"
+        )
         for member, rank in enumerate(ranks):
             answered = rank_answer(result, member)
             if answered.verdict:
