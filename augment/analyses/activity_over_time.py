@@ -22,11 +22,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
-from augment.core import GPU_WORK, Category, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, Category, DeviceRow, Findings, Skipped, Trace, column
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, queue_lengths, type_coverage
 from augment.facts.memory.held import Held, MemoryReplay, held_memory
 
@@ -35,11 +34,9 @@ NEEDS: tuple[tuple[Category, ...], ...] = ()  # GPU work, or a memory snapshot
 MOST_PARTS = 10_000
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One part of the span, on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     part: Annotated[int, column("The number of the part, from 0.")]
     start_ns: Annotated[int, column("Its start, after the first event of the trace.", "ns")]
     dur_ns: Annotated[int, column("Its length.", "ns")]

@@ -24,10 +24,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import total, union
-from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, DeviceRow, Findings, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording, launch_unknown, launch_unknown_diagnostics
 
@@ -35,11 +34,9 @@ NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     count: Annotated[int, column("Kernels, copies and memsets that were launched before the recording.", "count")]
     gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]
     gpu_ratio: Annotated[float | None, column("Share of the durations of all work of the device.", "ratio")]

@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
-from augment.core import Annotation, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import Annotation, Diagnostic, Findings, RankRow, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.records import FlightDumps, InspectorLogs, NcclLogs
 from augment.core.text import percent, size, time
 from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records, traced_collectives
@@ -36,10 +35,9 @@ TOLD = ("algorithm", "protocol", "channels", "transport")  #: what the args of a
 OTHER_TIMING = 0.05  #: of the trace's, from which on the Inspector's is another
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """The records of one group, kind and size by one recorder."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     recorder: Annotated[str, column("flight_recorder, nccl_log or nccl_inspector.")]
     group: Annotated[str, column("The group as the recorder names it: its description, or the communicator.")]
     group_size: Annotated[int | None, column("Number of ranks in the group, if recorded.", "count")]

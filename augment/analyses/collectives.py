@@ -30,22 +30,19 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import Places, combinations, each, intervals
-from augment.core import GPU_WORK, CounterTrack, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, CounterTrack, DeviceRow, Findings, Skipped, Trace, column
 from augment.facts.collectives.collective_kernels import ARGS, Collectives, collectives
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One kind of collective of one process group on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     group: Annotated[str, column("The name of the process group; empty if not recorded.")]
     description: Annotated[str, column("The description that the program gave to the group; empty if not recorded.")]
     kind: Annotated[str, column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another kind.")]

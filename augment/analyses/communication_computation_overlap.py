@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
-from augment.core import GPU_WORK, Findings, Identity, SliceTrack, Texts, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, communication_at, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 
@@ -27,11 +25,9 @@ NAME = "communication_computation_overlap"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     communication_ns: Annotated[int, column("Time in which communication runs.", "ns")]
     computation_ns: Annotated[int, column("Time in which computation runs.", "ns")]
     overlap_ns: Annotated[int, column("Time in which both run.", "ns")]

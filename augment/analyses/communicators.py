@@ -18,10 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import Struct
-
 from augment import facts
-from augment.core import Diagnostic, Findings, Skipped, Trace, column, text
+from augment.core import Diagnostic, Findings, RankRow, Skipped, Trace, column, text
 from augment.core.records import Communicator, NcclLogs
 
 NAME = "communicators"
@@ -29,10 +27,9 @@ NEEDS = ()
 MOST = 1000  #: rows about pairs, rings and trees each
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """A communicator, or a pair of its ranks, a ring or a rank's place in a tree."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     communicator: Annotated[str, column("NCCL's id of it, the same on all ranks; else host, process and pointer.")]
     by: Annotated[str, column("What the row is about: communicator, pair, ring or tree.")]
     name: Annotated[str, column("The ranks: of a pair, in the order of a ring, or a rank's neighbours in a tree.")]

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
-from augment.core import Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import Diagnostic, Findings, RankRow, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.records import Compilation, CompileSpan
 from augment.core.source_code import label
 
@@ -29,10 +28,9 @@ NAME = "compilations"
 NEEDS = ()
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One compilation."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     compile_id: Annotated[str, column("Its id: the frame, and how often it was compiled before.")]
     function: Annotated[str | None, column("The function that was compiled.")]
     source: Annotated[str | None, column("Where that begins.")]

@@ -16,10 +16,8 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from msgspec import Struct
-
 from augment import facts
-from augment.core import GPU_WORK, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Findings, RankRow, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.errors import UsageError
@@ -29,10 +27,9 @@ NEEDS = (GPU_WORK,)
 _HOUR_NS = 3600e9
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """What one part of a step costs."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     part: Annotated[str, column("step, busy, idle or finding.")]
     rule: Annotated[str | None, column("The rule of a finding.")]
     time_ns: Annotated[float, column("Its time in a step, the mean of steady steps and devices.", "ns")]

@@ -68,11 +68,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import NO_INDEX, is_any
-from augment.core import LAUNCHES, Ends, Findings, Flows, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import LAUNCHES, Ends, Findings, Flows, RankRow, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
@@ -82,10 +81,9 @@ _WITHOUT_NAME = (BoundBy.KERNEL_GAP, BoundBy.IDLE)  #: kinds whose source is not
 _UNRECORDED = "nothing recorded"  #: the source shown for time in which a thread is in no slice
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One kind of time in one step."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     step: Annotated[int | None, column("The step's number; null if the recording has no steps.")]
     bound_by: Annotated[str, column("What the time on the path consists of.")]
     time_ns: Annotated[int, column("Time of that kind on the critical path.", "ns")]

@@ -23,9 +23,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
-from augment.core import LAUNCHES, Findings, Skipped, Trace, column
+from augment.core import LAUNCHES, Findings, RankRow, Skipped, Trace, column
 from augment.facts.critical.longest_path import KINDS, windows
 from augment.facts.critical.what_if import longest_names
 from augment.facts.gpu.lines_of_work import lines_of_names
@@ -35,10 +33,9 @@ NAME = "critical_path_operators"
 NEEDS = (LAUNCHES,)
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One name in one step."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     step: Annotated[int | None, column("The step's number; null if the recording has no steps.")]
     name: Annotated[str, column("The name of the operator, call or kernel.")]
     bound_by: Annotated[str, column("What its time on the path consists of, as in critical_path.")]

@@ -24,9 +24,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
-from msgspec import Struct
-
-from augment.core import Category, Findings, Skipped, Trace, column
+from augment.core import Category, Findings, RankRow, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import counter_ranges
 
 NAME = "cupti_counters"
@@ -35,10 +33,9 @@ NEEDS = ((Category.CUDA_PROFILER_RANGE,),)
 Operators = tuple[str | None, str | None]  #: the outermost and the innermost
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One counter of one operator's kernels."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     outer_operator: Annotated[str | None, column("The outermost operator around the launches.")]
     operator: Annotated[str | None, column("The innermost operator around the launches.")]
     counter: Annotated[str, column("The name of the counter.")]

@@ -28,9 +28,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import Struct
 
-from augment.core import Category, Findings, Skipped, Trace, Verdict, column
+from augment.core import Category, Findings, RankRow, Skipped, Trace, Verdict, column
 from augment.core.text import listed, short
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
@@ -53,10 +52,9 @@ _MOST_LINES = 3
 Status = Literal["found", "fine", "not_applicable", "no_data"]
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """The answer of one rule."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     rule: Annotated[str, column("The name of the rule.")]
     status: Annotated[Status, column("found, fine, not_applicable or no_data.")]
     in_verdict: Annotated[bool, column("Whether the verdict says it.", key=False)]

@@ -24,11 +24,10 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import Intervals, union
-from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import EnergyMeter, energy_meter, watched_gpus
 from augment.facts.steps import batches, recorded
 
@@ -36,11 +35,9 @@ NAME = "energy"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """The energy of one part of one device's time."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     part: Annotated[str, column("recording, steps, step, busy, idle, family or phase.")]
     name: Annotated[str | None, column("The number of the step, the family or the phase.")]
     resolution: Annotated[str, column("measured, or by_time where samples are too far apart to tell it.")]

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import Int64s, StackIndex, combinations, compressed, each, group_bounds, sums
 from augment.core import (
@@ -34,6 +33,7 @@ from augment.core import (
     ExecutionNodes,
     Findings,
     Flows,
+    RankRow,
     Skipped,
     SliceTrack,
     Texts,
@@ -47,10 +47,9 @@ NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """The nodes of one name whose inputs have the same shapes and types."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     name: Annotated[str, column("The name of the nodes and of the operators linked to them.")]
     input_shapes: Annotated[str | None, column("The shapes of their inputs; none without a node or inputs.")]
     input_types: Annotated[str | None, column("The types of their inputs; none without a node or inputs.")]

@@ -19,21 +19,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, Category, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, Category, DeviceRow, Findings, Skipped, Trace, column
 from augment.facts.gpu.gpu_time import annotation_diagnostics, annotations_of_work, gpu_time_by
 
 NAME = "gpu_time_by_annotation"
 NEEDS = (GPU_WORK, (Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION))
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One annotation on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     annotation: Annotated[
         str | None, column("The name of the annotation; none for the work that belongs to no annotation.")
     ]

@@ -18,10 +18,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column, text
+from augment.core import GPU_WORK, LAUNCHES, DeviceRow, Findings, Skipped, Trace, column, text
 from augment.facts.gpu.gpu_time import gpu_time_by, module_work
 from augment.facts.host import crossing_diagnostics, module_calls
 
@@ -29,11 +28,9 @@ NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One module on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     module: Annotated[str | None, column("The path of the module; none for the work that belongs to no module.")]
     call_count: Annotated[int, column("Number of calls.", "count")]
     kernel_count: Annotated[

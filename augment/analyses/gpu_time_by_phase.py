@@ -25,11 +25,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, LAUNCHES, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, DeviceRow, Findings, Skipped, Trace, column
 
 NAME = "gpu_time_by_phase"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -42,11 +41,9 @@ _ORDER = (
 )
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One phase on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     phase: Annotated[str, column("One of forward, backward, optimizer, other and unknown.")]
     kernel_count: Annotated[int, column("Number of kernels, copies and memsets launched in it.", "count")]
     gpu_ns: Annotated[int, column("Sum of their durations.", "ns")]

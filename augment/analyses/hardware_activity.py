@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import Intervals, Places, union
-from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Diagnostic, Findings, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import hardware_samples
 
 NAME = "hardware_activity"
@@ -32,11 +31,9 @@ NEEDS = (GPU_WORK,)
 LEAST_SAMPLES = 2  #: of a kernel; a shorter one cannot be told from its neighbours
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One quantity over one part of one device's time."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     part: Annotated[str, column("recording, step, busy, family or kernel.")]
     name: Annotated[str | None, column("The number of the step, the family or the name of the kernel.")]
     quantity: Annotated[str, column("sm_active, tensor_active, dram_active, dram_read, dram_written or dram_moved.")]

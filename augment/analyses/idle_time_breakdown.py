@@ -100,6 +100,7 @@ from augment.arrays import (
 from augment.core import (
     GPU_WORK,
     ArgColumn,
+    DeviceRow,
     Diagnostic,
     Ends,
     Findings,
@@ -383,11 +384,9 @@ _BELOW = (
 _INSTEAD = {"owner": ("python_function_ns", "os_call_ns"), "python_function": ("os_call_ns",)}
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One category of gaps on one stream."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     stream: Annotated[Identity, column("The stream.")]
     category: Annotated[str, column("One of host_wait, kernel_wait and other.")]
     idle_ns: Annotated[int, column("Sum of the gaps of this category.", "ns")]

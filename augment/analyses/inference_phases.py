@@ -17,11 +17,10 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import OUTLIER, Int64s, Places, median, robust_z
-from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 
 NAME = "inference_phases"
@@ -29,11 +28,9 @@ NEEDS = (GPU_WORK,)
 ALL, PAUSE = "all", "pause"
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """Steps of a phase with batches of about one size."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     phase: Annotated[str, column("The phase; all: every step; pause: no step.")]
     requests_from: Annotated[int | None, column("Least size of the batch in this row.", "count")]
     requests_to: Annotated[int | None, column("Greatest size of the batch in this row.", "count")]

@@ -30,15 +30,14 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.core import (
     GPU_WORK,
     Annotation,
     CounterTrack,
+    DeviceRow,
     Findings,
-    Identity,
     Skipped,
     SliceTrack,
     Texts,
@@ -53,11 +52,9 @@ NAME = "inference_steps"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One step on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     step: Annotated[int, column("The number of the step, from 0.")]
     engine: Annotated[str, column("The engine that names its steps so; empty of the user's own.", key=False)]
     phase: Annotated[str, column("prefill, decode, mixed, denoise, or step where the name does not tell.")]

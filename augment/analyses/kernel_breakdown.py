@@ -28,11 +28,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
-from augment.core import GPU_WORK, Findings, Identity, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, Trace, column
 from augment.facts.gpu.device_activity import occupancy, weighed
 from augment.facts.gpu.lines_of_work import longest_lines
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
@@ -41,11 +40,9 @@ NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One name on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     kernel_type: Annotated[str, column("One of COMPUTATION, COMMUNICATION and MEMORY.")]
     family: Annotated[str, column("The kind of work: gemm, attention, elementwise and so on.")]
     matrix_units: Annotated[

@@ -26,11 +26,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import each, intervals, is_any
-from augment.core import GPU_WORK, Findings, Identity, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, Trace, column
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
 
@@ -38,11 +37,9 @@ NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One family on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     family: Annotated[str, column("The kind of work.")]
     count: Annotated[int, column("Number of kernels, copies and memsets that ran.", "count")]
     sum_ns: Annotated[int, column("Sum of their durations.", "ns")]

@@ -22,22 +22,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column
 from augment.facts.gpu.device_activity import occupancy, small_grids, weighed
 
 NAME = "kernel_occupancy"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One family in one step on one device, or all its families."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     step: Annotated[int | None, column("The step in which the host launched the kernels; none outside of steps.")]
     family: Annotated[str | None, column("The kind of work; none for all together.")]
     count: Annotated[int, column("Number of kernels that have such figures.", "count")]

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
-from augment.core import GPU_WORK, Findings, Identity, Trace, column
+from augment.core import GPU_WORK, DeviceRow, Findings, Trace, column
 from augment.facts.gpu.device_activity import all_masks, mask_name, type_coverage
 
 NAME = "kernel_type_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One combination of kernel types on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     kernel_types: Annotated[str, column("The kernel types that run at the same time, joined by ' overlapping '.")]
     time_ns: Annotated[int, column("Time in which exactly these types run.", "ns")]
     time_ratio: Annotated[float, column("Share of the device's busy time.", "ratio")]

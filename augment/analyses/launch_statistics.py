@@ -28,21 +28,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import Int64s, distinct, percentiles
-from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, Category, DeviceRow, Findings, Identity, Skipped, Trace, column
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One stream."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     stream: Annotated[Identity, column("The stream.")]
     launch_count: Annotated[int, column("Number of pieces of work whose launch is known.", "count")]
     call_count: Annotated[int, column("Number of calls that launched them.", "count")]

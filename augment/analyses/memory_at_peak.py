@@ -20,10 +20,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import NO_INDEX, combinations, sums
-from augment.core import Category, Findings, Identity, Skipped, Trace, column
+from augment.core import Category, Findings, Identity, RankRow, Skipped, Trace, column
 from augment.facts.host.call_stacks import around_moments
 from augment.facts.memory.memory_events import memory_events, why_none
 
@@ -31,10 +30,9 @@ NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """The memory that one operator held on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     device_type: Annotated[str, column("The kind of device, as PyTorch names it.")]
     device: Annotated[Identity, column("The device; none for the CPU.")]
     origin: Annotated[str, column("Where it was allocated: operator, no operator, or before recording.")]

@@ -20,21 +20,18 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import intervals, time_weighted
-from augment.core import GPU_WORK, CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, CounterTrack, DeviceRow, Diagnostic, Findings, Skipped, Trace, column
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One kind of copy on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     kind: Annotated[str, column("The kind of copy.")]
     count: Annotated[int, column("Number of copies of the kind.", "count")]
     bytes: Annotated[int, column("Sum of their bytes, where known.", "bytes")]

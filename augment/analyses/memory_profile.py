@@ -26,10 +26,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import changing
-from augment.core import Category, CounterTrack, Findings, Identity, Skipped, Trace, byte_unit, column, in_unit
+from augment.core import Category, CounterTrack, Findings, Identity, RankRow, Skipped, Trace, byte_unit, column, in_unit
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events, why_none
 
 NAME = "memory_profile"
@@ -37,10 +36,9 @@ NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names c
 RELATIVE = "the instants have no totals: memory allocated before the recording is not counted"
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     device_type: Annotated[str, column("The kind of device, as PyTorch names it.")]
     device: Annotated[Identity, column("The device; none for the CPU.")]
     allocation_count: Annotated[int, column("Number of allocations.", "count")]

@@ -41,7 +41,6 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import Int64s, changing
 from augment.core import (
@@ -51,6 +50,7 @@ from augment.core import (
     Diagnostic,
     Findings,
     InstantTrack,
+    RankRow,
     Skipped,
     SliceTrack,
     Texts,
@@ -71,10 +71,9 @@ MOST = 10  #: rows of a kind
 _HOLDERS = 5  #: tracks of a device
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """Who or what held how much of a device's memory at one moment."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     device: Annotated[int, column("The device.")]
     moment: Annotated[str, column("When: oom (out of memory), peak or end.")]
     by: Annotated[

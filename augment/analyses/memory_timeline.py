@@ -26,7 +26,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import changing
 from augment.core import (
@@ -35,6 +34,7 @@ from augment.core import (
     Diagnostic,
     Findings,
     MemoryChanges,
+    RankRow,
     Skipped,
     Trace,
     byte_unit,
@@ -48,10 +48,9 @@ NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One category, or the total."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     category: Annotated[str, column("PyTorch's category of the memory; ``total`` for all together.")]
     start_bytes: Annotated[int, column("Held at the first event of the trace.", "bytes")]
     end_bytes: Annotated[int, column("Held at the end of the trace.", "bytes")]

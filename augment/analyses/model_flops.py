@@ -33,10 +33,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
 from augment import facts
-from augment.core import GPU_WORK, Diagnostic, Findings, Identity, Skipped, Trace, column, text
+from augment.core import GPU_WORK, DeviceRow, Diagnostic, Findings, Skipped, Trace, column, text
 from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
 from augment.facts.operators.step_time_parts import efficiencies, why_no_mfu
 
@@ -44,11 +42,9 @@ NAME = "model_flops"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One step of one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     step: Annotated[int | None, column("The number of the step; null of a recording without steps.")]
     source: Annotated[str, column("Where the operations come from: shapes, given or parameters.")]
     convention: Annotated[str, column("How they were counted.")]

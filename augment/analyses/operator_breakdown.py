@@ -28,11 +28,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import Category, Findings, Trace, column
+from augment.core import Category, Findings, RankRow, Trace, column
 from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics, enclosing, operator_times
 
 NAME = "operator_breakdown"
@@ -40,10 +39,9 @@ NEEDS = ((Category.CPU_OP,),)
 SHAPES = "Input Dims"
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One operator at one shape of its inputs."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     operator: Annotated[
         str | None, column("The name of the operator; none for the GPU work that belongs to no operator.")
     ]

@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import (
@@ -40,16 +39,15 @@ from augment.arrays import (
     run_starts,
     sequence_hashes,
 )
-from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, RankRow, Skipped, Trace, column
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One operator with one sequence of launched work."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     operator: Annotated[str, column("The name of the operator.")]
     kernel_sequence: Annotated[
         list[str], column("The names of the kernels, copies and memsets, in the order of their launches.")

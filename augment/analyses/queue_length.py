@@ -20,22 +20,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import changing, time_weighted, total, union
-from augment.core import GPU_WORK, LAUNCHES, CounterTrack, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, CounterTrack, DeviceRow, Findings, Identity, Skipped, Trace, column
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)
 FULL_QUEUE = 1024  #: CUDA's limit of waiting launches per stream; the next call blocks
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One stream."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     stream: Annotated[Identity, column("The stream.")]
     mean: Annotated[float | None, column("Mean queue length, weighted by time.", "count")]
     std: Annotated[float | None, column("Standard deviation of the queue length, weighted by time.", "count")]

@@ -56,7 +56,6 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import Int64s, Places, WorkIndex, combinations, each, intervals, is_among, numbered
@@ -66,6 +65,7 @@ from augment.core import (
     ArgColumn,
     Category,
     CounterTrack,
+    DeviceRow,
     Diagnostic,
     Findings,
     Identity,
@@ -89,11 +89,9 @@ LEAST_UNKNOWN = 0.01  #: of the computing kernels' time: operators over lists of
 LEAST = 0.001  #: of the peak: a counter whose maximum is less is not drawn
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One operator with the same shapes and types on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     operator: Annotated[str, column("The operator.")]
     shapes: Annotated[str, column("The shapes of its arguments.")]
     number: Annotated[

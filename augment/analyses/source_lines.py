@@ -22,22 +22,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import GPU_WORK, Findings, Identity, Skipped, Trace, column, text
+from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column, text
 from augment.facts.steps.step_windows import step_of_work, whole_steps
 
 NAME = "source_lines"
 NEEDS = (GPU_WORK,)
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One line on one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     source: Annotated[str | None, column("File and line; none for work of unknown origin.")]
     kind: Annotated[str | None, column("line, or function: the line where the function begins.")]
     function: Annotated[str | None, column("The function; of several, the first.")]

@@ -44,10 +44,9 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
-from augment.core import GPU_WORK, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column, text
+from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.facts.operators.step_time_parts import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import StepFigures
 
@@ -56,11 +55,9 @@ NEEDS = (GPU_WORK,)
 CONVENTION = "operations from shapes, masked pairs not counted, each type of number against its own dense peak"
 
 
-class Row(Struct, frozen=True):
+class Row(DeviceRow, frozen=True):
     """One step of one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
-    device: Annotated[Identity, column("The device.")]
     step: Annotated[int | None, column("The number of the step; null of a recording without steps.")]
     wall_ns: Annotated[int, column("Length of the step's window: the sum of the parts.", "ns")]
     ideal_compute_ns: Annotated[int, column("Operations at their dense peak.", "ns")]

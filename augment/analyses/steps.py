@@ -40,11 +40,10 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from augment import facts
 from augment.arrays import OUTLIER, Int64s, distinct, median, robust_z
-from augment.core import Findings, Identity, Skipped, SliceTrack, Texts, Trace, column, text
+from augment.core import Findings, Identity, RankRow, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rules.step_outliers import DEVIATIONS, LEAST_FACTOR
 from augment.facts.steps.step_figures import memory_peaks, step_figures
@@ -54,10 +53,9 @@ NEEDS = ()
 Floats = npt.NDArray[np.float64]
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One step of one device."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     device: Annotated[Identity, column("The device; null if only the host was recorded.")]
     step: Annotated[int | None, column("The number of the step; null if the recording has no steps.")]
     start_ns: Annotated[int, column("When the step's window begins, after the first event of the trace.", "ns")]

@@ -16,10 +16,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment import facts
-from augment.core import CounterTrack, Diagnostic, Findings, Identity, Skipped, Trace, column
+from augment.core import CounterTrack, Diagnostic, Findings, Identity, RankRow, Skipped, Trace, column
 from augment.core.records import Samples, Telemetry
 
 NAME = "telemetry"
@@ -28,10 +27,9 @@ _SHORT = ("sm", "dram", "pcie", "fp16", "fp32", "fp64")
 _DRAWN_UNITS = {"ratio": ("%", 100.0), "bytes": ("GB", 1e-9)}
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One quantity of one device in one period."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     device: Annotated[Identity, column("The device; alone, the GPU of the file.")]
     step: Annotated[int | None, column("The step; null for the whole recording.")]
     quantity: Annotated[str, column("What was sampled: power, sm_clock, temperature or another.")]

@@ -16,20 +16,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
 
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics
-from augment.core import Category, Findings, Identity, Trace, column
+from augment.core import Category, Findings, Identity, RankRow, Trace, column
 from augment.facts.gpu.gpu_work import sort_key
 
 NAME = "user_annotation_breakdown"
 NEEDS = ((Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION),)
 
 
-class Row(Struct, frozen=True):
+class Row(RankRow, frozen=True):
     """One name on one side."""
 
-    rank: Annotated[int | None, column("The rank of the process, if known.")]
     device: Annotated[Identity, column("The device; none on the host.")]
     side: Annotated[str, column("Where it was recorded: cpu or gpu.")]
     name: Annotated[str, column("The name of the annotation.")]

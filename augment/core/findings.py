@@ -18,7 +18,7 @@ from augment.core import tabular
 from augment.core.annotations import Annotation
 from augment.core.tabular import Table
 from augment.core.text import listed
-from augment.core.trace import Category, Diagnostic, Trace
+from augment.core.trace import Category, Diagnostic, Identity, Trace
 from augment.errors import expect_known
 
 #: all units of columns; the suffix of a column's name agrees with its unit
@@ -32,6 +32,18 @@ def column(doc: str, unit: str = "", *, key: bool = True) -> Meta:
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}")
     return Meta(description=doc, extra={"unit": unit, "key": key})
+
+
+class RankRow(Struct, frozen=True):
+    """A metric row of a rank."""
+
+    rank: typing.Annotated[int | None, column("The rank of the process, if known.")]
+
+
+class DeviceRow(RankRow, frozen=True):
+    """A metric row of a device."""
+
+    device: typing.Annotated[Identity, column("The device.")]
 
 
 class Column(Struct, frozen=True):
