@@ -23,6 +23,7 @@ from heapq import nlargest
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment.core.records import DumpedGroup, DumpedOperation, RankDump
 from augment.core.text import counted, listed, ranges_text, runs, time
@@ -52,11 +53,11 @@ class Waiting(Struct, frozen=True):
 
 
 class Culprit(Struct, frozen=True):
-    """Ranks that hold up others, and why.
+    """Ranks that hold up others, and why: those of one cause in one operation, which groups of one name may each have.
 
     ``since_ns``: Unix time of the first operation that is held up; None if nothing waits for them.
     ``operation``: of ``host`` and ``no_dump``, what others wait in; else the oldest of its own that is not completed.
-    ``ran_ahead``: of ``device``, how many operations other members completed and this rank did not.
+    ``ran_ahead``: of ``device``, how many operations other members completed and this rank did not, or the most of it.
     """
 
     cause: Cause
@@ -64,7 +65,7 @@ class Culprit(Struct, frozen=True):
     confidence: Literal["high", "medium", "low"]
     since_ns: int | None
     operation: DumpedOperation | None
-    group: DumpedGroup | None
+    groups: tuple[DumpedGroup, ...]
     waiting: tuple[int, ...]
     ran_ahead: int = 0
     differences: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ class _Judge:
                         "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
                         min(operation.created_ns for operation in every),
                         first,
-                        self.groups[first.group],
+                        (self.groups[first.group],),
                         tuple(sorted(held)),
                     )
                 )
@@ -173,7 +174,7 @@ class _Judge:
             culprits = [each for each in standing if each.cause == "no_dump"] or standing
         if not culprits:
             culprits = [*self._circles(oldest, waits)] or [*self._stuck_groups(oldest, waits)]
-        return Hang(len(self.dumps), len(members), tuple(culprits), waiting)
+        return Hang(len(self.dumps), len(members), tuple(_joined(culprits)), waiting)
 
     def _missing(self, operation: DumpedOperation, rank: int) -> set[int]:
         """The members that have not enqueued an operation of ``rank``."""
@@ -227,7 +228,7 @@ class _Judge:
                     "high" if len(behind) > 1 else "medium",
                     behind[0].created_ns,
                     behind[0],
-                    self.groups[behind[0].group],
+                    (self.groups[behind[0].group],),
                     tuple(sorted(held)),
                     len(behind),
                 )
@@ -259,7 +260,7 @@ class _Judge:
                 "high" if told_apart and len(forms) > 2 else "medium",
                 first.created_ns,
                 first,
-                self.groups[name],
+                (self.groups[name],),
                 tuple(sorted(set(forms) - set(ranks))),
                 differences=differences,
             )
@@ -276,7 +277,7 @@ class _Judge:
                     others = tuple(sorted(set(oldest) - set(circle)))
                     created = min(oldest[member].created_ns for member in circle)
                     messages = any(oldest[member].is_message for member in circle)
-                    group = self.groups[first.group]
+                    group = (self.groups[first.group],)
                     if messages:
                         yield Culprit("group", circle, "low", created, first, group, others)
                     else:
@@ -304,9 +305,29 @@ class _Judge:
                 "low",
                 first.created_ns,
                 first,
-                self.groups[name],
+                (self.groups[name],),
                 tuple(sorted(set(oldest) - set(least if alone else ranks))),
             )
+
+
+def _joined(culprits: Sequence[Culprit]) -> Iterator[Culprit]:
+    alike: dict[object, list[Culprit]] = defaultdict(list)
+    for number, each in enumerate(culprits):
+        where: object = number
+        if each.operation and not each.operation.is_message and each.cause in ("host", "device", "no_dump"):
+            where = each.operation.kind, each.operation.sequence, each.groups[0].description or each.groups[0].name
+        alike[each.cause, each.confidence, where].append(each)
+    for first, *others in alike.values():
+        every = [first, *others]
+        ranks = tuple(sorted({rank for each in every for rank in each.ranks}))
+        yield replace(
+            first,
+            ranks=ranks,
+            since_ns=min((each.since_ns for each in every if each.since_ns is not None), default=None),
+            groups=tuple(dict.fromkeys(group for each in every for group in each.groups)),
+            waiting=tuple(sorted({rank for each in every for rank in each.waiting}.difference(ranks))),
+            ran_ahead=max(each.ran_ahead for each in every),
+        )
 
 
 def _answers(other: DumpedOperation, message: DumpedOperation, rank: int) -> bool:
@@ -357,82 +378,62 @@ def verdict(hang: Hang) -> list[str]:
         sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
     else:
         sentences = [f"{begin}: {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}."]
-    sentences += [f"{title(alike)}." for alike in _alike(hang)]
+    sentences += [f"{title(culprit)}." for culprit in hang.culprits]
     if hang.dumps < hang.ranks:
         sentences.append(f"{counted(hang.ranks - hang.dumps, 'rank')} of {hang.ranks} left no dump.")
     return sentences
 
 
-def _alike(hang: Hang) -> Iterator[list[Culprit]]:
-    """The culprits of one cause in one operation, which groups of one name may each have."""
-    kinds: dict[object, list[Culprit]] = defaultdict(list)
-    for number, each in enumerate(hang.culprits):
-        operation, group = each.operation, each.group
-        where = (operation.kind, operation.sequence, group.description) if operation and group else ()
-        joined = each.cause in ("host", "device", "no_dump") and where and where[-1]
-        kinds[each.cause, each.confidence, where if joined else number].append(each)
-    yield from kinds.values()
-
-
-def title(alike: Sequence[Culprit]) -> str:
-    """What culprits of one cause do not do, in one sentence without the period."""
-    culprit, named = alike[0], sorted({rank for each in alike for rank in each.ranks})
-    ranks, groups = _ranks(named).capitalize(), [each.group for each in alike if each.group]
-    it, its, have = ("it", "its process", "has") if len(named) == 1 else ("they", "their processes", "have")
-    where = called(culprit.operation, *groups) if culprit.operation and groups else ""
+def title(culprit: Culprit) -> str:
+    """What a culprit does not do, in one sentence without the period."""
+    ranks, is_one = _ranks(culprit.ranks).capitalize(), len(culprit.ranks) == 1
+    it, them, have, process = (
+        ("it", "it", "has", "its process") if is_one else ("they", "them", "have", "their processes")
+    )
+    where = called(culprit.operation, *culprit.groups) if culprit.operation and culprit.groups else ""
     if culprit.cause == "host":
         return f"{ranks} stopped on the host: {it} never enqueued {where}"
     if culprit.cause == "device":
-        least, most = min(each.ran_ahead for each in alike), max(each.ran_ahead for each in alike)
-        number = counted(most, "collective") if least == most else f"{least} to {most} collectives"
-        missing = f"{it} {have} not completed {number} that others completed"
-        return f"{ranks} stopped on the device: {missing}, the first {where}"
+        number = counted(culprit.ran_ahead, "collective")
+        missing = f"{number} that others completed" if is_one else f"what others completed (up to {number})"
+        return f"{ranks} stopped on the device: {it} {have} not completed {missing}, the first {where}"
     if culprit.cause == "no_dump":
-        return (
-            f"{ranks} left no dump: {its} may be gone. Others wait for {it if len(named) == 1 else 'them'} in {where}"
-        )
+        return f"{ranks} left no dump: {process} may be gone. Others wait for {them} in {where}"
     if culprit.cause == "mismatch":
-        return (
-            f"{ranks} {'differs' if len(named) == 1 else 'differ'} in {where}: {' against '.join(culprit.differences)}"
-        )
+        return f"{ranks} {'differs' if is_one else 'differ'} in {where}: {' against '.join(culprit.differences)}"
     if culprit.cause == "order":
         return f"{ranks} wait for each other: they enqueued the collectives of their groups in different order"
     return f"{ranks} wait in {where}: one of them, or the link between them, is at fault"
 
 
 def rows(hang: Hang) -> list[dict[str, Any]]:
-    """One finding for the culprits of each cause and place."""
-    made = []
-    for alike in _alike(hang):
-        ranks = sorted({rank for each in alike for rank in each.ranks})
-        times = [each.since_ns for each in alike if each.since_ns is not None]
-        made.append(
-            {
-                "rule": "hang",
-                "status": "found",
-                "severity": "high",
-                "title": title(alike),
-                "confidence": alike[0].confidence,
-                "advice": _ADVICE[alike[0].cause],
-                "evidence": list(dict.fromkeys(line for each in alike for line in _evidence(each, hang.waiting))),
-                "in_verdict": True,
-                "cause": alike[0].cause,
-                "ranks": ranks,
-                "waiting": sorted({rank for each in alike for rank in each.waiting} - {*ranks}),
-                "since_ns": min(times, default=None),
-            }
-        )
-    return made
+    """One finding for each culprit."""
+    return [
+        {
+            "rule": "hang",
+            "status": "found",
+            "severity": "high",
+            "title": title(culprit),
+            "confidence": culprit.confidence,
+            "advice": _ADVICE[culprit.cause],
+            "evidence": _evidence(culprit, hang.waiting),
+            "in_verdict": True,
+            "cause": culprit.cause,
+            "ranks": list(culprit.ranks),
+            "waiting": list(culprit.waiting),
+            "since_ns": culprit.since_ns,
+        }
+        for culprit in hang.culprits
+    ]
 
 
 def called(operation: DumpedOperation, *groups: DumpedGroup) -> str:
-    """``all_to_all number 20947 of EXPERT_MODEL_PARALLEL_GROUP [8-11]``, ``recv from rank 3``; of several groups of a
-    name, with the ranks of each."""
+    """``all_to_all number 20947 of EXPERT_MODEL_PARALLEL_GROUP [8-11]``, ``recv from rank 3``."""
     name = groups[0].description or f"group {groups[0].name}"
     if operation.peer is not None:
         direction = "to" if operation.kind == "send" else "from"
         return f"{operation.kind} {direction} rank {operation.peer} in {name}"
-    members = listed([*dict.fromkeys(f"[{ranges_text(group.ranks)}]" for group in groups)])
+    members = listed([f"[{ranges_text(group.ranks)}]" for group in groups])
     return f"{operation.kind.lstrip('_')} number {operation.sequence} of {name} {members}"
 
 
@@ -442,12 +443,13 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _evidence(culprit: Culprit, waiting: Sequence[Waiting]) -> list[str]:
-    lines, of_culprit = [], set(culprit.ranks)
+    lines, of_culprit = list[str](), set(culprit.ranks)
+    them = "it" if len(of_culprit) == 1 else "them"
     first = [each.rank for each in waiting if of_culprit & {*each.waits_for}] or culprit.waiting
     if first:
-        lines.append(f"waiting for {_ranks(culprit.ranks)}: {_ranks(first)}")
+        lines.append(f"waiting for {them}: {_ranks(first)}")
     if later := sorted({*culprit.waiting} - {*first}):
-        lines.append(f"would wait for {_ranks(culprit.ranks)} next: {_ranks(later)}")
+        lines.append(f"would wait for {them} next: {_ranks(later)}")
     operation = culprit.operation
     if operation is not None and operation.frames:
         frame = operation.frames[0]
