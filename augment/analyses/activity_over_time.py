@@ -25,7 +25,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
-from augment.core import GPU_WORK, Category, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Category, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, queue_lengths, type_coverage
 from augment.facts.memory.held import Held, MemoryReplay, held_memory
 
@@ -34,7 +34,7 @@ NEEDS: tuple[tuple[Category, ...], ...] = ()  # GPU work, or a memory snapshot
 MOST_PARTS = 10_000
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One part of the span, on one device."""
 
     part: Annotated[int, column("The number of the part, from 0.")]

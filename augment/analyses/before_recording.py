@@ -26,7 +26,7 @@ from typing import Annotated
 import numpy as np
 
 from augment.arrays import total, union
-from augment.core import GPU_WORK, LAUNCHES, DeviceRow, Findings, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, Findings, OfDevice, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording, launch_unknown, launch_unknown_diagnostics
 
@@ -34,7 +34,7 @@ NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One device."""
 
     count: Annotated[int, column("Kernels, copies and memsets that were launched before the recording.", "count")]

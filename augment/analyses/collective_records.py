@@ -24,7 +24,7 @@ from typing import Annotated
 
 import numpy as np
 
-from augment.core import Annotation, Diagnostic, Findings, RankRow, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import Annotation, Diagnostic, Findings, OfRank, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.records import FlightDumps, InspectorLogs, NcclLogs
 from augment.core.text import percent, size, time
 from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records, traced_collectives
@@ -35,7 +35,7 @@ TOLD = ("algorithm", "protocol", "channels", "transport")  #: what the args of a
 OTHER_TIMING = 0.05  #: of the trace's, from which on the Inspector's is another
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """The records of one group, kind and size by one recorder."""
 
     recorder: Annotated[str, column("flight_recorder, nccl_log or nccl_inspector.")]

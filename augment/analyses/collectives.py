@@ -33,14 +33,14 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import Places, combinations, each, intervals
-from augment.core import GPU_WORK, CounterTrack, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, CounterTrack, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.collectives.collective_kernels import ARGS, Collectives, collectives
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One kind of collective of one process group on one device."""
 
     group: Annotated[str, column("The name of the process group; empty if not recorded.")]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from augment.core import GPU_WORK, DeviceRow, Findings, SliceTrack, Texts, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, TypeCoverage, communication_at, type_coverage
 from augment.facts.gpu.gpu_work import gpu_work
 
@@ -25,7 +25,7 @@ NAME = "communication_computation_overlap"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One device."""
 
     communication_ns: Annotated[int, column("Time in which communication runs.", "ns")]

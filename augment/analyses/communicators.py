@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from augment import facts
-from augment.core import Diagnostic, Findings, RankRow, Skipped, Trace, column, text
+from augment.core import Diagnostic, Findings, OfRank, Skipped, Trace, column, text
 from augment.core.records import Communicator, NcclLogs
 
 NAME = "communicators"
@@ -27,7 +27,7 @@ NEEDS = ()
 MOST = 1000  #: rows about pairs, rings and trees each
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """A communicator, or a pair of its ranks, a ring or a rank's place in a tree."""
 
     communicator: Annotated[str, column("NCCL's id of it, the same on all ranks; else host, process and pointer.")]

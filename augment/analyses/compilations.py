@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 
 from augment import facts
-from augment.core import Diagnostic, Findings, RankRow, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import Diagnostic, Findings, OfRank, Skipped, SliceTrack, Texts, Trace, column
 from augment.core.records import Compilation, CompileSpan
 from augment.core.source_code import label
 
@@ -28,7 +28,7 @@ NAME = "compilations"
 NEEDS = ()
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One compilation."""
 
     compile_id: Annotated[str, column("Its id: the frame, and how often it was compiled before.")]

@@ -17,7 +17,7 @@ import math
 from typing import Annotated
 
 from augment import facts
-from augment.core import GPU_WORK, Findings, RankRow, Skipped, Trace, column
+from augment.core import GPU_WORK, Findings, OfRank, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.errors import UsageError
@@ -27,7 +27,7 @@ NEEDS = (GPU_WORK,)
 _HOUR_NS = 3600e9
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """What one part of a step costs."""
 
     part: Annotated[str, column("step, busy, idle or finding.")]

@@ -71,7 +71,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import NO_INDEX, is_any
-from augment.core import LAUNCHES, Ends, Findings, Flows, RankRow, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import LAUNCHES, Ends, Findings, Flows, OfRank, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
@@ -81,7 +81,7 @@ _WITHOUT_NAME = (BoundBy.KERNEL_GAP, BoundBy.IDLE)  #: kinds whose source is not
 _UNRECORDED = "nothing recorded"  #: the source shown for time in which a thread is in no slice
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One kind of time in one step."""
 
     step: Annotated[int | None, column("The step's number; null if the recording has no steps.")]

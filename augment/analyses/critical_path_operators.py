@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from augment.core import LAUNCHES, Findings, RankRow, Skipped, Trace, column
+from augment.core import LAUNCHES, Findings, OfRank, Skipped, Trace, column
 from augment.facts.critical.longest_path import KINDS, windows
 from augment.facts.critical.what_if import longest_names
 from augment.facts.gpu.lines_of_work import lines_of_names
@@ -33,7 +33,7 @@ NAME = "critical_path_operators"
 NEEDS = (LAUNCHES,)
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One name in one step."""
 
     step: Annotated[int | None, column("The step's number; null if the recording has no steps.")]

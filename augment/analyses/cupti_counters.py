@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
-from augment.core import Category, Findings, RankRow, Skipped, Trace, column
+from augment.core import Category, Findings, OfRank, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import counter_ranges
 
 NAME = "cupti_counters"
@@ -33,7 +33,7 @@ NEEDS = ((Category.CUDA_PROFILER_RANGE,),)
 Operators = tuple[str | None, str | None]  #: the outermost and the innermost
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One counter of one operator's kernels."""
 
     outer_operator: Annotated[str | None, column("The outermost operator around the launches.")]

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from augment.core import Category, Findings, RankRow, Skipped, Trace, Verdict, column
+from augment.core import Category, Findings, OfRank, Skipped, Trace, Verdict, column
 from augment.core.text import listed, short
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
@@ -52,7 +52,7 @@ _MOST_LINES = 3
 Status = Literal["found", "fine", "not_applicable", "no_data"]
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """The answer of one rule."""
 
     rule: Annotated[str, column("The name of the rule.")]

@@ -27,7 +27,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import Intervals, union
-from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import EnergyMeter, energy_meter, watched_gpus
 from augment.facts.steps import batches, recorded
 
@@ -35,7 +35,7 @@ NAME = "energy"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """The energy of one part of one device's time."""
 
     part: Annotated[str, column("recording, steps, step, busy, idle, family or phase.")]

@@ -33,7 +33,7 @@ from augment.core import (
     ExecutionNodes,
     Findings,
     Flows,
-    RankRow,
+    OfRank,
     Skipped,
     SliceTrack,
     Texts,
@@ -47,7 +47,7 @@ NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """The nodes of one name whose inputs have the same shapes and types."""
 
     name: Annotated[str, column("The name of the nodes and of the operators linked to them.")]

@@ -46,7 +46,7 @@ from augment.core import (
     Category,
     Diagnostic,
     Findings,
-    RankRow,
+    OfRank,
     Skipped,
     SliceTrack,
     Texts,
@@ -61,7 +61,7 @@ NEEDS = (GPU_WORK, LAUNCHES, HOST)
 DRAWN_AT_MOST = 10_000  #: occurrences
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One pattern."""
 
     operator: Annotated[str, column("The name of the operator.")]

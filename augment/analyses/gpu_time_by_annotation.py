@@ -21,14 +21,14 @@ from typing import Annotated
 import numpy as np
 
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, Category, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Category, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.gpu_time import annotation_diagnostics, annotations_of_work, gpu_time_by
 
 NAME = "gpu_time_by_annotation"
 NEEDS = (GPU_WORK, (Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION))
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One annotation on one device."""
 
     annotation: Annotated[

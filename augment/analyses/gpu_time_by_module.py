@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, LAUNCHES, DeviceRow, Findings, Skipped, Trace, column, text
+from augment.core import GPU_WORK, LAUNCHES, Findings, OfDevice, Skipped, Trace, column, text
 from augment.facts.gpu.gpu_time import gpu_time_by, module_work
 from augment.facts.host import crossing_diagnostics, module_calls
 
@@ -28,7 +28,7 @@ NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One module on one device."""
 
     module: Annotated[str | None, column("The path of the module; none for the work that belongs to no module.")]

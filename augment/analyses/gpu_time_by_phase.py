@@ -28,7 +28,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import NO_INDEX
-from augment.core import GPU_WORK, LAUNCHES, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, Findings, OfDevice, Skipped, Trace, column
 
 NAME = "gpu_time_by_phase"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -41,7 +41,7 @@ _ORDER = (
 )
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One phase on one device."""
 
     phase: Annotated[str, column("One of forward, backward, optimizer, other and unknown.")]

@@ -23,7 +23,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import Intervals, Places, union
-from augment.core import GPU_WORK, DeviceRow, Diagnostic, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Diagnostic, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import hardware_samples
 
 NAME = "hardware_activity"
@@ -31,7 +31,7 @@ NEEDS = (GPU_WORK,)
 LEAST_SAMPLES = 2  #: of a kernel; a shorter one cannot be told from its neighbours
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One quantity over one part of one device's time."""
 
     part: Annotated[str, column("recording, step, busy, family or kernel.")]

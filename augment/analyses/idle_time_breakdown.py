@@ -100,12 +100,12 @@ from augment.arrays import (
 from augment.core import (
     GPU_WORK,
     ArgColumn,
-    DeviceRow,
     Diagnostic,
     Ends,
     Findings,
     Flows,
     Identity,
+    OfDevice,
     SliceTrack,
     Texts,
     Trace,
@@ -384,7 +384,7 @@ _BELOW = (
 _INSTEAD = {"owner": ("python_function_ns", "os_call_ns"), "python_function": ("os_call_ns",)}
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One category of gaps on one stream."""
 
     stream: Annotated[Identity, column("The stream.")]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from augment import facts
 from augment.arrays import OUTLIER, Int64s, Places, median, robust_z
-from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column
 from augment.diagnosis.judging import measure
 
 NAME = "inference_phases"
@@ -28,7 +28,7 @@ NEEDS = (GPU_WORK,)
 ALL, PAUSE = "all", "pause"
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """Steps of a phase with batches of about one size."""
 
     phase: Annotated[str, column("The phase; all: every step; pause: no step.")]

@@ -36,8 +36,8 @@ from augment.core import (
     GPU_WORK,
     Annotation,
     CounterTrack,
-    DeviceRow,
     Findings,
+    OfDevice,
     Skipped,
     SliceTrack,
     Texts,
@@ -52,7 +52,7 @@ NAME = "inference_steps"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One step on one device."""
 
     step: Annotated[int, column("The number of the step, from 0.")]

@@ -31,7 +31,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
-from augment.core import GPU_WORK, DeviceRow, Findings, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, Trace, column
 from augment.facts.gpu.device_activity import occupancy, weighed
 from augment.facts.gpu.lines_of_work import longest_lines
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
@@ -40,7 +40,7 @@ NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One name on one device."""
 
     kernel_type: Annotated[str, column("One of COMPUTATION, COMMUNICATION and MEMORY.")]

@@ -29,7 +29,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import each, intervals, is_any
-from augment.core import GPU_WORK, DeviceRow, Findings, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, Trace, column
 from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
 from augment.facts.operators.matrix_products import MatrixUse, matrix_use
 
@@ -37,7 +37,7 @@ NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One family on one device."""
 
     family: Annotated[str, column("The kind of work.")]

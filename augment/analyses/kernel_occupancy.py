@@ -25,14 +25,14 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.device_activity import occupancy, small_grids, weighed
 
 NAME = "kernel_occupancy"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One family in one step on one device, or all its families."""
 
     step: Annotated[int | None, column("The step in which the host launched the kernels; none outside of steps.")]

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from augment.core import GPU_WORK, DeviceRow, Findings, Trace, column
+from augment.core import GPU_WORK, Findings, OfDevice, Trace, column
 from augment.facts.gpu.device_activity import all_masks, mask_name, type_coverage
 
 NAME = "kernel_type_breakdown"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One combination of kernel types on one device."""
 
     kernel_types: Annotated[str, column("The kernel types that run at the same time, joined by ' overlapping '.")]

@@ -37,9 +37,9 @@ from augment.core import (
     GPU_WORK,
     LAUNCHES,
     Category,
-    DeviceRow,
     Findings,
     Identity,
+    OfDevice,
     Skipped,
     SliceTrack,
     Texts,
@@ -52,7 +52,7 @@ NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One call."""
 
     stream: Annotated[Identity, column("The stream of the first work.")]

@@ -31,13 +31,13 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import Int64s, distinct, percentiles
-from augment.core import GPU_WORK, LAUNCHES, Category, DeviceRow, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, OfDevice, Skipped, Trace, column
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One stream."""
 
     stream: Annotated[Identity, column("The stream.")]

@@ -22,7 +22,7 @@ from typing import Annotated
 import numpy as np
 
 from augment.arrays import NO_INDEX, combinations, sums
-from augment.core import Category, Findings, Identity, RankRow, Skipped, Trace, column
+from augment.core import Category, Findings, Identity, OfRank, Skipped, Trace, column
 from augment.facts.host.call_stacks import around_moments
 from augment.facts.memory.memory_events import memory_events, why_none
 
@@ -30,7 +30,7 @@ NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """The memory that one operator held on one device."""
 
     device_type: Annotated[str, column("The kind of device, as PyTorch names it.")]

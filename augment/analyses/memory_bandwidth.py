@@ -23,13 +23,13 @@ import numpy.typing as npt
 
 from augment import facts
 from augment.arrays import intervals, time_weighted
-from augment.core import GPU_WORK, CounterTrack, DeviceRow, Diagnostic, Findings, Skipped, Trace, column
+from augment.core import GPU_WORK, CounterTrack, Diagnostic, Findings, OfDevice, Skipped, Trace, column
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One kind of copy on one device."""
 
     kind: Annotated[str, column("The kind of copy.")]

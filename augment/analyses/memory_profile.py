@@ -28,7 +28,7 @@ from typing import Annotated
 import numpy as np
 
 from augment.arrays import changing
-from augment.core import Category, CounterTrack, Findings, Identity, RankRow, Skipped, Trace, byte_unit, column, in_unit
+from augment.core import Category, CounterTrack, Findings, Identity, OfRank, Skipped, Trace, byte_unit, column, in_unit
 from augment.facts.memory.memory_events import DeviceMemory, diagnostics, memory_events, why_none
 
 NAME = "memory_profile"
@@ -36,7 +36,7 @@ NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names c
 RELATIVE = "the instants have no totals: memory allocated before the recording is not counted"
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One device."""
 
     device_type: Annotated[str, column("The kind of device, as PyTorch names it.")]

@@ -50,7 +50,7 @@ from augment.core import (
     Diagnostic,
     Findings,
     InstantTrack,
-    RankRow,
+    OfRank,
     Skipped,
     SliceTrack,
     Texts,
@@ -71,7 +71,7 @@ MOST = 10  #: rows of a kind
 _HOLDERS = 5  #: tracks of a device
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """Who or what held how much of a device's memory at one moment."""
 
     device: Annotated[int, column("The device.")]

@@ -34,7 +34,7 @@ from augment.core import (
     Diagnostic,
     Findings,
     MemoryChanges,
-    RankRow,
+    OfRank,
     Skipped,
     Trace,
     byte_unit,
@@ -48,7 +48,7 @@ NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One category, or the total."""
 
     category: Annotated[str, column("PyTorch's category of the memory; ``total`` for all together.")]

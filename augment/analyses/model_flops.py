@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from augment import facts
-from augment.core import GPU_WORK, DeviceRow, Diagnostic, Findings, Skipped, Trace, column, text
+from augment.core import GPU_WORK, Diagnostic, Findings, OfDevice, Skipped, Trace, column, text
 from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
 from augment.facts.operators.step_time_parts import efficiencies, why_no_mfu
 
@@ -42,7 +42,7 @@ NAME = "model_flops"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One step of one device."""
 
     step: Annotated[int | None, column("The number of the step; null of a recording without steps.")]

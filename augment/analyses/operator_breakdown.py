@@ -31,7 +31,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import Category, Findings, RankRow, Trace, column
+from augment.core import Category, Findings, OfRank, Trace, column
 from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics, enclosing, operator_times
 
 NAME = "operator_breakdown"
@@ -39,7 +39,7 @@ NEEDS = ((Category.CPU_OP,),)
 SHAPES = "Input Dims"
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One operator at one shape of its inputs."""
 
     operator: Annotated[

@@ -39,13 +39,13 @@ from augment.arrays import (
     run_starts,
     sequence_hashes,
 )
-from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, RankRow, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, OfRank, Skipped, Trace, column
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One operator with one sequence of launched work."""
 
     operator: Annotated[str, column("The name of the operator.")]

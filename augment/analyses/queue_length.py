@@ -23,14 +23,14 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import changing, time_weighted, total, union
-from augment.core import GPU_WORK, LAUNCHES, CounterTrack, DeviceRow, Findings, Identity, Skipped, Trace, column
+from augment.core import GPU_WORK, LAUNCHES, CounterTrack, Findings, Identity, OfDevice, Skipped, Trace, column
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)
 FULL_QUEUE = 1024  #: CUDA's limit of waiting launches per stream; the next call blocks
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One stream."""
 
     stream: Annotated[Identity, column("The stream.")]

@@ -27,7 +27,7 @@ from augment.core import (
     Annotation,
     Diagnostic,
     Findings,
-    RankRow,
+    OfRank,
     RequestSpans,
     Skipped,
     SliceTrack,
@@ -45,7 +45,7 @@ LANES = 64  #: rows of requests that are drawn; further requests at the same tim
 PHASES = ("front", "queue", "prefill", "decode", "answer")
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """A request that was under way while the trace was recorded."""
 
     request: Annotated[str, column("The request's id.")]

@@ -65,10 +65,10 @@ from augment.core import (
     ArgColumn,
     Category,
     CounterTrack,
-    DeviceRow,
     Diagnostic,
     Findings,
     Identity,
+    OfDevice,
     Skipped,
     SliceTrack,
     Texts,
@@ -89,7 +89,7 @@ LEAST_UNKNOWN = 0.01  #: of the computing kernels' time: operators over lists of
 LEAST = 0.001  #: of the peak: a counter whose maximum is less is not drawn
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One operator with the same shapes and types on one device."""
 
     operator: Annotated[str, column("The operator.")]

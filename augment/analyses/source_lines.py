@@ -25,14 +25,14 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import combinations, sums
-from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, Trace, column, text
+from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column, text
 from augment.facts.steps.step_windows import step_of_work, whole_steps
 
 NAME = "source_lines"
 NEEDS = (GPU_WORK,)
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One line on one device."""
 
     source: Annotated[str | None, column("File and line; none for work of unknown origin.")]

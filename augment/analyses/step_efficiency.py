@@ -46,7 +46,7 @@ from typing import Annotated
 import numpy as np
 
 from augment import facts
-from augment.core import GPU_WORK, DeviceRow, Findings, Skipped, SliceTrack, Texts, Trace, column, text
+from augment.core import GPU_WORK, Findings, OfDevice, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.facts.operators.step_time_parts import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
 from augment.facts.steps.step_figures import StepFigures
 
@@ -55,7 +55,7 @@ NEEDS = (GPU_WORK,)
 CONVENTION = "operations from shapes, masked pairs not counted, each type of number against its own dense peak"
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One step of one device."""
 
     step: Annotated[int | None, column("The number of the step; null of a recording without steps.")]

@@ -43,7 +43,7 @@ import numpy.typing as npt
 
 from augment import facts
 from augment.arrays import OUTLIER, Int64s, distinct, median, robust_z
-from augment.core import Findings, Identity, RankRow, Skipped, SliceTrack, Texts, Trace, column, text
+from augment.core import Findings, Identity, OfRank, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rules.step_outliers import DEVIATIONS, LEAST_FACTOR
 from augment.facts.steps.step_figures import memory_peaks, step_figures
@@ -53,7 +53,7 @@ NEEDS = ()
 Floats = npt.NDArray[np.float64]
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One step of one device."""
 
     device: Annotated[Identity, column("The device; null if only the host was recorded.")]

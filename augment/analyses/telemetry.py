@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from augment import facts
-from augment.core import CounterTrack, Diagnostic, Findings, Identity, RankRow, Skipped, Trace, column
+from augment.core import CounterTrack, Diagnostic, Findings, Identity, OfRank, Skipped, Trace, column
 from augment.core.records import Samples, Telemetry
 
 NAME = "telemetry"
@@ -27,7 +27,7 @@ _SHORT = ("sm", "dram", "pcie", "fp16", "fp32", "fp64")
 _DRAWN_UNITS = {"ratio": ("%", 100.0), "bytes": ("GB", 1e-9)}
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One quantity of one device in one period."""
 
     device: Annotated[Identity, column("The device; alone, the GPU of the file.")]

@@ -32,9 +32,9 @@ from augment.core import (
     GPU_WORK,
     LAUNCHES,
     Category,
-    DeviceRow,
     Diagnostic,
     Findings,
+    OfDevice,
     SliceTrack,
     Texts,
     Trace,
@@ -48,7 +48,7 @@ NEEDS = (GPU_WORK,)
 FAR_NS = 3600 * 10**9  #: nothing waits an hour for its device
 
 
-class Row(DeviceRow, frozen=True):
+class Row(OfDevice, frozen=True):
     """One device."""
 
     span_ns: Annotated[int, column("From the start of the first to the end of the last GPU work.", "ns")]

@@ -18,14 +18,14 @@ from typing import Annotated
 import numpy as np
 
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics
-from augment.core import Category, Findings, Identity, RankRow, Trace, column
+from augment.core import Category, Findings, Identity, OfRank, Trace, column
 from augment.facts.gpu.gpu_work import sort_key
 
 NAME = "user_annotation_breakdown"
 NEEDS = ((Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION),)
 
 
-class Row(RankRow, frozen=True):
+class Row(OfRank, frozen=True):
     """One name on one side."""
 
     device: Annotated[Identity, column("The device; none on the host.")]

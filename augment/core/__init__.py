@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from augment.core.context import STAGES, Context, Stage, derived
     from augment.core.findings import (
-        AugmentedTrace, DeviceRow, Findings, Outcome, RankRow, Skipped, Verdict, Window, column,
+        AugmentedTrace, OfDevice, Findings, Outcome, OfRank, Skipped, Verdict, Window, column,
     )
     from augment.core.trace import (
         COMPLETE, GPU_WORK, LAUNCHES, NO_CORRELATION, ON_DEVICE, Category, Diagnostic, EventTable, Identity,
@@ -32,9 +32,9 @@ _MODULES = ("trace", "findings", "annotations", "context", "attachments")
 # fmt: off
 __all__ = [
     "COMPLETE", "GPU_WORK", "LAUNCHES", "NO_CORRELATION", "ON_DEVICE", "STAGES", "Annotation", "ArgColumn",
-    "AugmentedTrace", "Category", "Cause", "Context", "CounterTrack", "DeviceRow", "Diagnostic", "Ends", "EventTable",
+    "AugmentedTrace", "Category", "Cause", "Context", "CounterTrack", "Diagnostic", "Ends", "EventTable",
     "ExecutionNodes", "Findings", "Flows", "GraphCapture", "Identity", "InstantTrack", "LateRank", "MemoryChanges",
-    "MemorySnapshot", "Outcome", "RankInJob", "RankRow", "Reason", "RequestSpans", "SharedWait", "Skipped",
+    "MemorySnapshot", "OfDevice", "OfRank", "Outcome", "RankInJob", "Reason", "RequestSpans", "SharedWait", "Skipped",
     "SliceTrack", "Source", "SparseColumn", "Stage", "Texts", "Trace", "Track", "Verdict", "Where", "Window",
     "byte_unit", "column", "derived", "in_unit", "tables_of",
 ]

@@ -34,13 +34,13 @@ def column(doc: str, unit: str = "", *, key: bool = True) -> Meta:
     return Meta(description=doc, extra={"unit": unit, "key": key})
 
 
-class RankRow(Struct, frozen=True):
+class OfRank(Struct, frozen=True):
     """A metric row of a rank."""
 
     rank: typing.Annotated[int | None, column("The rank of the process, if known.")]
 
 
-class DeviceRow(RankRow, frozen=True):
+class OfDevice(OfRank, frozen=True):
     """A metric row of a device."""
 
     device: typing.Annotated[Identity, column("The device.")]

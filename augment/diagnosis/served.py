@@ -9,8 +9,10 @@ from augment.arrays import Places, median
 from augment.core import GraphCapture, Trace
 from augment.core.text import counted, percent, time
 from augment.diagnosis.judging import measure
+from augment.diagnosis.rule import NotApplicable
 from augment.facts.operators.step_time_parts import largest_names
 
+NO_ENGINE = NotApplicable("no steps of an inference engine were recorded")
 LEAST_COVERED = 0.3  #: of the busy time, to tell how much of memory bandwidth is used
 NAMED = 0.1  #: of the work: the least share of a kernel without a formula that is named
 LEAST_GAP = 0.02  #: of the time from step to step: shorter gaps are not told, nor is time before the first work

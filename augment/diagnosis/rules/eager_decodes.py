@@ -58,9 +58,8 @@ class EagerDecodes(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Compare decodes without graphs with those that have them."""
-    steady = served.steady_steps(trace)
-    if steady is None:
-        return rule.NotApplicable("no steps of an inference engine were recorded")
+    if (steady := served.steady_steps(trace)) is None:
+        return served.NO_ENGINE
     steps, places = steady
     decodes = places[[steps.batches[place].phase == "decode" for place in places.tolist()]]
     ratio = steps.graph_ratio[decodes]

@@ -44,9 +44,8 @@ class GraphPadding(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Sum up the padding that names tell."""
-    steady = served.steady_steps(trace)
-    if steady is None:
-        return rule.NotApplicable("no steps of an inference engine were recorded")
+    if (steady := served.steady_steps(trace)) is None:
+        return served.NO_ENGINE
     steps, places = steady
     padded = [place for place in places.tolist() if steps.batches[place].graph_requests >= 1]
     if not padded:

@@ -52,9 +52,8 @@ class PrefillStalls(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Compare steps that prefill with those that decode alone."""
-    steady = served.steady_steps(trace)
-    if steady is None:
-        return rule.NotApplicable("no steps of an inference engine were recorded")
+    if (steady := served.steady_steps(trace)) is None:
+        return served.NO_ENGINE
     steps, places = steady
     phase = [steps.batches[place].phase for place in places.tolist()]
     decodes = places[[name == "decode" for name in phase]]

@@ -46,9 +46,8 @@ class RejectedDrafts(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Sum up what is drafted and kept."""
-    steady = served.steady_steps(trace)
-    if steady is None:
-        return rule.NotApplicable("no steps of an inference engine were recorded")
+    if (steady := served.steady_steps(trace)) is None:
+        return served.NO_ENGINE
     steps, places = steady
     drafts = [
         place

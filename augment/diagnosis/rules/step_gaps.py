@@ -84,9 +84,8 @@ class StepGaps(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Predict steps that follow each other at once."""
-    steady = served.steady_steps(trace)
-    if steady is None:
-        return rule.NotApplicable("no steps of an inference engine were recorded")
+    if (steady := served.steady_steps(trace)) is None:
+        return served.NO_ENGINE
     steps, places = steady
     work, events = facts.gpu.work(trace), trace.events
     if len(steps.gap_ns) < 2:
