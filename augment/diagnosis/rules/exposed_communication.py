@@ -79,7 +79,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
         if self.wait_ns is not None:
             return f"{self._exposed(words)}: {self._parts(self.wait_ns)}"
         ranks = "" if self.rank_count is None else text.counted(self.rank_count, "rank")
-        group = ", ".join(filter(None, (self.group, ranks)))
+        group = ", ".join(filter(None, (self.group if self.group != "default_pg" else "", ranks)))  # of all ranks
         label = f"{self.kind} ({group})" if group else self.kind
         beyond = f", {text.percent(self.beyond_fastest_ratio or 0)} of their time beyond the fastest of equal size"
         title = f"{self._exposed(words)}, {text.percent(self.most_ratio)} of it {label}"

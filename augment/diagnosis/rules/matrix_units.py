@@ -115,11 +115,11 @@ def check(trace: Trace) -> rule.Answer:
         ):
             kinds_of = {("tf32", FASTER)}
         if vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
-            return rule.NoData("whether the device has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
+            return rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
         ratios = dict(kind for kind in kinds_of if kind)
     number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)
     if number is None:
-        return rule.NotApplicable("the device has no units that multiply faster than those of FP32")
+        return rule.NotApplicable("the {gpu} has no units that multiply faster than those of FP32")
     faster, tf32 = min(ratios[number], FASTER), number == "tf32"
     plain = facts.names.matching(trace, _PLAIN)
     if not tf32:

@@ -36,7 +36,7 @@ class MemoryHeld(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         held, capacity = text.size(self.held_bytes), text.size(self.capacity_bytes)
         if self.is_full:
-            return f"PyTorch has reserved {held} of the device's {capacity}, {self._ratio}: there is no room left"
+            return f"PyTorch has reserved {held} of the {words.gpu}'s {capacity}, {self._ratio}: there is no room left"
         unused = text.percent(self.unused_ratio)
         return f"{unused} of the {held} that PyTorch has reserved is unused at the peak: memory is fragmented"
 
@@ -55,13 +55,13 @@ def check(trace: Trace) -> rule.Answer:
     if not devices and not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded")
     if not devices and any(events.on_stream for events in facts.memory.devices(trace)):
-        return rule.NoData("what PyTorch holds of the device's memory was not recorded: this trace has no totals")
+        return rule.NoData("what PyTorch holds of the {gpu}'s memory was not recorded: this trace has no totals")
     if not devices:
-        return rule.NoData("no memory of the device was recorded", "record with {memory}")
+        return rule.NoData("no memory of the {gpu} was recorded", "record with {memory}")
     known = [(memory, facts.operators.capacity_bytes(trace, memory.device)) for memory in devices]
     fullest, capacity = max(known, key=lambda pair: pair[0].peak_reserved / pair[1] if pair[1] else 0.0)
     if not capacity:
-        return rule.NoData("the trace does not say how much memory the device has")
+        return rule.NoData("the trace does not say how much memory the {gpu} has")
     held = fullest.peak_reserved
     at_peak = 0 if fullest.reserved is None else int(fullest.reserved[fullest.peak])  # when tensors use most
     unused = 1 - int(fullest.allocated[fullest.peak]) / at_peak if at_peak else 0.0

@@ -43,7 +43,7 @@ def check(trace: Trace) -> rule.Answer:
     length = windows.end - windows.start
     factor = float(length[0] / max(arrays.median(length[1:]), 1.0))
     if judging.measure(trace).hidden:
-        return rule.Fine("the first step began while earlier work ran on the device, and is left out")
+        return rule.Fine("the first step began while earlier work ran on the {gpu}, and is left out")
     seen = SlowStart(int(length[0]), factor)
     if not judging.measure(trace).warm_up:
         return rule.Fine(seen)

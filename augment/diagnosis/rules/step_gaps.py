@@ -73,7 +73,7 @@ class StepGaps(rule.Seen, frozen=True):
             return "The engine waits for requests: send more of them, or look at who sends them"
         lines = "" if self.parts else f"; record with {words.stacks} to see what the host does"
         option = served.option_of("gap", self.engine)
-        return f"Let the engine prepare the next step while the device works: {option}{lines}"
+        return f"Let the engine prepare the next step while the {words.gpu} works: {option}{lines}"
 
     is_of_host = True
 

@@ -54,8 +54,8 @@ class Contention(rule.Seen, frozen=True):
 
     def advice(self, words: text.Words) -> str:
         return (
-            "Move what the step does not need to where the device has room, or give its stream a lower priority and "
-            "fewer blocks; if the step needs both, look whether one after the other is faster"
+            f"Move what the step does not need to where the {words.gpu} has room, or give its stream a lower priority "
+            "and fewer blocks; if the step needs both, look whether one after the other is faster"
         )
 
 
