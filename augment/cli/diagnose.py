@@ -50,7 +50,7 @@ def command(
     left out. For a folder of ranks, the job's verdict comes first, then what is grave in each of them.
     """
     from augment.batch.inputs import no_trace
-    from augment.cli.terminal import complain, emit, say
+    from augment.cli.terminal import complain, emit, say, wrapped
     from augment.core.text import capitalized, counted, first_of
     from augment.errors import UnknownFormat, UsageError
     from augment.pipeline.request import Request
@@ -88,7 +88,7 @@ def command(
     else:
         lines = lines_of(shown, markdown=form == "markdown", brief=len(shown) > 1)
     for line in lines:
-        emit(line)
+        emit(line if form else wrapped(line))
     if form is None and len(inputs) == 1 and (failures or not all(is_dump(name) for name, _ in names)):  # not drawn
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         of = [report.get("folder", report["input"]) for report in shown if "folder" in report or report.get("joined")]

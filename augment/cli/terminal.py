@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,24 @@ def emit(text: str, *, exact: bool = False) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _discard(sys.stdout)
+
+
+_WHOLE = re.compile(r"`[^`]+`|augment [a-z]+ .*|\d (?=%|[nµm]?s\b|[kMGT]i?B\b)")  #: commands, to be copied, and figures
+
+
+def wrapped(text: str) -> str:
+    """The lines of a text no wider than the terminal, each indented as it begins. Unchanged if stdout is none."""
+    if not sys.stdout.isatty():
+        return text
+    import shutil
+    import textwrap
+
+    made = []
+    wrapper = textwrap.TextWrapper(shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    for line in text.splitlines():
+        wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip(" !✓–→")))
+        made += wrapper.wrap(_WHOLE.sub(lambda whole: whole[0].replace(" ", "\0"), line)) or [""]
+    return "\n".join(made).replace("\0", " ")
 
 
 def say(line: str) -> None:

@@ -18,6 +18,7 @@ from running import Augment
 from augment.batch.inputs import choose_inputs
 from augment.batch.merged_timeline import only_job
 from augment.cli.inspection import partly_overlapping
+from augment.cli.terminal import wrapped
 from augment.results.recordings import of_ranks
 from simulator import JobOptions, simulate
 from tables import kernel as kernel_row
@@ -259,6 +260,16 @@ def test_every_command_that_is_named_works(tmp_path: Path, augment: Augment, mon
         assert len(hints) >= count
         for hint in map(shlex.split, hints):
             assert augment(*hint, *(["-o", tmp_path / "page.html"] if hint[0] == "report" else [])).code == 0, hint
+
+
+def test_lines_fit_the_terminal_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "  → Rank 2: it would save about 13 ms (9.0 %); see it: `augment open FOLDER --rank 2 --at 1-2`"
+    assert wrapped(line) == line
+    monkeypatch.setenv("COLUMNS", "36")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert wrapped(line).splitlines() == [
+        "  → Rank 2: it would save about", "    13 ms (9.0 %); see it:", "    `augment open FOLDER --rank 2 --at 1-2`",
+    ]  # fmt: skip
 
 
 def test_list_names_the_rules(augment: Augment) -> None:

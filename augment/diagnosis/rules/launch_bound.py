@@ -66,7 +66,7 @@ class _Short(Struct, frozen=True):
 Launcher = Literal["calls", "graphs", "compiling_calls", "waiting_calls"]
 _ADVICE: dict[Launcher, str] = {
     "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
-    "Python), prepare the next step while the device works, or put more into each graph",
+    "Python), prepare the next step while the {gpu} works, or put more into each graph",
     "calls": "{use_graphs}; {fuse}; use a larger batch",
     "compiling_calls": "Turn off the compiling of operators at run time "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
