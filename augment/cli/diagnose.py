@@ -76,12 +76,15 @@ def command(
         return failures[0].exit_code if failures else UnknownFormat.exit_code
     if passed_over and form is None:
         complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
+    of = [report.get("folder", report["input"]) for report in shown if "folder" in report or report.get("joined")]
     if form is None:
         from augment.job.rank_answers import in_folder
 
+        whole = {name for name in of if of.count(name) == 1 and os.path.isdir(inputs[0])}
         for report in shown:
-            if folder := report.get("folder") or (inputs[0] if len(inputs) == 1 and os.path.isdir(inputs[0]) else ""):
-                report["cures"] = in_folder(report.get("cures", ()), folder, report.get("traces", {}))
+            if cures := report.get("cures"):
+                folder = report.get("folder", inputs[0])
+                report["cures"] = in_folder(cures, folder, {} if folder in whole else report.get("traces", {}))
     lines: Iterable[str]
     if form == "json":
         lines = map(json_of, shown)
@@ -91,7 +94,6 @@ def command(
         emit(line if form else wrapped(line))
     if form is None and len(inputs) == 1 and (failures or not all(is_dump(name) for name, _ in names)):  # not drawn
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
-        of = [report.get("folder", report["input"]) for report in shown if "folder" in report or report.get("joined")]
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
         offered = [report["offered"] for report in reports if report.get("offered")] if len(reports) == 1 else []

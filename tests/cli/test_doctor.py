@@ -254,7 +254,9 @@ def test_every_command_that_is_named_works(tmp_path: Path, augment: Augment, mon
     monkeypatch.setattr("augment.viewer.server.TraceServer", MagicMock())
     for source, count in (("jobs", 6), ("jobs/a b/*", 2)):
         ended = augment("diagnose", tmp_path / source)
-        hints = re.findall(r"augment ((?:open|report) (?:'[^']*'|[^\s`])+(?: --at [\d.-]+)?)", ended.out + ended.err)
+        hints = re.findall(
+            r"augment ((?:open|report) (?:'[^']*'|[^\s`])+(?: --rank 1)?(?: --at [\d.-]+)?)", ended.out + ended.err
+        )
         assert ("FOLDER" in ended.out, "of the first of 2 jobs" in ended.err) == (False, source == "jobs")
         assert ("job a b, 3 traces" in ended.out, "job c, 3 traces" in ended.out) == (True, source == "jobs")
         assert len(hints) >= count

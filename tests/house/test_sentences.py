@@ -280,7 +280,7 @@ def jobs() -> Iterator[str]:
     yield verdict_text.evidence(Reason("host"), {"host": MS}, lasts=True, once=True)
     yield verdict_text.late_without_gain(2, 98 * MS, "host", 45 * MS, 0.007, 4)
     yield verdict_text.late_without_gain(None, 98 * MS, "host", 45 * MS, 0.0, 0)
-    yield from (sentence for first in (1, 2) for sentence in verdict_text.left_out(3, first))
+    yield from (sentence for first in (1, 2) for sentence in verdict_text.left_out([11, 12, 13], first))
     yield verdict_text.uneven_stages([4, 5, 6, 7], 0.18)
     yield from verdict_text.own_steps((13.3 * MS, 1), np.array([13, 19]) * MS, np.array([7, 0]) * MS, 7)
     yield verdict_text.unrelated(3)

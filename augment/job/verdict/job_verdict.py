@@ -113,7 +113,7 @@ class Judgement:
         doubts = [*verdict_text.doubts(self._summaries, self._clocks, self._seen, self._matched)]
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
-        doubts += verdict_text.left_out(len(self.steps.numbers), self.steps.left_out)
+        doubts += verdict_text.left_out(self.steps.numbers.tolist(), self.steps.left_out)
         begin = self._replay.progress.common_begin[self._members]
         last = self._summaries[int(self._members[int(begin.argmax())])].rank
         lengths = self._own_time // max(self.step_count, 1)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from augment.arrays import Int64s, combinations
 from augment.core import Cause, Reason, Where, column
-from augment.core.text import counted, parallelism, percent, percents, spelled, three_digits
+from augment.core.text import counted, parallelism, percent, percents, ranges_text, spelled, three_digits
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.job.matching import Clock, Matched
 from augment.job.parallel import nodes
@@ -361,11 +361,12 @@ def transfers(
     )
 
 
-def left_out(count: int, first: int) -> Iterator[str]:
-    """A sentence on the ``first`` steps, without which the job is judged by ``count``."""
+def left_out(numbers: Sequence[int], first: int) -> Iterator[str]:
+    """A sentence on the ``first`` steps, without which the job is judged by those of these ``numbers``."""
     if first:
         which = "one, which warms up or overlaps" if first == 1 else f"{spelled(first)}, which warm up or overlap"
-        yield f"Figures are of {counted(count, 'step')}, without the first {which} earlier work."
+        steps = f"{counted(len(numbers), 'step')} ({ranges_text(numbers)})"
+        yield f"Figures are of {steps}, without the first {which} earlier work."
 
 
 def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int | None) -> Iterator[str]:
