@@ -23,7 +23,7 @@ from augment.analyses.idle_time_breakdown import (
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.waits.gap_causes import device_idle, stream_gaps
-from tables import Event, call, kernel, launched_kernel, sync, trace_of
+from tables import Event, call, kernel, launched, launched_kernel, sync, trace_of
 
 DELAY = 30
 
@@ -82,10 +82,10 @@ WORK = st.lists(
 
 
 def drawn_work(drawn: list[tuple[int, int, int, bool]]) -> Iterator[Event]:
-    for number, (stream, ts, dur, launched) in enumerate(drawn):
-        if launched:
+    for number, (stream, ts, dur, is_launched) in enumerate(drawn):
+        if is_launched:
             yield call("cudaLaunchKernel", max(ts - 7, 0), max(ts - 5, 1), correlation=number)
-        yield kernel("k", ts, ts + dur, device=stream // 2, stream=stream, correlation=number if launched else -1)
+        yield kernel("k", ts, ts + dur, device=stream // 2, stream=stream, correlation=number if is_launched else -1)
 
 
 @given(WORK)
@@ -128,10 +128,6 @@ def test_pieces_are_bounded_by_gaps_and_not_by_streams_times_gaps(streams: int) 
 
 def us(*events: Event) -> Trace:
     return trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in events))
-
-
-def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
-    return [*launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation)]
 
 
 def waits_in(trace: Trace) -> dict[str, tuple[str, str]]:

@@ -25,7 +25,7 @@ from augment.facts.waits.dependencies import LONGEST_NS, launch_latencies, unexp
 from augment.facts.waits.gap_causes import GapCategory, device_categories, device_gaps
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, later_from, load, real_trace, save
-from tables import Event, annotation, call, kernel, launched_kernel, op, rows_of, trace_of
+from tables import Event, annotation, call, kernel, launched, launched_kernel, op, rows_of, trace_of
 
 US = 1000
 
@@ -243,10 +243,6 @@ def causes(*events: Event) -> dict[str, str]:
     waits = unexplained_starts(trace, np.minimum(gpu_work(trace).ts, 100_000)).dependencies
     names = trace.names_of(gpu_work(trace).row)
     return {names[late]: names[cause] for cause, late in zip(waits.from_work, waits.to_work, strict=True)}
-
-
-def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
-    return [*launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation)]
 
 
 def test_a_late_start_follows_the_work_that_ended_just_before() -> None:

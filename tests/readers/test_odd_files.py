@@ -22,6 +22,7 @@ from augment.readers.events import ns_of
 from augment.readers.limits import Limits
 from augment.readers.members import nested_end
 from augment.writers import write_all
+from perfetto_messages import diagnostic_counts as codes
 
 FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 
@@ -38,10 +39,6 @@ def reading(tmp_path: Path) -> Any:
 
 def events(*some: Any, **members: Any) -> str:
     return json.dumps({**members, "traceEvents": [FIRST, *some]})
-
-
-def codes(trace: Trace) -> dict[str, int]:
-    return {diagnostic.code: diagnostic.count for diagnostic in trace.diagnostics}
 
 
 @pytest.mark.parametrize(

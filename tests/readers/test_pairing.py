@@ -23,6 +23,7 @@ from augment.readers.pairing import matched
 from augment.writers import write_all
 from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
+from perfetto_messages import diagnostic_counts as codes
 from simulator import JobOptions, simulate
 from traces import kernel, launch
 
@@ -49,10 +50,6 @@ def slices(trace: Trace) -> list[tuple[str, int, int]]:
         for name, ts, dur, phase in zip(*columns, strict=True)
         if phase in b"XB"
     ]
-
-
-def codes(trace: Trace) -> dict[str, int]:
-    return {diagnostic.code: diagnostic.count for diagnostic in trace.diagnostics}
 
 
 @pytest.mark.parametrize("seed", range(3))

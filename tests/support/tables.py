@@ -76,6 +76,11 @@ def launched_kernel(name: str, called: tuple[int, int], ran: tuple[int, int], **
     return call("cudaLaunchKernel", *called, correlation=more["correlation"]), kernel(name, *ran, **more)
 
 
+def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
+    """A kernel and its launch, which takes 5."""
+    return [*launched_kernel(name, (at, at + 5), (ts, end), stream=stream, correlation=correlation)]
+
+
 def op(name: str, ts: int, end: int, *, thread: int = 1, args: dict[str, Any] | None = None) -> Event:
     """An operator on the host."""
     return Event(Category.CPU_OP, name, ts, end, Track(0, 100, thread), args=args or {})
