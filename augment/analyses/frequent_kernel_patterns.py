@@ -40,19 +40,7 @@ from augment.arrays import (
     run_starts,
     sequence_hashes,
 )
-from augment.core import (
-    GPU_WORK,
-    LAUNCHES,
-    Category,
-    Diagnostic,
-    Findings,
-    OfRank,
-    Skipped,
-    SliceTrack,
-    Texts,
-    Trace,
-    column,
-)
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
 
 NAME = "frequent_kernel_patterns"
@@ -61,9 +49,10 @@ NEEDS = (GPU_WORK, LAUNCHES, HOST)
 DRAWN_AT_MOST = 10_000  #: occurrences
 
 
-class Row(OfRank, frozen=True):
+class Row(Struct, frozen=True):
     """One pattern."""
 
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
     operator: Annotated[str, column("The name of the operator.")]
     pattern: Annotated[
         list[str], column("The names of the kernels, copies and memsets, in the order of their launches.")

@@ -29,32 +29,23 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from augment import facts
 from augment.arrays import NO_INDEX, Int32s, Int64s, distinct, each, run_starts
-from augment.core import (
-    GPU_WORK,
-    LAUNCHES,
-    Category,
-    Findings,
-    Identity,
-    OfDevice,
-    Skipped,
-    SliceTrack,
-    Texts,
-    Trace,
-    column,
-)
+from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.launched_work import LaunchDelays, launch_delays
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)
 
 
-class Row(OfDevice, frozen=True):
+class Row(Struct, frozen=True):
     """One call."""
 
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
     stream: Annotated[Identity, column("The stream of the first work.")]
     kind: Annotated[str, column("One of short_kernel, runtime_outlier and launch_delay_outlier.")]
     name: Annotated[str, column("The kernel, copy or memset; of several, the first to begin.")]

@@ -21,20 +21,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment.arrays import Int64s, Intervals, clip, sums, union
-from augment.core import (
-    Annotation,
-    Diagnostic,
-    Findings,
-    OfRank,
-    RequestSpans,
-    Skipped,
-    SliceTrack,
-    Texts,
-    Trace,
-    column,
-)
+from augment.core import Annotation, Diagnostic, Findings, RequestSpans, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts import gpu, steps
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY
 from augment.facts.source.recorded_times import apart
@@ -45,9 +35,10 @@ LANES = 64  #: rows of requests that are drawn; further requests at the same tim
 PHASES = ("front", "queue", "prefill", "decode", "answer")
 
 
-class Row(OfRank, frozen=True):
+class Row(Struct, frozen=True):
     """A request that was under way while the trace was recorded."""
 
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
     request: Annotated[str, column("The request's id.")]
     engine: Annotated[str, column("vllm or sglang.")]
     arrival_ns: Annotated[int, column("When it arrived, from the trace's first event; negative before it.", "ns")]

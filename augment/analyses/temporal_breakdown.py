@@ -26,20 +26,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from augment import facts
-from augment.core import (
-    GPU_WORK,
-    LAUNCHES,
-    Category,
-    Diagnostic,
-    Findings,
-    OfDevice,
-    SliceTrack,
-    Texts,
-    Trace,
-    column,
-)
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Identity, SliceTrack, Texts, Trace, column
 from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.facts.waits.gap_causes import STATES, device_states
 
@@ -48,9 +38,11 @@ NEEDS = (GPU_WORK,)
 FAR_NS = 3600 * 10**9  #: nothing waits an hour for its device
 
 
-class Row(OfDevice, frozen=True):
+class Row(Struct, frozen=True):
     """One device."""
 
+    rank: Annotated[int | None, column("The rank of the process, if known.")]
+    device: Annotated[Identity, column("The device.")]
     span_ns: Annotated[int, column("From the start of the first to the end of the last GPU work.", "ns")]
     busy_ns: Annotated[int, column("Time in which any GPU work runs.", "ns")]
     idle_ns: Annotated[int, column("Time of the span in which no GPU work runs.", "ns")]

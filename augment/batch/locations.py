@@ -62,8 +62,7 @@ def below(name: str, folder: str) -> str:
 
 
 def common(folders: Sequence[str]) -> str:
-    """The deepest folder that contains all ``folders``, which are all paths or all URLs; empty if URLs share none. It
-    is relative if all are."""
+    """The deepest folder that contains all, all paths or all URLs; relative if all are, empty if URLs share none."""
     if not protocol(folders[0]):
         if any(map(os.path.isabs, folders)):
             folders = [os.path.abspath(folder) for folder in folders]

@@ -244,7 +244,7 @@ def diff_schema(*, closed: bool = False) -> Schema:
     number: Schema = {"type": "integer"}
     more = {
         "traces": record_schema({"control": number, "test": number}, closed)
-        | {"description": "how many each side has"},
+        | {"description": "of each side, how many"},
         "control": source_schema(closed),
         "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
         "compared": {"type": "array", "items": pair, "minItems": 1},

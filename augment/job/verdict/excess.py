@@ -203,12 +203,9 @@ def uneven(excess: Excess, summaries: Sequence[RankSummary]) -> Uneven | None:
 
 
 #: the causes of a delay, and the parts of it that each consists of
-DELAY_CAUSES = {
+DELAY_CAUSES: dict[str, tuple[str, ...]] = {
     "gpu": ("compute", "communication", "memory"),
-    "host": ("host",),
-    "queued": ("queued",),
-    "before_recording": ("before",),
-    "unknown": ("unknown",),
+    **{cause: parts for cause, parts in CAUSES.items() if cause not in ("compute", "copies")},
 }
 UNKNOWN = tuple(DELAY_CAUSES).index("unknown")
 LEAST_SHARE = 0.5  #: of all, to call a cause the cause

@@ -317,11 +317,10 @@ def _joined(culprits: Sequence[Culprit]) -> Iterator[Culprit]:
         if each.operation and not each.operation.is_message and each.cause in ("host", "device", "no_dump"):
             where = each.operation.kind, each.operation.sequence, each.groups[0].description or each.groups[0].name
         alike[each.cause, each.confidence, where].append(each)
-    for first, *others in alike.values():
-        every = [first, *others]
+    for every in alike.values():
         ranks = tuple(sorted({rank for each in every for rank in each.ranks}))
         yield replace(
-            first,
+            every[0],
             ranks=ranks,
             since_ns=min((each.since_ns for each in every if each.since_ns is not None), default=None),
             groups=tuple(dict.fromkeys(group for each in every for group in each.groups)),
