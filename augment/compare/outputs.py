@@ -243,8 +243,7 @@ def diff_schema(*, closed: bool = False) -> Schema:
     pair = {"type": "object", "properties": {"control": side, "test": side}, "required": ["control", "test"]}
     number: Schema = {"type": "integer"}
     more = {
-        "traces": record_schema({"control": number, "test": number}, closed)
-        | {"description": "of each side, how many"},
+        "traces": record_schema({"control": number, "test": number}, closed) | {"description": "how many"},
         "control": source_schema(closed),
         "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
         "compared": {"type": "array", "items": pair, "minItems": 1},
