@@ -317,7 +317,7 @@ def test_what_comes_next_works_of_logs_and_of_dumps(tmp_path: Path, augment: Aug
     assert [path.name for path in tmp_path.glob("*job*")] == ["job.metrics.json"]
     dumps = EVIDENCE / "flight_recorder"
     assert augment("report", dumps / "lock_gil_2nd", "-o", page).code == 0
-    assert "Rank 10 stopped on the host" in page.read_text("utf-8")
+    assert "Ranks 10 and 15 stopped on the host" in page.read_text("utf-8")
     assert "name the folder of one" in augment("report", dumps).err
     shown = augment("show", EVIDENCE / "nccl" / "nccl_2.20.5_slingshot_resnet50.log.gz")
     assert ("log.gz: no trace\n" in shown.out, "Skipped" in shown.lines, "log_cut" in shown.out) == (True, False, True)
