@@ -2,21 +2,21 @@
 
     python benchmarks/service_clients.py [--clients 1000] [--seconds 30]
 
-Their jobs wait, since no worker runs. Printed are GetJob's latency, as the clients see it, and of fronts, nginx and
-clients the CPU a call; of the fronts also RSS. Exits 1 if a call failed or a watch ended. Needs nginx and PostgreSQL.
+Their jobs wait, since no worker runs. Printed are GetJob's latency, as the clients see it, and of fronts, nginx,
+PostgreSQL and clients the CPU a call; of the fronts also RSS. Exits 1 if a call failed or a watch ended. Needs nginx,
+PostgreSQL, and Node for the clients: those of gRPC for Python take half of what a front does.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
 import os
 import resource
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / part) for part in ("", "server", "tests/server", "tes
 
 import grpc  # noqa: E402
 from bench import cache  # noqa: E402
-from postgres_cluster import cluster  # noqa: E402
+from postgres_cluster import Cluster, cluster  # noqa: E402
 from service import Server, times_of  # noqa: E402
 
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc  # noqa: E402
@@ -38,87 +38,60 @@ upstream fronts {{ {fronts} keepalive 64; }}
 server {{ listen 127.0.0.1:{port} http2; client_max_body_size 0; grpc_read_timeout 1h;
           location / {{ grpc_pass grpc://fronts; }} }} }}
 """
-AT_ONCE = 16  #: clients that begin
+CLIENTS = Path(__file__).with_suffix(".mjs")
 
 
-class Crowd:
-    """The clients."""
-
-    def __init__(self, address: str, tokens: dict[str, str]) -> None:
-        self.latencies_s: list[float] = []
-        self.failures: list[str] = []
-        self.cpu_s = 0.0  #: of all calls of GetJob
-        self._address, self._tokens = address, tokens
-        self._turn = asyncio.Semaphore(AT_ONCE)
-        self._began, self._may_ask = 0, asyncio.Event()
-
-    async def run(self, seconds: float, servers: list[Server], pids: list[int]) -> dict[str, float]:
-        """Let all begin, then ask for this long; returns the CPU that each part took meanwhile, s."""
-        clients = [asyncio.ensure_future(self._client(token, seconds)) for token in self._tokens.values()]
-        while self._began < len(clients):
-            await asyncio.sleep(0.5)
-        before = self._spent(servers, pids)
-        self._may_ask.set()
-        await asyncio.gather(*clients)
-        return {part: spent - before[part] for part, spent in self._spent(servers, pids).items()}
-
-    def _spent(self, servers: list[Server], pids: list[int]) -> dict[str, float]:
-        of_nginx = sum(sum(times_of(pid)) for pid in pids)
-        return {"fronts": sum(map(Server.cpu_s, servers)), "nginx": of_nginx, "clients": time.process_time()}
-
-    async def _client(self, token: str, seconds: float) -> None:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        of_client = {"metadata": (("authorization", f"Bearer {token}"),)}
-        async with grpc.aio.insecure_channel(self._address, options) as channel:
-            stub: Any = service_pb2_grpc.AugmentServiceStub(channel)
-            try:
-                async with self._turn:
-                    job = await self._job(stub, of_client)
-                    watch = stub.WatchJob(service_pb2.WatchJobRequest(name=job), **of_client)
-                    await watch.read()
-                self._began += 1
-                await self._may_ask.wait()
-
-                await asyncio.sleep(hash(token) % 1000 / 1000)
-                end = time.monotonic() + seconds
-                while time.monotonic() < end:
-                    began = time.perf_counter()
-                    await stub.GetJob(service_pb2.GetJobRequest(name=job), **of_client)
-                    self.latencies_s.append(time.perf_counter() - began)
-                    await asyncio.sleep(max(0.0, 1 - (time.perf_counter() - began)))
-                if watch.done():
-                    self.failures.append("a watch ended")
-                watch.cancel()
-            except grpc.RpcError as error:
-                self.failures.append(f"{error.code().name}: {error.details()}")
-                self._began += 1
-
-    async def _job(self, stub: Any, of_client: Any) -> str:
-        start = service_pb2.StartUploadRequest(file_name="a.json")
-        parts = [{"start": start}, {"chunk": TRACE, "finish": True}]
-        requests = (service_pb2.UploadTraceRequest(**part) for part in parts)
-        upload = (await stub.UploadTrace(requests, **of_client)).upload.name
-        spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload))
-        request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
-        return str((await stub.CreateJob(request, **of_client)).job.name)
+def waiting_jobs(address: str, tokens: list[str]) -> list[tuple[str, str]]:
+    """A job for each token."""
+    made = []
+    with grpc.insecure_channel(address) as channel:
+        stub: Any = service_pb2_grpc.AugmentServiceStub(channel)
+        for token in tokens:
+            of_client = {"metadata": (("authorization", f"Bearer {token}"),)}
+            start = service_pb2.StartUploadRequest(file_name="a.json")
+            parts = [{"start": start}, {"chunk": TRACE, "finish": True}]
+            requests = (service_pb2.UploadTraceRequest(**part) for part in parts)
+            upload = stub.UploadTrace(requests, **of_client).upload.name
+            spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload))
+            request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
+            made.append((token, stub.CreateJob(request, **of_client).job.name))
+    return made
 
 
-async def measure(address: str, tokens: dict[str, str], seconds: float, servers: list[Server], pids: list[int]) -> int:
+def measure(
+    address: str, tokens: list[str], seconds: float, servers: list[Server], nginx: int, database: Cluster
+) -> int:
     """Run the clients and print."""
-    crowd = Crowd(address, tokens)
-    load = os.getloadavg()[0]
-    spent = await crowd.run(seconds, servers, pids)
-    times = sorted(crowd.latencies_s)
-    p50, p99 = (1000 * times[int(share * len(times))] for share in (0.5, 0.99))
+    asked = {"address": address, "seconds": seconds, "jobs": waiting_jobs(address, tokens)}
+    with subprocess.Popen(["node", CLIENTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
+        assert clients.stdin
+        assert clients.stdout
+        clients.stdin.write(json.dumps(asked))
+        clients.stdin.close()
+        if not clients.stdout.readline():
+            return 1
+        parts = {"nginx": [nginx], "PostgreSQL": database.pids()}
+        load, before = os.getloadavg()[0], _spent(servers, parts)
+        answered = json.loads(clients.stdout.readline())
+        spent = {part: cpu_s - before[part] for part, cpu_s in _spent(servers, parts).items()}
+    times = sorted(answered["latencies"])
+    p50, p99 = (times[int(share * len(times))] for share in (0.5, 0.99))
+    spent["clients"] = answered["cpu_ms"] / 1000
     each = ", ".join(f"{part} {1000 * cpu_s / len(times):.2f}" for part, cpu_s in spent.items())
     rss = ", ".join(f"{server.rss()[0] >> 20} MB" for server in servers)
     print(
         f"{len(tokens)} clients: {len(times) / seconds:.0f} calls of GetJob a second, p50 {p50:.1f} ms, p99 {p99:.1f}"
-        f" ms, longest {1000 * times[-1]:.1f} ms; CPU ms a call: {each}; fronts {rss}; load before {load:.1f}"
+        f" ms, longest {times[-1]:.1f} ms; CPU ms a call: {each}; fronts {rss}; load before {load:.1f}"
     )
-    for failure in sorted(set(crowd.failures)):
-        print(f"FAIL: {crowd.failures.count(failure)} x {failure}")
-    return int(bool(crowd.failures))
+    for failure in sorted(set(answered["failures"])):
+        print(f"FAIL: {answered['failures'].count(failure)} x {failure}")
+    return int(bool(answered["failures"]))
+
+
+def _spent(servers: list[Server], parts: dict[str, list[int]]) -> dict[str, float]:
+    """CPU s so far."""
+    of_others = {part: sum(sum(times_of(pid)) for pid in pids) for part, pids in parts.items()}
+    return {"fronts": sum(map(Server.cpu_s, servers)), **of_others}
 
 
 def free_port() -> int:
@@ -145,7 +118,7 @@ def main() -> int:
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder, fronts=fronts, port=port))
         nginx = subprocess.Popen(["nginx", "-p", name, "-e", "stderr", "-c", str(folder / "nginx.conf")])
         try:
-            return asyncio.run(measure(f"127.0.0.1:{port}", tokens, asked.seconds, servers, [nginx.pid]))
+            return measure(f"127.0.0.1:{port}", list(tokens.values()), asked.seconds, servers, nginx.pid, catalog)
         finally:
             nginx.terminate()
             nginx.wait()

@@ -71,14 +71,18 @@ class Cluster:
                     raise AssertionError(said) from error
             time.sleep(0.2)
 
+    def pids(self) -> list[int]:
+        """Its processes, the first one first."""
+        pid = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
     def kill(self) -> None:
         """End it at once, without a word."""
-        pid = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
+        pids = self.pids()
+        for each in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
-        for each in (pid, *map(int, children)):
+        for each in pids:
             while Path(f"/proc/{each}/stat").exists() and " Z " not in Path(f"/proc/{each}/stat").read_text():
                 pass
 

@@ -396,6 +396,19 @@ def test_priorities_order_the_jobs_of_one_client(waiting: Any) -> None:
 
 
 @pytest.mark.usefixtures("both_catalogs")
+def test_jobs_read_together_are_as_alone(waiting: Any) -> None:
+    jobs = waiting.jobs
+    made = [waiting(client) for client in "aabbc"]
+    done, runs = (waiting.begin() for _ in range(2))
+    assert jobs.end(done, v1.Job.STATE_SUCCEEDED)
+    asked = [("", job, basic) for job in (*made, runs) for basic in (False, True)]
+    alone = [jobs.get(ALICE, job, basic=basic, placed=True) for _, job, basic in asked]
+    assert jobs.placed(asked) == [None if job.state == v1.Job.STATE_SUCCEEDED else job for job in alone]
+    assert sorted({job.queue_position for job in alone}) == [0, 1, 2, 3]
+    assert jobs.placed([("", "none", False), ("project:p", runs, False)]) == [None, None]
+
+
+@pytest.mark.usefixtures("both_catalogs")
 def test_nobody_is_ahead_of_another_client_by_priority(waiting: Any) -> None:
     first = waiting("a")
     other = waiting("b")

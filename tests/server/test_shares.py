@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from augment_server.api import service
 from augment_server.api.admission import Admission
 from augment_server.base.interception import Unread, work_for
 from augment_server.base.limits import Limits
-from augment_server.base.threads import Apart
+from augment_server.base.threads import Apart, Together
 from augment_server.jobs import scheduler
 from augment_server.storage import pages
 
@@ -290,6 +290,37 @@ def test_clients_take_turns_at_the_threads() -> None:
     order = asyncio.run(run())
     assert order.index("c") <= 16  # beside those that began together, it was the next
     assert Counter(order) == {"a": 92, "b": 100, "c": 1}
+
+
+def test_what_is_asked_meanwhile_is_read_together() -> None:
+    """A reading begins after what it is of was asked for; who gives up or an error ends no other's call."""
+    read, go_on = list[list[int]](), threading.Event()
+
+    def double(asked: Sequence[int]) -> list[int]:
+        read.append([*asked])
+        go_on.wait(PATIENCE_S)
+        return [2 * each if each else 1 // each for each in asked]
+
+    async def run() -> list[Any]:
+        apart = Apart()
+        together = Together(apart, double, most=3)
+        calls = [asyncio.create_task(together(1))]
+        while not read:
+            await asyncio.sleep(0)
+        calls += [asyncio.create_task(together(each)) for each in (2, 3, 4, 0, 5)]
+        await asyncio.sleep(0)
+        calls[2].cancel()
+        go_on.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        answers.append(await together(6))
+        apart.close()
+        return answers
+
+    first, second, gone, fourth, *failed, last = asyncio.run(run())
+    assert read == [[1], [2, 3, 4], [0, 5], [6]]
+    assert (first, second, fourth, last) == (2, 4, 8, 12)
+    assert isinstance(gone, asyncio.CancelledError)
+    assert [type(each) for each in failed] == [ZeroDivisionError] * 2
 
 
 @pytest.mark.embedded

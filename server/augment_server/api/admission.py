@@ -141,9 +141,12 @@ class Admission(grpc.aio.ServerInterceptor):
         self._large: Counter[str] = Counter()
         self._unread: Counter[str] = Counter()
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._bounded_handlers: dict[str, Any] = {}  # by method: what surrounds a call from here on is the same for all
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, with the limits."""
+        if known := self._bounded_handlers.get(details.method):
+            return known
         handler = await continuation(details)
         if handler is None:
             return None
@@ -152,7 +155,8 @@ class Admission(grpc.aio.ServerInterceptor):
             calls, what = self._checks, "health checks"
         elif handler.request_streaming or handler.response_streaming:
             calls, what = self._streaming, "streaming calls"
-        return wrapped(handler, lambda behaviour: self._bounded(behaviour, calls, what))
+        bounded = wrapped(handler, lambda behaviour: self._bounded(behaviour, calls, what))
+        return self._bounded_handlers.setdefault(details.method, bounded)
 
     def _bounded(self, behaviour: Behaviour, calls: Counter[str], what: str) -> Behaviour:
         most_of_all = math.inf if calls is self._checks else self._limits.max_calls

@@ -36,11 +36,11 @@ from augment_server.base.loading import load
 from augment_server.base.names import artifact_of, attachment, expect_plain, id_of
 from augment_server.base.observer import Observer
 from augment_server.base.people import Caller, Person, caller_of, prefix_of
-from augment_server.base.threads import Apart
+from augment_server.base.threads import Apart, Together
 from augment_server.jobs import catalog
 from augment_server.jobs.creating import MOST_TOGETHER, Creating
 from augment_server.jobs.job_metadata import CHANGEABLE, changed_card
-from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
+from augment_server.jobs.jobs import CANCELLED, FAILED, FINAL, MOST_READ, QUEUED, SUCCEEDED, Jobs
 from augment_server.jobs.retention import Retention
 from augment_server.jobs.scheduler import Scheduler
 from augment_server.storage.pages import Asked, Tokens
@@ -126,6 +126,7 @@ class Service(AugmentServiceServicer):
         self._requests = Requests(storage)
         self._receiving = Receiving(uploads, retention, limits, apart, self._requests)
         self._creating = Creating(jobs, scheduler, limits, places, apart)
+        self._placed_jobs = Together(apart, jobs.placed, MOST_READ)
 
     def refuse(self) -> None:
         """Accept no more jobs."""
@@ -487,6 +488,9 @@ class Service(AugmentServiceServicer):
         """A job as it stands, with its place in the queue if it waits."""
         if not self._storage.catalog.is_shared and (job := self._jobs.get(caller, name, basic=basic)).state != QUEUED:
             return job
+        together = await self._placed_jobs((caller.realm, name, basic))
+        if together is not None:
+            return together
         return await self._apart(self._jobs.get, caller, name, basic=basic, placed=True)
 
     def _metrics(self, caller: Caller, request: Any) -> tuple[v1.Job, v1.Artifact]:

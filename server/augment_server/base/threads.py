@@ -7,15 +7,16 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from augment_server.base.interception import calling
+from augment_server.base.interception import calling, work_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
+K = TypeVar("K")
 _COUNT = 16
 _EACH = _COUNT // 2  #: of a client at most
 _LINE_BYTES = 1 << 16
@@ -80,6 +81,52 @@ class Apart:
     def close(self) -> None:
         """Wait until all calls have returned."""
         self._threads.shutdown()
+
+
+class Together(Generic[K, T]):
+    """``await together(what)`` reads it with all that others ask for meanwhile: one reading is under way at a time.
+
+    A reading takes a thread and a query, and each costs more than a row more in the next one.
+
+    Args:
+        apart: calls ``read`` in a thread.
+        read: returns an answer for each of what is asked for.
+        most: what one reading is of.
+    """
+
+    def __init__(self, apart: Apart, read: Callable[[Sequence[K]], Sequence[T]], most: int) -> None:
+        self._apart, self._read, self._most = apart, read, most
+        self._asked: deque[tuple[K, asyncio.Future[T]]] = deque()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def __call__(self, what: K) -> T:
+        """The answer, or what the whole reading raised."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asked.append((what, answer))
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read_all())
+        try:
+            return await answer
+        finally:
+            del answer  # as in Apart
+
+    async def _read_all(self) -> None:
+        work_for("")  # not for the client that happened to be first
+        try:
+            while self._asked:
+                batch = [self._asked.popleft() for _ in range(min(len(self._asked), self._most))]
+                try:
+                    answers = await self._apart(self._read, [what for what, _ in batch])
+                except Exception as error:
+                    for _, waiting in batch:
+                        if not waiting.done():
+                            waiting.set_exception(error)
+                else:
+                    for (_, waiting), answer in zip(batch, answers, strict=True):
+                        if not waiting.done():
+                            waiting.set_result(answer)
+        finally:
+            self._reader = None
 
 
 def relay(take: Callable[[bytes], object]) -> tuple[int, threading.Thread]:

@@ -46,7 +46,7 @@ RENEW_S, STALE_S = 1.0, 6.0
 _CONNECT_S = 5  #: how long to wait for a connection
 _AGAIN_S = 1.0  #: after a connection failed, others fail at once for this long
 _KEPT = 16  #: connections that are kept open for reading: as many as threads, since opening one outlasts a query
-_PLACES_S = 0.2  #: how old places in the queue may be
+_PLACES_S = 0.5  #: how old places in the queue may be
 _WRITE, _SWEEP = 4_810_001, 4_810_002  #: numbers of advisory locks
 #: a server that hangs within a transaction loses it, and the lock of all
 _OPTIONS = "-c idle_in_transaction_session_timeout=30s -c lock_timeout=30s -c timezone=UTC"
