@@ -162,7 +162,6 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
-    from augment.readers.assembly import distributed
     from augment.readers.limits import UNLIMITED
     from augment.writers import write_seamed
 
@@ -179,8 +178,7 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
 
         threads = plan.threads if memory_bound is None else 1
         trace = read(path, limits=plan.limits or UNLIMITED, threads=threads)
-        world_size = distributed(trace.source.metadata, "world_size")
-        evidence = plan.request.evidence.near(item.path, trace.rank, world_size)
+        evidence = plan.request.evidence.near(item.path, trace.rank, trace.source.world_size)
         evidence_state = evidence.state(trace.rank)
         trace = with_its_ranks(evidence.added_to(trace, plan.limits))
         later: Literal["summary", "writing"] = "summary" if plan.compares else "writing"
@@ -217,7 +215,7 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         files[count:],
         sha256=trace.source.sha256,
         rank=trace.rank,
-        world_size=world_size,
+        world_size=trace.source.world_size,
         summaries=files[:count],
         evidence_state=evidence_state,
         partial="; ".join(filter(None, partial)),

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from augment.batch import locations
 from augment.core.output_files import fitting, is_output, remove_unfinished, stem
 from augment.core.text import ranges_text
+from augment.core.trace import distributed
 from augment.errors import AugmentError, InputError, expect_regular
-from augment.readers.assembly import distributed
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.chrome import BYTE_ORDER_MARK
 from augment.readers.containers import CHUNK, OpenText, open_text

@@ -484,7 +484,6 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str], Problems | 
     from augment.job.rank_answers import problems_of, with_its_ranks
     from augment.job.timeline import handovers
     from augment.pipeline import augment
-    from augment.readers.assembly import distributed
     from augment.writers.perfetto import write_part
     from augment.writers.perfetto.packets import Links, Part
     from augment.writers.perfetto.several import write_trace
@@ -493,9 +492,7 @@ def write_rank(part: RankPart) -> tuple[list[Diagnostic], list[str], Problems | 
 
     request, folder = part.plan.request, Path(part.path).parent
     with memory.bounded(memory.bound_for([part.input], part.plan.memory), folder), _read(part.input) as source:
-        evidence = request.evidence.near(
-            source.source.path, source.rank, distributed(source.source.metadata, "world_size")
-        )
+        evidence = request.evidence.near(source.source.path, source.rank, source.source.world_size)
         whole = with_its_ranks(evidence.added_to(source))
         trace = whole if part.steps is None else within(whole, *part.steps)
         across, diagnosis = at_seam(part.of_job)

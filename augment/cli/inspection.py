@@ -16,7 +16,6 @@ from augment.core.attachment_kinds import kind_named
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names import strings_where
 from augment.readers import HEAD, perfetto, reader_named
-from augment.readers.assembly import distributed
 from augment.readers.attachments import Evidence
 from augment.readers.containers import at_least, open_text
 from augment.writers.metrics import document
@@ -45,14 +44,12 @@ def inspect(augmented: AugmentedTrace) -> Report:
     source, known = document(augmented)["source"], augmented.diagnostics
     # What was recorded beside the trace and lies there under a usual name. It is used without an option, unless it may
     # be of any rank of several
-    world_size = distributed(trace.source.metadata, "world_size")
-    used, near = (Evidence().near(trace.source.path, trace.rank, size).of(trace.rank) for size in (world_size, None))
+    sizes = trace.source.world_size, None
+    used, near = (Evidence().near(trace.source.path, trace.rank, size).of(trace.rank) for size in sizes)
     beside = [
         {"kind": kind, "what": kind_named(kind).what, "path": path, "is_used": kind in used}
         for kind, path in (near | used).items()
     ]
-    known_members = trace.source.metadata.get("distributedInfo")
-    members = known_members if isinstance(known_members, dict) else {}
     streams: dict[str, set[str]] = {}
     for track in trace.tracks:
         if track.stream is not None:
@@ -87,7 +84,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
         "file": _file(trace),
         "recording": {
             **{name: source[name] for name in ("ranks", "rank_from", "start_ns", "duration_ns", "steps", "devices")},
-            **{name: members.get(name) for name in ("backend", "world_size")},
+            **{name: trace.source.distributed_info.get(name) for name in ("backend", "world_size")},
         },
         "categories": _categories(trace),
         "tracks": {

@@ -309,7 +309,6 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     from augment.job.rank_answers import with_its_ranks
     from augment.pipeline import augment
     from augment.readers import read
-    from augment.readers.assembly import distributed
     from augment.writers.metrics import as_read
 
     keep_freed_memory()
@@ -317,7 +316,7 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
         trace = read(path, threads=threads)
-        evidence = request.evidence.near(path, trace.rank, distributed(trace.source.metadata, "world_size"))
+        evidence = request.evidence.near(path, trace.rank, trace.source.world_size)
         trace = evidence.added_to(with_its_ranks(trace))
         augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name), threads=threads)
         for why in evidence.unused(augmented):

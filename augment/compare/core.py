@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from augment import facts
 from augment.compare.alignment import Alignment, align_sides
@@ -16,7 +15,7 @@ from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
 from augment.compare.compared_steps import StepChoice, choose, unequal_work, without_first_outlier, without_one_offs
 from augment.compare.diff_rows import ROWS, HeldRow, StepRow
-from augment.compare.diff_verdict import RankParts, changed_on_host, difference, late_rank
+from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
 from augment.compare.noise import hidden_by_outliers
 from augment.compare.totals import (
@@ -334,8 +333,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     ]
     columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
     step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
-    by_names = by_name.rows()
-    on_host = changed_on_host(map(asdict, by_names))
+    rows_by_name = by_name.rows()
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures_outcome(*wholes),
         **_by_phase(pairs[0], wholes),
@@ -344,10 +342,10 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
         "diff_source_lines": by_line.outcome(),
         "diff_efficiency": efficiency_outcome(efficiency),
         "diff_steps": Findings(step_rows),
-        "diff_names": Findings(by_names),
+        "diff_names": Findings(rows_by_name),
         "diff_call_paths": Findings(by_path.rows()),
     }
-    return outcomes, late_rank(ranks, names, on_host), diagnostics
+    return outcomes, late_rank(ranks, names, rows_by_name), diagnostics
 
 
 def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]:

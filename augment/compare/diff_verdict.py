@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from augment.compare.calls import Names
-from augment.compare.diff_rows import FigureRow, StepRow
+from augment.compare.diff_rows import FigureRow, NameRow, StepRow
 from augment.compare.noise import FEWEST
 from augment.compare.totals import CONTROL, EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
@@ -261,9 +261,9 @@ class RankParts:
         return (most.label, most.ns) if most else ("", 0.0)
 
 
-def late_rank(ranks: Sequence[RankParts], names: Names, on_host: Mapping[str, int]) -> str:
+def late_rank(ranks: Sequence[RankParts], names: Names, by_name: Sequence[NameRow]) -> str:
     """A sentence on the one rank of a job that others wait for longer than before, or no longer; empty if there is
-    none. ``names`` are those of both sides; ``on_host`` is as of :func:`parts`, of all ranks."""
+    none. ``names`` are those of both sides; ``by_name`` has the rows of ``diff_names``."""
     if len(ranks) < 2:
         return ""
     mean = sum(rank.total_ns for rank in ranks) / len(ranks)
@@ -273,7 +273,7 @@ def late_rank(ranks: Sequence[RankParts], names: Names, on_host: Mapping[str, in
     others = np.delete(waits, late)
     if others.min() < MOST * abs(mean) or waits[late] > FEW * others.min() or not mean:
         return ""
-    cause, ns = ranks[late].cause(sign, names, on_host)
+    cause, ns = ranks[late].cause(sign, names, changed_on_host(map(asdict, by_name)))
     if sign * ns < MOST * (float(np.median(others)) - waits[late]):
         return ""
     who = "the other rank" if len(ranks) == 2 else "the other ranks"

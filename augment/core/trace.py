@@ -230,6 +230,26 @@ def args_of_event(event: Any) -> dict[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
+def distributed_info(members: dict[str, Any]) -> dict[str, Any]:
+    """What the profiler wrote of the job and this rank in it; empty if it did not."""
+    info = members.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def distributed(members: dict[str, Any], name: str) -> int | None:
+    """``rank`` or ``world_size`` as the profiler wrote it into the file; None if it did not."""
+    number = integer_of(distributed_info(members).get(name))
+    return number if number is not None and 0 <= number < (1 << 31) - 1 else None
+
+
+def integer_of(value: Any) -> int | None:
+    """The integer that a value of JSON is, or says as a text."""
+    try:
+        return int(value) if value is not None and not isinstance(value, bool) else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
 class Source(Struct, frozen=True):
     """A description of the file that a trace came from.
 
@@ -263,6 +283,16 @@ class Source(Struct, frozen=True):
     def label(self) -> str:
         """``name`` as valid text."""
         return storable(self.name)
+
+    @property
+    def distributed_info(self) -> dict[str, Any]:
+        """What the profiler says of the job; empty if it says nothing."""
+        return distributed_info(self.metadata)
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks of the job, if the profiler says it."""
+        return distributed(self.metadata, "world_size")
 
 
 class Trace(Struct, frozen=True, eq=False, weakref=True):

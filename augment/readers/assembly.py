@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from augment.arrays import Bytes, Int32s, Int64s, Values, keyed, narrowed, positions
 from augment.core import ON_DEVICE, Category, Context, Diagnostic, EventTable, Source, SparseColumn, Trace, Track
 from augment.core.threads import ALONE, Threads
-from augment.core.trace import ArgColumn, Decode, SourceBytes, json_event, moved_args
+from augment.core.trace import ArgColumn, Decode, SourceBytes, distributed, integer_of, json_event, moved_args
 from augment.facts.source import cut_mark
 from augment.readers import dialects
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
@@ -67,7 +67,7 @@ _FATES = {
     "slice_without_own_end": "they end with the slice around them",
     "missing_comma": "read as if it were there",
 }
-_INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
+_INT64_MAX = np.iinfo(np.int64).max
 LONGEST = 366 * 86_400 * 10**9  #: ns; CUPTI once gave kernels of 236 years, and each of them would be all of a trace
 _EARLIEST = -(1 << 62)  #: ns; earlier times would overflow in subtractions
 
@@ -86,7 +86,7 @@ def assemble(
     rank, rank_from = _rank(path, outline.members)
     # The offset to add to the file's times, and diagnostics of it
     recorded = outline.members.get("baseTimeNanoseconds")
-    base_ns = _integer(recorded)
+    base_ns = integer_of(recorded)
     odd: list[Diagnostic] = []
     if base_ns is None or abs(base_ns) > -_EARLIEST:
         message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
@@ -176,20 +176,6 @@ def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
         return rank, "distributedInfo"
     rank = dialects.rank_in_name(os.path.basename(path))
     return rank, None if rank is None else "file name"
-
-
-def distributed(members: dict[str, Any], name: str) -> int | None:
-    """``rank`` or ``world_size`` as the profiler wrote it into the file; None if it did not."""
-    info = members.get("distributedInfo")
-    number = _integer(info.get(name)) if isinstance(info, dict) else None
-    return number if number is not None and 0 <= number < _INT32_MAX else None
-
-
-def _integer(value: Any) -> int | None:
-    try:
-        return int(value) if value is not None and not isinstance(value, bool) else None
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:

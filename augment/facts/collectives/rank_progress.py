@@ -217,8 +217,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
     which, _, computing = intervals.clip(Intervals(ts, end), operators)
     np.subtract.at(exposed, which, computing.end - computing.start)
     # The process group of the rank where all that its trace lists are of the same ranks; else one without a name
-    info = trace.source.metadata.get("distributedInfo")
-    listed = info.get("pg_config") if isinstance(info, dict) else None
+    listed = trace.source.distributed_info.get("pg_config")
     every = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     every = [each for each in every if not isinstance(each.get("ranks"), list) or len(each["ranks"]) > 1] or every
     only_group = Group()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -137,8 +136,7 @@ def with_listed_groups(
 def _only_group(trace: Trace, groups: Sequence[Group]) -> int | None:
     """The index of the process group of all communication of the rank: that of all its ranks, where the trace says that
     there is no other; None if it does not say so, or no collective names it."""
-    info = trace.source.metadata.get("distributedInfo")
-    alone = isinstance(info, dict) and info.get("pg_count") == 1
+    alone = trace.source.distributed_info.get("pg_count") == 1
     named = [index for index, each in enumerate(groups) if each.identity]
     return named[0] if alone and len(named) == 1 else None
 
@@ -146,8 +144,7 @@ def _only_group(trace: Trace, groups: Sequence[Group]) -> int | None:
 def listed_group(trace: Trace) -> Group | None:
     """The expert-parallel group of the rank; None if the trace lists none, or several of different ranks."""
     candidates = []
-    info = trace.source.metadata.get("distributedInfo")
-    listed: Any = info.get("pg_config") if isinstance(info, dict) else None
+    listed = trace.source.distributed_info.get("pg_config")
     for each in listed if isinstance(listed, list) else ():
         ranks, about = (each.get(name) for name in ("ranks", "pg_desc")) if isinstance(each, dict) else (None, None)
         if not isinstance(ranks, list) or not isinstance(about, str) or len(ranks) < 2:

@@ -61,7 +61,6 @@ def report_on(
         from augment.job.ranks import summarize
         from augment.pipeline import augment
         from augment.readers import read
-        from augment.readers.assembly import distributed
         from augment.readers.limits import UNLIMITED
         from augment.writers.metrics import as_read
 
@@ -69,7 +68,7 @@ def report_on(
         trace = with_its_ranks(beside(read(path, limits=limits or UNLIMITED)))
         stage(_ANALYSIS)
         augmented = augment(trace, only=[_ANALYSIS, "kernel_breakdown"])  # by which a job says why a rank is late
-        identity = FileIdentity(trace.rank, distributed(trace.source.metadata, "world_size"))
+        identity = FileIdentity(trace.rank, trace.source.world_size)
         summary = summarize(augmented) if len(trace.events) else None  # a log alone is no rank of a job
         offered = "" if (windows_in(trace).number >= 0).any() else offer(regions_of(trace))
         return {**_report(path, as_read(augmented), summary), "identity": identity, "offered": offered}
