@@ -26,7 +26,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
 from augment.core import GPU_WORK, Category, Findings, OfDevice, Skipped, Trace, column
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, queue_lengths, type_coverage
 from augment.facts.memory.held import Held, MemoryReplay, held_memory
 
 NAME = "activity_over_time"
@@ -72,17 +71,19 @@ def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
     if span <= 0:
         return Skipped("all GPU work is at one moment")
     edges = edges_of(start, span, part_count)
-    for coverage in type_coverage(trace):
+    for coverage in facts.gpu.coverage(trace):
         device = coverage.device
         where = device.rank, device.device
-        queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
+        queues = [queue for queue in facts.gpu.queues(trace) if (queue.stream.rank, queue.stream.device) == where]
         queued = np.max([_greatest(each.ts, each.length, edges, 0) for each in queues], axis=0) if queues else None
         launched = work.launch[device.places]
         ts = trace.events.ts[distinct(launched[launched != NO_INDEX].astype(np.int64, copy=False))]  # which ascend
         columns = (
             edges[:-1] - trace.events.ts[0],
             np.diff(edges),
-            coverage.time_within(edges[:-1], edges[1:], any_of=COMPUTATION | COMMUNICATION | MEMORY),
+            coverage.time_within(
+                edges[:-1], edges[1:], any_of=facts.gpu.COMPUTATION | facts.gpu.COMMUNICATION | facts.gpu.MEMORY
+            ),
             np.diff(np.searchsorted(ts, edges)),
             queued,
             *_memory(trace, device, edges),

@@ -25,10 +25,9 @@ from typing import Annotated
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import total, union
 from augment.core import GPU_WORK, LAUNCHES, Findings, OfDevice, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording, launch_unknown, launch_unknown_diagnostics
 
 NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -48,7 +47,7 @@ class Row(OfDevice, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Measure the work of each device that was launched before the recording."""
-    work, early, unknown = gpu_work(trace), before_recording(trace), launch_unknown(trace)
+    work, early, unknown = facts.gpu.work(trace), facts.gpu.before_recording(trace), facts.gpu.launch_unknown(trace)
     if unknown.all():
         return Skipped("no GPU work whose correlation names a launch: the time of launch is unknown")
     ran = np.maximum(work.end - work.ts, 0)
@@ -93,4 +92,4 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 description="the first work of the stream, launched before the profiler started",
             )
         )
-    return Findings(rows, tracks, launch_unknown_diagnostics(trace))
+    return Findings(rows, tracks, facts.gpu.launch_unknown_diagnostics(trace))

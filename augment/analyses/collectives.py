@@ -34,7 +34,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import Places, combinations, each, intervals
 from augment.core import GPU_WORK, CounterTrack, Findings, OfDevice, Skipped, Trace, column
-from augment.facts.collectives.collective_kernels import ARGS, Collectives, collectives
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
@@ -65,11 +64,11 @@ class Row(OfDevice, frozen=True):
 
 def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
     """Add up and draw the collectives of each device."""
-    if not len(collectives(trace)):
+    if not len(facts.collectives.kernels(trace)):
         return Skipped("no communication kernel")
     rows: list[Row] = []
     tracks: list[CounterTrack] = []
-    known = collectives(trace)
+    known = facts.collectives.kernels(trace)
     for device in facts.gpu.work(trace).devices:
         rows += _rows(known, device, link_gbps)
         about = "bytes times nccl-tests' factor, divided by the duration of each collective, waits included"
@@ -95,14 +94,14 @@ def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
                     scale="bus bandwidth",
                 )
             )
-    return Findings(rows, tracks, facts.source.args(trace).diagnostics(ARGS))
+    return Findings(rows, tracks, facts.source.args(trace).diagnostics(facts.collectives.ARGS))
 
 
-def _of(known: Collectives, device: facts.gpu.Device) -> Places:
+def _of(known: facts.collectives.Collectives, device: facts.gpu.Device) -> Places:
     return np.flatnonzero((known.place >= device.start) & (known.place < device.stop))
 
 
-def _rows(known: Collectives, device: facts.gpu.Device, link_gbps: float) -> Iterator[Row]:
+def _rows(known: facts.collectives.Collectives, device: facts.gpu.Device, link_gbps: float) -> Iterator[Row]:
     indexes = _of(known, device)
     (groups, kinds), which = combinations(known.group[indexes], known.kind.codes[indexes])
     for number, places in each(which, len(groups)):

@@ -73,7 +73,6 @@ from augment import facts
 from augment.arrays import NO_INDEX, is_any
 from augment.core import LAUNCHES, Ends, Findings, Flows, OfRank, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows
-from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)
@@ -119,8 +118,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
             "source": shown,
             "correlation": np.where(known, trace.events.correlation[source], np.int64(-1)),
             **(
-                {"line": Texts(lines_of_rows(trace, source.astype(np.int64)), lines.labels)}
-                if (lines := source_lines(trace))
+                {"line": Texts(facts.gpu.lines_of_rows(trace, source.astype(np.int64)), lines.labels)}
+                if (lines := facts.gpu.lines(trace))
                 else {}
             ),
         },

@@ -29,7 +29,6 @@ from augment import facts
 from augment.arrays import Intervals, union
 from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import EnergyMeter, energy_meter, watched_gpus
-from augment.facts.steps import batches, recorded
 
 NAME = "energy"
 NEEDS = (GPU_WORK,)
@@ -75,7 +74,8 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
     counted = np.flatnonzero(windows.number >= 0)
     # the tokens that each step computes, 0 where that is not known
     number = windows.number[counted]
-    batch_of = dict(zip(recorded(trace).number.tolist(), batches(trace), strict=False))  # of an engine's steps alone
+    recorded = facts.steps.recorded(trace).number.tolist()
+    batch_of = dict(zip(recorded, facts.steps.batches(trace), strict=False))  # of an engine's steps alone
     tokens = [max(batch_of[each].new_tokens, 0) if each in batch_of else tokens_a_step for each in number.tolist()]
     if len(counted):
         parts.append(("steps", None, Intervals(windows.start[counted], windows.end[counted])))

@@ -41,7 +41,6 @@ from augment.arrays import (
     sequence_hashes,
 )
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
 
 NAME = "frequent_kernel_patterns"
 HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
@@ -83,14 +82,14 @@ def analyze(
     if not len(facts.gpu.launched(trace).place):
         return Skipped("no GPU work whose correlation names a launch")
     if operator:  # the outermost ones with this text in their names, or those of least depth
-        chosen = places_of(trace, *HOST).where(lambda name: operator in name)
+        chosen = facts.host.places_of(trace, *HOST).where(lambda name: operator in name)
         if len(chosen) and at_minimum_depth:
-            depth = call_stacks(trace).depth[chosen]
+            depth = facts.host.stacks(trace).depth[chosen]
             chosen = chosen[depth == depth.min()]
         elif len(chosen):
-            chosen = chosen[directly_around(trace, chosen) < 0]
+            chosen = chosen[facts.host.directly_around(trace, chosen) < 0]
     else:
-        chosen = call_stacks(trace).where(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
+        chosen = facts.host.stacks(trace).where(trace.events.category[facts.host.stacks(trace).row] == Category.CPU_OP)
     occurrences = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
     if not len(occurrences.operator):
         what = f"slice of the host with {operator!r} in its name" if operator else "operator"
@@ -98,7 +97,7 @@ def analyze(
     # the most frequent patterns, and the places of their occurrences
     work, events = facts.gpu.work(trace), trace.events
     place = facts.gpu.launched(trace).listed
-    row = call_stacks(trace).row[occurrences.operator]
+    row = facts.host.stacks(trace).row[occurrences.operator]
     name = events.name[work.row[place]]
     keys, code = combinations(events.name[row], sequence_hashes(name, occurrences.start, occurrences.stop))
     count, groups = len(keys[0]), grouped(code, len(keys[0]))

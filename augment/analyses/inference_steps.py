@@ -46,7 +46,6 @@ from augment.core import (
 )
 from augment.core.text import TIMES, counted, four_digits
 from augment.diagnosis.judging import measure
-from augment.facts.steps import PHASES
 
 NAME = "inference_steps"
 NEEDS = (GPU_WORK,)
@@ -175,11 +174,14 @@ def _drawn(trace: Trace, served: facts.operators.ServedSteps, rows: list[Row]) -
         under=track,
         ts=start[lasting],
         dur=wall[lasting],
-        names=Texts(np.array([PHASES.index(batch.phase) for batch in served.batches], np.int32)[lasting], PHASES),
+        names=Texts(
+            np.array([facts.steps.PHASES.index(batch.phase) for batch in served.batches], np.int32)[lasting],
+            facts.steps.PHASES,
+        ),
         args={name: np.array(values, np.int64)[lasting] for name, values in of_args.items()},
         description="steps of the engine by phase, with what is in the batch",
         inner=Texts(np.array([codes[text] for text in texts], np.int32), list(codes)),
-        colour=np.array([PHASES.index(batch.phase) for batch in served.batches], np.int64)[lasting],
+        colour=np.array([facts.steps.PHASES.index(batch.phase) for batch in served.batches], np.int64)[lasting],
     )
     ends = start + wall
     closing = np.append(start[1:] > ends[:-1], True)  # a counter falls to 0 where no step follows at once

@@ -32,9 +32,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import combinations, group_bounds, grouped, grouped_statistics, sums
 from augment.core import GPU_WORK, Findings, OfDevice, Trace, column
-from augment.facts.gpu.device_activity import occupancy, weighed
-from augment.facts.gpu.lines_of_work import longest_lines
-from augment.facts.operators.matrix_products import MatrixUse, matrix_use
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
@@ -74,18 +71,18 @@ def analyze(trace: Trace) -> Findings:
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
     # for each code of work: the family with the most time, and whether its matrix units were used
     families = facts.operators.work_families(trace)
-    parts, part = combinations(code, families.family, matrix_use(trace))
+    parts, part = combinations(code, families.family, facts.operators.matrix_use(trace))
     ns = sums(part, work.end - work.ts, len(parts[0]))
     kinds: list[tuple[str, str | None]] = [("", None)] * count
     for longest in np.lexsort((ns, parts[0])).tolist():  # for each code, the longest comes last
         kernel, family, units = (int(key[longest]) for key in parts)
-        kinds[kernel] = families.names[family], _UNITS.get(MatrixUse(units))
+        kinds[kernel] = families.names[family], _UNITS.get(facts.operators.MatrixUse(units))
     rows = []
     fills = [
-        weighed(values, work.end - work.ts, code, count)
-        for values in (occupancy(trace).achieved, occupancy(trace).filled)
+        facts.gpu.weighed(values, work.end - work.ts, code, count)
+        for values in (facts.gpu.occupancy(trace).achieved, facts.gpu.occupancy(trace).filled)
     ]
-    more_columns = zip(*fills, longest_lines(trace, code, count), strict=True)
+    more_columns = zip(*fills, facts.gpu.longest_lines(trace, code, count), strict=True)
     columns = (*(key.tolist() for key in keys), kinds, statistics, more_columns)
     for index, kernel_type, name, (family, units), figures, more in zip(*columns, strict=True):
         unit, type_name = work.devices[index], facts.names.KernelType(kernel_type).name
@@ -103,9 +100,9 @@ def analyze(trace: Trace) -> Findings:
 
 
 _UNITS = {
-    MatrixUse.USED: "used",
-    MatrixUse.ELIGIBLE: "eligible",
-    MatrixUse.NOT_ELIGIBLE: "not_eligible",
-    MatrixUse.NOT_USED: "not_used",
-    MatrixUse.UNTOLD: "unknown",
+    facts.operators.MatrixUse.USED: "used",
+    facts.operators.MatrixUse.ELIGIBLE: "eligible",
+    facts.operators.MatrixUse.NOT_ELIGIBLE: "not_eligible",
+    facts.operators.MatrixUse.NOT_USED: "not_used",
+    facts.operators.MatrixUse.UNTOLD: "unknown",
 }

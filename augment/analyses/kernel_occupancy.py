@@ -26,7 +26,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import combinations, sums
 from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column
-from augment.facts.gpu.device_activity import occupancy, small_grids, weighed
 
 NAME = "kernel_occupancy"
 NEEDS = (GPU_WORK,)
@@ -46,7 +45,7 @@ class Row(OfDevice, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Weigh the figures of kernels by their durations."""
-    fills = occupancy(trace)
+    fills = facts.gpu.occupancy(trace)
     if not fills.is_known:
         return Skipped("no kernel says its occupancy: Kineto writes it for CUDA")
     work, families, windows = (
@@ -57,7 +56,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     known = np.flatnonzero(~np.isnan(fills.achieved) | ~np.isnan(fills.filled))
     dur = (work.end - work.ts)[known]
     device, step = facts.gpu.device_of_work(trace)[known], facts.steps.step_of_work(trace, windows)[known]
-    small = dur * small_grids(trace)[known]
+    small = dur * facts.gpu.small_grids(trace)[known]
     rows = []
     for family in (np.full(len(known), -1, np.int64), families.family[known]):
         keys, code = combinations(device, step, family)
@@ -65,8 +64,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         columns = (
             np.bincount(code, minlength=count).tolist(),
             sums(code, dur, count).tolist(),
-            weighed(fills.achieved[known], dur, code, count),
-            weighed(fills.filled[known], dur, code, count),
+            facts.gpu.weighed(fills.achieved[known], dur, code, count),
+            facts.gpu.weighed(fills.filled[known], dur, code, count),
             sums(code, small, count).tolist(),
         )
         for index, place, kind, *values in zip(*(key.tolist() for key in keys), *columns, strict=True):

@@ -35,7 +35,6 @@ from msgspec.structs import replace
 from augment import facts
 from augment.arrays import NO_INDEX, Int32s, Int64s, distinct, each, run_starts
 from augment.core import GPU_WORK, LAUNCHES, Category, Findings, Identity, Skipped, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.launched_work import LaunchDelays, launch_delays
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -73,12 +72,12 @@ def analyze(
     most_count: int = 100,
 ) -> Findings | Skipped:
     """List and draw the worst launches of each kind."""
-    work, delays = facts.gpu.work(trace), launch_delays(trace)
+    work, delays = facts.gpu.work(trace), facts.gpu.delays(trace)
     if not len(delays):
         return Skipped("no GPU work whose correlation names a launch")
     if not include_memory_events:
         delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
-    parts: list[LaunchDelays] = []
+    parts: list[facts.gpu.LaunchDelays] = []
     kinds: list[int] = []
     for device in work.devices:
         # one row per call: its first piece of work, with the sum of ``gpu_ns``
@@ -97,8 +96,8 @@ def analyze(
             worst = calls.take(above[np.argsort(-ns[above], kind="stable")][:most_count])
             parts.append(worst)
             kinds += [kind] * len(worst)
-    columns = ([getattr(part, name) for part in parts] for name in LaunchDelays.__struct_fields__)
-    calls, kind_of = LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
+    columns = ([getattr(part, name) for part in parts] for name in facts.gpu.LaunchDelays.__struct_fields__)
+    calls, kind_of = facts.gpu.LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
     # slices over calls that took long (under their threads) and over work that began late (under its streams)
     events, tracks = trace.events, []
     on_host = np.flatnonzero(kind_of != LATE)
@@ -117,7 +116,7 @@ def analyze(
     return Findings(list(_rows(trace, calls, kinds)), tracks)
 
 
-def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
+def _rows(trace: Trace, calls: facts.gpu.LaunchDelays, kinds: list[int]) -> Iterator[Row]:
     work, events = facts.gpu.work(trace), trace.events
     operator = facts.host.operators_around(trace, calls.row)
     rows = zip(
@@ -138,7 +137,7 @@ def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
 
 
 def _track(
-    trace: Trace, name: str, under: int, ts: Int64s, dur: Int64s, drawn: LaunchDelays, kind: Int32s
+    trace: Trace, name: str, under: int, ts: Int64s, dur: Int64s, drawn: facts.gpu.LaunchDelays, kind: Int32s
 ) -> SliceTrack:
     """Slices named after their kind. Where slices overlap, each ends at the start of the next."""
     order = np.lexsort((-kind, -dur, ts))  # of a call of both kinds, the short kernel lies within the outlier

@@ -35,8 +35,6 @@ from typing import Annotated
 
 from augment import facts
 from augment.core import GPU_WORK, Diagnostic, Findings, OfDevice, Skipped, Trace, column, text
-from augment.facts.operators.peaks import NUMBERS, device_peaks, name_of, why_unknown
-from augment.facts.operators.step_time_parts import efficiencies, why_no_mfu
 
 NAME = "model_flops"
 NEEDS = (GPU_WORK,)
@@ -70,8 +68,8 @@ def analyze(
 ) -> Findings | Skipped:
     """Hold the model's operations of each step against one peak."""
     windows = facts.steps.recorded_windows(trace)
-    if peak_number not in NUMBERS:
-        return Skipped(f"peak_number must be one of {', '.join(NUMBERS)}, not {peak_number}")
+    if peak_number not in facts.operators.NUMBERS:
+        return Skipped(f"peak_number must be one of {', '.join(facts.operators.NUMBERS)}, not {peak_number}")
     attention = 12 * layers_count * hidden_count * sequence_count
     given = flops_per_step_count or (6 * parameters_count + attention) * tokens_per_step_count
     source = "given" if flops_per_step_count else "parameters" if given else "shapes"
@@ -83,19 +81,17 @@ def analyze(
         )
     convention = _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else "")
     rows = []
-    for place, (figures, efficiency) in enumerate(efficiencies(trace)):
+    for place, (figures, efficiency) in enumerate(facts.operators.efficiencies(trace)):
         device = facts.gpu.work(trace).devices[place]
-        peak = device_peaks(trace)[device.device]
+        peak = facts.operators.limits(trace)[device.device]
         rate = None if peak is None else peak.tflops.get(peak_number)
         counted = efficiency.model_flops
-        lacking = why_no_mfu(trace, place) if source == "shapes" else None
+        lacking = facts.operators.why_no_mfu(trace, place) if source == "shapes" else None
         if not rate and not lacking:  # no dense peak of this type of number
             known = ", ".join(peak.tflops if peak else ())
-            lacking = (
-                f"{name_of(trace, device.device)} has no peak of {peak_number}: set peak_number to one of {known}"
-                if known
-                else why_unknown(trace, device.device)
-            )
+            name = facts.operators.name_of(trace, device.device)
+            lacking = f"{name} has no peak of {peak_number}: set peak_number to one of {known}"
+            lacking = lacking if known else facts.operators.why_unknown(trace, device.device)
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.wall_ns[step])
             achieved = flops / wall / 1e3 if wall else None

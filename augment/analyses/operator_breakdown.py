@@ -32,7 +32,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import combinations, sums
 from augment.core import Category, Findings, OfRank, Trace, column
-from augment.facts.host.call_stacks import call_stacks, crossing_diagnostics, enclosing, operator_times
 
 NAME = "operator_breakdown"
 NEEDS = ((Category.CPU_OP,),)
@@ -62,7 +61,7 @@ class Row(OfRank, frozen=True):
 
 def analyze(trace: Trace) -> Findings:
     """Add up the operators by name and shape."""
-    events, operators = trace.events, operator_times(trace)
+    events, operators = trace.events, facts.host.operator_calls(trace)
     place, row = operators.place, operators.row
     of_row, shapes = facts.source.args(trace).texts(SHAPES)
     shape_of = np.full(len(events), -1, np.int32)
@@ -80,7 +79,7 @@ def analyze(trace: Trace) -> Findings:
     columns.append(sums(code, until[stop] - until[start], count))
     del until, start, stop
     # each piece of work that an operator launched itself
-    owner = enclosing(trace, place)[call_stacks(trace).place_of[work.launch[launched.place]]]
+    owner = facts.host.enclosing(trace, place)[facts.host.stacks(trace).place_of[work.launch[launched.place]]]
     known = launched.place[owner >= 0]
     itself = code[owner[owner >= 0]]
     columns += [sums(itself, work.end[known] - work.ts[known], count), np.bincount(itself, minlength=count)]
@@ -93,4 +92,6 @@ def analyze(trace: Trace) -> Findings:
     if (rest := len(work) - sum(row.kernel_count or 0 for row in rows)) > 0:
         ns = int((work.end - work.ts).sum()) - sum(row.self_gpu_ns or 0 for row in rows)
         rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
-    return Findings(rows, (), [*crossing_diagnostics(trace), *facts.source.args(trace).diagnostics([SHAPES])])
+    return Findings(
+        rows, (), [*facts.host.crossing_diagnostics(trace), *facts.source.args(trace).diagnostics([SHAPES])]
+    )

@@ -26,7 +26,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import combinations, sums
 from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column, text
-from augment.facts.steps.step_windows import step_of_work, whole_steps
 
 NAME = "source_lines"
 NEEDS = (GPU_WORK,)
@@ -55,8 +54,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         )
     if not (work.end > work.ts).any():
         return Skipped("no GPU work takes time")
-    windows = whole_steps(trace)
-    in_step = step_of_work(trace, windows) >= 0
+    windows = facts.steps.whole_steps(trace)
+    in_step = facts.steps.step_of_work(trace, windows) >= 0
     count = len(windows) if len(windows) and (windows.number >= 0).all() else 0
     keys, code = combinations(facts.gpu.device_of_work(trace), source.site)
     ns = work.end - work.ts

@@ -47,8 +47,6 @@ import numpy as np
 
 from augment import facts
 from augment.core import GPU_WORK, Findings, OfDevice, Skipped, SliceTrack, Texts, Trace, column, text
-from augment.facts.operators.step_time_parts import PARTS, Efficiency, efficiencies, why_beyond, why_no_mfu
-from augment.facts.steps.step_figures import StepFigures
 
 NAME = "step_efficiency"
 NEEDS = (GPU_WORK,)
@@ -87,7 +85,7 @@ class Row(OfDevice, frozen=True):
 
 
 #: the parts of computation, and those of the rest by their names in the figures of steps
-COMPUTING = PARTS
+COMPUTING = facts.operators.PARTS
 BESIDE = {
     "exposed_communication": "exposed_communication_ns",
     "exposed_memory": "exposed_memory_ns",
@@ -117,7 +115,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no operator, launch or GPU work")
     rows: list[Row] = []
     tracks: list[SliceTrack] = []
-    for place, (figures, efficiency) in enumerate(efficiencies(trace)):
+    for place, (figures, efficiency) in enumerate(facts.operators.efficiencies(trace)):
         efficiency_rows = list(_rows(trace, place, windows, figures, efficiency))
         rows += efficiency_rows
         lasting = np.flatnonzero(windows.end > windows.start)
@@ -139,11 +137,15 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _rows(
-    trace: Trace, place: int, windows: facts.steps.StepWindows, figures: StepFigures, reached: Efficiency
+    trace: Trace,
+    place: int,
+    windows: facts.steps.StepWindows,
+    figures: facts.steps.StepFigures,
+    reached: facts.operators.Efficiency,
 ) -> Iterator[Row]:
     device = facts.gpu.work(trace).devices[place]
     known = figures.of_device
-    lacking = why_no_mfu(trace, place)
+    lacking = facts.operators.why_no_mfu(trace, place)
     peak = facts.operators.limits(trace)[device.device]
     peak_text = None if peak is None else peak.text(reached.numbers)
     for step in range(len(windows)):
@@ -151,7 +153,7 @@ def _rows(
         parts = {f"{name}_ns": int(reached.parts[name][step]) for name in COMPUTING}
         parts |= {f"{name}_ns": int(known[figure][step]) for name, figure in BESIDE.items()}
         counted = facts.operators.work(trace).recorded
-        why = lacking or why_beyond(float(reached.peak_ns[step]), wall)
+        why = lacking or facts.operators.why_beyond(float(reached.peak_ns[step]), wall)
         sure = why is None and wall > 0
         # hidden communication by the lesser of communication and computation
         of_device = figures.of_device

@@ -46,7 +46,6 @@ from augment.arrays import OUTLIER, Int64s, distinct, median, robust_z
 from augment.core import Findings, Identity, OfRank, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rules.step_outliers import DEVIATIONS, LEAST_FACTOR
-from augment.facts.steps.step_figures import memory_peaks, step_figures
 
 NAME = "steps"
 NEEDS = ()
@@ -109,7 +108,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
     windows = facts.steps.recorded_windows(trace)
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
-    peaks, first, numbered = memory_peaks(trace, windows), int(trace.events.ts[0]), bool(windows.number[0] >= 0)
+    peaks, first, numbered = (
+        facts.steps.memory_peaks(trace, windows),
+        int(trace.events.ts[0]),
+        bool(windows.number[0] >= 0),
+    )
     length = windows.end - windows.start
     served = facts.steps.is_served(trace)
     kinds = facts.steps.phases(trace, windows) if served else facts.steps.updates(trace, windows).astype(np.int64)
@@ -121,7 +124,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             distances[alike] = z_alike
     steady = np.isin(windows.begin, measure(trace).windows.begin) if numbered else np.ones(len(windows), np.bool_)
     rows = []
-    for figures in step_figures(trace, windows):
+    for figures in facts.steps.step_figures(trace, windows):
         of_device = dict(figures.of_device)
         launched, delay = of_device.pop("launched", None), of_device.pop("launch_delay_ns", None)
         for place in range(len(windows)):

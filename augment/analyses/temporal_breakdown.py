@@ -30,8 +30,6 @@ from msgspec import Struct
 
 from augment import facts
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Identity, SliceTrack, Texts, Trace, column
-from augment.facts.gpu.gpu_work import gpu_work, work_of_several_processes
-from augment.facts.waits.gap_causes import STATES, device_states
 
 NAME = "temporal_breakdown"
 NEEDS = (GPU_WORK,)
@@ -75,12 +73,12 @@ def analyze(trace: Trace) -> Findings:
                 non_compute_ns=busy - compute,
             )
         )
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     far = "pieces of GPU work begin over an hour before or after all events of the host: span and idle time are wrong"
     message = "pieces of GPU work on streams shared by several processes (combined): analyse each rank's file instead"
     diagnostics = (
         Diagnostic("work_far_from_host", _far_from_host(trace), far),
-        Diagnostic("processes_share_stream", work_of_several_processes(trace), message),
+        Diagnostic("processes_share_stream", facts.gpu.work_of_several_processes(trace), message),
         Diagnostic(
             "negative_duration",
             int((work.end < work.ts).sum()),
@@ -96,10 +94,10 @@ def analyze(trace: Trace) -> Findings:
                 under=state.device.track,
                 ts=state.start,
                 dur=state.end - state.start,
-                names=Texts(state.state.astype(np.int32), STATES),
+                names=Texts(state.state.astype(np.int32), facts.waits.STATES),
                 description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
             )
-            for state in device_states(trace)
+            for state in facts.waits.states(trace)
             if len(state)
         ],
         [
@@ -111,7 +109,7 @@ def analyze(trace: Trace) -> Findings:
 
 def _far_from_host(trace: Trace) -> int:
     """The number of pieces of work with impossible times: Kineto of 2021 wrote 0 for unknown times."""
-    events, ts = trace.events, gpu_work(trace).ts
+    events, ts = trace.events, facts.gpu.work(trace).ts
     if not len(ts) or events.ts[-1] - events.ts[0] <= FAR_NS:  # nearly always: no need to look at the host
         return 0
     host = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES)

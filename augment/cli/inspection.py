@@ -13,7 +13,6 @@ from augment import facts
 from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace
 from augment.core.attachment_kinds import kind_named
-from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.names import strings_where
 from augment.readers import HEAD, perfetto, reader_named
 from augment.readers.attachments import Evidence
@@ -59,12 +58,12 @@ def inspect(augmented: AugmentedTrace) -> Report:
     collective = strings_where(trace, lambda name: "nccl" in name.lower())
     collectives = _sampled(trace, kernels[collective[trace.events.name[kernels]]])
     # the number of pieces of GPU work with a launch, and of launches with GPU work
-    work, events = gpu_work(trace), trace.events
+    work, events = facts.gpu.work(trace), trace.events
     linked = int((work.launch != NO_INDEX).sum())
     rows = events.slices_of(*LAUNCHES)
     launching = strings_where(trace, lambda name: any(part in name for part in _LAUNCHING))
     rows = rows[launching[events.name[rows]]] if len(rows) else rows
-    arrived = np.isin(correlations_of(trace, rows), correlations_of(trace, work.row))
+    arrived = np.isin(facts.gpu.correlations_of(trace, rows), facts.gpu.correlations_of(trace, work.row))
     # anomalies that readers and analyses tolerate, but a user may want to know of
     odd: list[Report] = []
     slices = events.phase == COMPLETE

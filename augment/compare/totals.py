@@ -18,7 +18,6 @@ from augment.compare.noise import ALPHA, corrected, interval_of
 from augment.core import Findings, Skipped, Trace
 from augment.errors import UnknownFormat
 from augment.facts.operators.step_time_parts import step_efficiency, why_beyond, why_no_mfu
-from augment.facts.steps.step_figures import memory_peaks, step_figures
 
 Floats = npt.NDArray[np.float64]
 Better = Literal["lower", "higher", "neither"]
@@ -55,14 +54,14 @@ Samples = Mapping[str, Floats]  #: {figure: its value in each step}
 
 def samples_of(trace: Trace, windows: facts.steps.StepWindows) -> dict[str, Floats]:
     """The figures of each step, averaged over devices; figures that the trace lacks are left out."""
-    devices = step_figures(trace, windows)
+    devices = facts.steps.step_figures(trace, windows)
     samples = {"wall_ns": devices[0].wall_ns.astype(np.float64)}
     for name in devices[0].of_device:
         samples[name] = np.mean([device.of_device[name] for device in devices], axis=0)
     launched, delay = samples.pop("launched", None), samples.pop("launch_delay_ns", None)
     if launched is not None and delay is not None and (launched > 0).all():
         samples["mean_launch_delay_ns"] = delay / launched
-    peaks = memory_peaks(trace, windows)
+    peaks = facts.steps.memory_peaks(trace, windows)
     if peaks is not None and (peaks >= 0).all():
         samples["memory_peak_bytes"] = peaks.astype(np.float64)
     return with_overlap(samples)
@@ -233,7 +232,7 @@ def efficiency_samples(trace: Trace, windows: facts.steps.StepWindows) -> Effici
     used: dict[str, None] = {}
     both = [
         (figures, step_efficiency(trace, place, windows, figures.of_device["compute_ns"]))
-        for place, figures in enumerate(step_figures(trace, windows))
+        for place, figures in enumerate(facts.steps.step_figures(trace, windows))
     ]
     for figures, efficiency in both:
         beyond = map(why_beyond, efficiency.peak_ns.tolist(), figures.wall_ns.tolist())

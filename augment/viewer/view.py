@@ -22,7 +22,6 @@ from augment.core.annotations import CUT_OFF
 from augment.core.text import words_of
 from augment.diagnosis.wording import vendor
 from augment.errors import UsageError
-from augment.facts.gpu.gpu_time import busiest_devices, busiest_stream
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
@@ -115,7 +114,7 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     if shift_ns is None:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
     word = words_of(vendor(trace)).gpu
-    devices, bounds = [f"{word} {device}" for device in busiest_devices(trace)], None
+    devices, bounds = [f"{word} {device}" for device in facts.gpu.busiest_devices(trace)], None
     groups = _processes(trace) if _kernels(trace) else [*_processes(trace), *devices]
     if not len(trace.events):  # what was recorded beside a trace, alone
         groups = [name for track in trace.tracks for name in (track.process_name, track.thread_name) if name]
@@ -123,7 +122,7 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
         ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
         bounds = int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
     # rows that few files have: the mark of the last GPU events and, in a comparison, the differences
-    differences = [f"Δ GPU {_escaped(device)} {_CHANGES}" for device in busiest_devices(trace)[:_COMPARED]]
+    differences = [f"Δ GPU {_escaped(device)} {_CHANGES}" for device in facts.gpu.busiest_devices(trace)[:_COMPARED]]
     rare = [rf"{CUT_OFF}( \(\d+\))?", *(differences or [r"Δ host( cumulative)?( \(\d+\))?"])]  # the UI adds thread ids
     return View(
         pins=[_VERDICT, *rare, *islice(_pins(trace), _MOST - 1)],
@@ -135,7 +134,7 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
 
 def _pins(trace: Trace) -> Iterator[str]:
     """Patterns of the rows to pin below the diagnosis, in order; each matches at most one row."""
-    devices = busiest_devices(trace)
+    devices = facts.gpu.busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
     yield "Steps"
     if facts.steps.is_served(trace):
@@ -147,7 +146,7 @@ def _pins(trace: Trace) -> Iterator[str]:
     yield _PATH
     yield "Idle" + ends[0] if ends else "Idle"
     yield "Exposed communication" + ends[0] if ends else "Exposed communication"
-    busiest = busiest_stream(trace)
+    busiest = facts.gpu.busiest_stream(trace)
     if busiest is not None:
         yield f"Queue Length stream {_escaped(busiest.stream)}({'|'.join(ends)}){_UNIT}"
     for memory in facts.memory.devices(trace):
@@ -160,7 +159,7 @@ def _pins(trace: Trace) -> Iterator[str]:
 def _kernels(trace: Trace) -> str:
     """The row with the kernels of the busiest stream: what is pinned need not be looked for below. Empty if rows of
     several devices have that name."""
-    busiest = busiest_stream(trace)
+    busiest = facts.gpu.busiest_stream(trace)
     if busiest is None:
         return ""
     names = {

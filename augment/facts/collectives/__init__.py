@@ -5,7 +5,7 @@ from __future__ import annotations
 # fmt: off
 # ruff: noqa: I001
 from augment.facts.collectives.collective_kernels import (
-    SMALL_BYTES, Collectives, Group, carries_activations, collectives as kernels, exposed_ns,
+    SMALL_BYTES, ARGS, Collectives, Group, carries_activations, collectives as kernels, exposed_ns,
     gathers_of_parameters, trains,
 )
 from augment.facts.collectives.rank_progress import HostCollectives, host_collectives
@@ -14,7 +14,7 @@ from augment.facts.collectives.recorded_by_library import (
 )
 
 __all__ = [
-    "SMALL_BYTES", "Collectives", "DifferingRanks", "Group", "HostCollectives", "NetworkOfLog",
+    "ARGS", "SMALL_BYTES", "Collectives", "DifferingRanks", "Group", "HostCollectives", "NetworkOfLog",
     "carries_activations", "exposed_ns", "gathers_of_parameters", "host_collectives", "joined_records", "kernels",
     "network", "trains",
 ]

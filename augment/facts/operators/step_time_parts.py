@@ -25,7 +25,14 @@ from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
 #: the parts of the time in which the device computes
-PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
+PARTS: tuple[str, ...] = (
+    "ideal_compute",
+    "compute_above",
+    "memory_ideal",
+    "memory_above",
+    "latency_bound",
+    "unmodelled",
+)
 LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula to be named
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
@@ -33,20 +40,15 @@ _UNMODELLED = PARTS.index("unmodelled")
 
 
 class Efficiency(Struct, frozen=True):
-    """Of one device, a step a place: ``parts`` int64 ns by name, which add up to the time in which it computed.
+    """Where the time went in which a device computed, with an entry for each step."""
 
-    ``flops`` and ``model_flops`` float64: all operations, and those that are not done a second time; ``peak_ns`` and
-    ``model_peak_ns`` float64: how long they would have taken, each at the dense rate of its type of number. ``covered``
-    float64: the share of the computing time whose operator has a formula. ``numbers`` are the types of number.
-    """
-
-    parts: dict[str, Int64s]
-    flops: Floats
-    model_flops: Floats
-    peak_ns: Floats
-    model_peak_ns: Floats
-    covered: Floats
-    numbers: tuple[str, ...]
+    parts: dict[str, Int64s]  #: ns, by name; they add up to the time in which it computed
+    flops: Floats  #: all operations
+    model_flops: Floats  #: those that are not done a second time
+    peak_ns: Floats  #: ns that all would have taken, each at the dense rate of its type of number
+    model_peak_ns: Floats  #: ns that those of ``model_flops`` would have taken
+    covered: Floats  #: the share of the computing time whose operator has a formula
+    numbers: tuple[str, ...]  #: the types of number
 
 
 def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns: Int64s) -> Efficiency:

@@ -27,9 +27,9 @@ class StepFigures(Struct, frozen=True):
     the sum of their delays after the end of the call. For the host alone there is only ``wall_ns``.
     """
 
-    device: Identity
-    wall_ns: Int64s
-    of_device: dict[str, Int64s]
+    device: Identity  #: None: the host alone
+    wall_ns: Int64s  #: ns, of the window
+    of_device: dict[str, Int64s]  #: the others, by name
 
 
 def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:

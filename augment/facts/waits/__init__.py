@@ -6,12 +6,12 @@ from __future__ import annotations
 # ruff: noqa: I001
 from augment.facts.waits.dependencies import full_queues
 from augment.facts.waits.gap_causes import (
-    GapCategory, causes_of_gaps as causes, device_gaps as gaps, device_states as states, launch_end, stream_gaps as
-    gaps_of_streams,
+    STATES, GapCategory, causes_of_gaps as causes, device_gaps as gaps, device_states as states, launch_end,
+    stream_gaps as gaps_of_streams,
 )
 from augment.facts.waits.sync_dependencies import sync_calls as syncs
 
 __all__ = [
-    "GapCategory", "causes", "full_queues", "gaps", "gaps_of_streams", "launch_end", "states", "syncs",
+    "STATES", "GapCategory", "causes", "full_queues", "gaps", "gaps_of_streams", "launch_end", "states", "syncs",
 ]
 # fmt: on
