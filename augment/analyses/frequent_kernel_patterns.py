@@ -29,17 +29,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from augment import facts
-from augment.arrays import (
-    Int64s,
-    StackIndexes,
-    combinations,
-    expand,
-    group_bounds,
-    grouped,
-    run_starts,
-    sequence_hashes,
-)
+from augment import arrays, facts
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, Skipped, SliceTrack, Texts, Trace, column
 
 NAME = "frequent_kernel_patterns"
@@ -65,9 +55,9 @@ class Occurrences(Struct, frozen=True):
     """Equal-length columns: ``operator`` (ascending places in the call stacks) launched the work ``[start, stop)`` of
     ``launched_work(trace).listed``."""
 
-    operator: StackIndexes
-    start: Int64s
-    stop: Int64s
+    operator: arrays.StackIndexes
+    start: arrays.Int64s
+    stop: arrays.Int64s
 
 
 def analyze(
@@ -99,9 +89,11 @@ def analyze(
     place = facts.gpu.launched(trace).listed
     row = facts.host.stacks(trace).row[occurrences.operator]
     name = events.name[work.row[place]]
-    keys, code = combinations(events.name[row], sequence_hashes(name, occurrences.start, occurrences.stop))
-    count, groups = len(keys[0]), grouped(code, len(keys[0]))
-    bounds = group_bounds(code, count)
+    keys, code = arrays.combinations(
+        events.name[row], arrays.sequence_hashes(name, occurrences.start, occurrences.stop)
+    )
+    count, groups = len(keys[0]), arrays.grouped(code, len(keys[0]))
+    bounds = arrays.group_bounds(code, count)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[place])))
     kernel_ns = np.add.reduceat((until[occurrences.stop] - until[occurrences.start])[groups], bounds[:-1])
     cpu_ns = np.add.reduceat(events.dur[row][groups], bounds[:-1])
@@ -121,7 +113,7 @@ def analyze(
     return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
 
 
-def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: bool) -> Occurrences:
+def _occurrences(trace: Trace, operator: arrays.StackIndexes, least: int, *, distinct: bool) -> Occurrences:
     """The operators that launched at least ``least`` pieces of work; of several with the same work, the innermost."""
     start, stop = facts.gpu.launched(trace).spans(operator)
     chosen = stop - start >= max(least, 1)
@@ -134,20 +126,20 @@ def _occurrences(trace: Trace, operator: StackIndexes, least: int, *, distinct: 
     return Occurrences(operator, start, stop)
 
 
-def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: list[Int64s]) -> list[SliceTrack]:
+def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: list[arrays.Int64s]) -> list[SliceTrack]:
     """The marks of each stream. Work of several patterns is marked as that of the first."""
     if not rows:
         return []
     work = facts.gpu.work(trace)
     drawn = np.concatenate(patterns)[:DRAWN_AT_MOST]
     pattern = np.repeat(np.arange(len(rows)), [len(pattern) for pattern in patterns])[:DRAWN_AT_MOST]
-    whose, index = expand(occurrences.start[drawn], occurrences.stop[drawn])
+    whose, index = arrays.expand(occurrences.start[drawn], occurrences.stop[drawn])
     mark = np.full(len(work), -1, np.int64)
     mark[facts.gpu.launched(trace).listed[index[::-1]]] = whose[::-1]  # of several assignments, the last one stays
     tracks = []
     for stream in work.streams:
         marks = mark[stream.places]
-        start = run_starts(marks)
+        start = arrays.run_starts(marks)
         marked = marks[start] >= 0
         if not marked.any():
             continue

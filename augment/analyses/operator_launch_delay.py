@@ -26,19 +26,7 @@ from typing import Annotated
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import (
-    NO_INDEX,
-    Int32s,
-    Int64s,
-    Places,
-    combinations,
-    group_bounds,
-    grouped,
-    grouped_medians,
-    run_starts,
-    sequence_hashes,
-)
+from augment import arrays, facts
 from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, Findings, OfRank, Skipped, Trace, column
 
 NAME = "operator_launch_delay"
@@ -71,7 +59,7 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
         return Skipped("no GPU work whose correlation names a launch")
     named = facts.names.starting(trace, operator_prefix) if operator_prefix else None
     operator = facts.host.innermost(trace, work.launch[place], (Category.CPU_OP,), named)
-    owned = operator != NO_INDEX
+    owned = operator != arrays.NO_INDEX
     remarks = list(facts.gpu.launch_diagnostics(trace))
     if not owned.all():
         outside = len(owned) - int(np.count_nonzero(owned))
@@ -79,10 +67,10 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
         place, operator = place[owned], operator[owned]
     order = np.argsort(stacks.place_of[operator], kind="stable")
     place, operator = place[order], operator[order]
-    start = run_starts(operator)
+    start = arrays.run_starts(operator)
     name = events.name[work.row[place]]
-    hashes = sequence_hashes(name, start, np.append(start[1:], len(place)))
-    keys, code = combinations(events.name[operator[start]], hashes)
+    hashes = arrays.sequence_hashes(name, start, np.append(start[1:], len(place)))
+    keys, code = arrays.combinations(events.name[operator[start]], hashes)
     launch, first = events.ts[work.launch[place[start]]], work.ts[place[start]]
     waits = (launch - events.ts[operator[start]], np.maximum(first - launch, 0))
     rows = list(_rows(trace, keys[0], code, start, name, waits))
@@ -91,7 +79,12 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
 
 
 def _rows(
-    trace: Trace, operator: Int64s, code: Int64s, start: Places, name: Int32s, waits: tuple[Int64s, Int64s]
+    trace: Trace,
+    operator: arrays.Int64s,
+    code: arrays.Int64s,
+    start: arrays.Places,
+    name: arrays.Int32s,
+    waits: tuple[arrays.Int64s, arrays.Int64s],
 ) -> Iterator[Row]:
     """The row of each group.
 
@@ -103,15 +96,15 @@ def _rows(
         name: the names of the launched work.
         waits: the two delays of each run.
     """
-    order = grouped(code, len(operator))
-    bounds = group_bounds(code, len(operator))
+    order = arrays.grouped(code, len(operator))
+    bounds = arrays.group_bounds(code, len(operator))
     count = np.diff(bounds)
     example = order[bounds[:-1]]
     stop = np.append(start[1:], len(name))
     figures = []
     for wait in waits:
         total, greatest = (of.reduceat(wait[order], bounds[:-1]) for of in (np.add, np.maximum))
-        figures += [total / count, grouped_medians(wait, code, bounds), greatest]
+        figures += [total / count, arrays.grouped_medians(wait, code, bounds), greatest]
     columns = (operator, start[example], stop[example], count, *figures)
     for text, low, high, *rest in zip(*(values.tolist() for values in columns), strict=True):
         yield Row(trace.rank, trace.strings[text], [trace.strings[i] for i in name[low:high].tolist()], *rest)

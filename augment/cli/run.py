@@ -10,21 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.cli.options import (
-    DONE_IN_PART,
-    TRACE,
-    FromStdin,
-    GroupedCommand,
-    client_of,
-    debug,
-    memory_option,
-    ranks_of,
-    ranks_option,
-    requesting,
-    server_options,
-    sizes,
-    trust_option,
-)
+from augment.cli import options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,15 +41,15 @@ def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> O
         if text == word:
             return word
     try:
-        return ranks_of(context, parameter, text)
+        return options.ranks_of(context, parameter, text)
     except click.BadParameter:
         raise click.BadParameter(f"{text!r} is none of {', '.join(_WHOSE)}, and no ranks such as 0,8,16-23") from None
 
 
-@click.command("run", cls=GroupedCommand, short_help="Augment traces: files, folders of ranks, globs, URLs.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…", type=TRACE)
+@click.command("run", cls=options.GroupedCommand, short_help="Augment traces: files, folders of ranks, globs, URLs.")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…", type=options.TRACE)
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of each input.")
-@requesting(formats=True)
+@options.requesting(formats=True)
 @click.option(
     "--jobs",
     type=click.IntRange(min=0),
@@ -79,7 +65,7 @@ def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> O
     metavar="N",
     help="Total CPUs, shared by the processes of --jobs; 0, the default: all CPUs, but at most 4 per file.",
 )
-@memory_option(
+@options.memory_option(
     "Most memory, such as 4G, shared by the processes of --jobs. A file that may need more is converted with "
     "its arrays on the disk of the output folder: slower, with the same results.  [default: no bound]"
 )
@@ -88,7 +74,7 @@ def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> O
     metavar="dask://…|ray://…",
     help="Convert on the Dask or Ray cluster at this address (extra [dask] or [ray]).",
 )
-@ranks_option
+@options.ranks_option
 @click.option(
     "--shard",
     callback=_shard,
@@ -108,10 +94,10 @@ def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> O
 @click.option(
     "--parallelism",
     metavar="tp=N,…",
-    callback=sizes,
+    callback=options.sizes,
     help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp).  [default: recognised from the traces]",
 )
-@trust_option
+@options.trust_option
 @click.option(
     "--merge",
     is_flag=True,
@@ -122,10 +108,10 @@ def _outputs(context: click.Context, parameter: click.Parameter, text: str) -> O
 @click.option(
     "--whole", "whole_timeline", is_flag=True, help="Leave nothing out of the timeline, even if no browser can open it."
 )
-@server_options
+@options.server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")
 @click.option("--quiet", is_flag=True, help="Print only paths and errors, no summary and no progress.")
-@debug
+@options.debug
 def command(
     inputs: tuple[str, ...],
     out: str | None,
@@ -177,12 +163,12 @@ def command(
         if given := next((name for name, value in apart.items() if value), None):
             raise UsageError(f"{given}: not supported where -o names a timeline; name a folder")
         how = {"align": not no_align, "whole": whole_timeline, "memory": memory, "quiet": quiet}
-        with client_of(**server) as client:
+        with options.client_of(**server) as client:
             if client:
                 return merge_there(client, inputs, out, ranks, request, **how)  # type: ignore[arg-type]
         return write_timeline(inputs, out, ranks, request, **how)  # type: ignore[arg-type]
     keep_freed_memory()
-    if out is None and any(isinstance(name, FromStdin) for name in inputs):
+    if out is None and any(isinstance(name, options.FromStdin) for name in inputs):
         out = "."
     if scheduler:  # other processes read the files
         inputs = tuple(name if protocol(name) else os.path.abspath(name) for name in inputs)
@@ -199,7 +185,7 @@ def command(
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
     compares = len(chosen.inputs) != 1 or chosen.inputs[0].root is not None  # else it is no job
-    with client_of(**server) as client:
+    with options.client_of(**server) as client:
         plan = RunPlan(
             request,
             compares,
@@ -318,7 +304,7 @@ class _Command:
         for note in dict.fromkeys(note for job in self._concluded for note in job.notes):
             complain(note)
         if in_part or any(job.notes for job in self._concluded):
-            return DONE_IN_PART
+            return options.DONE_IN_PART
         if not any(result.status in ("augmented", "done_before") for result in self._results):
             from augment.batch.inputs import no_trace
 

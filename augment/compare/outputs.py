@@ -24,19 +24,7 @@ from augment.core.jsontext import storable
 from augment.core.output_files import DIFF_METRICS_SUFFIX, output_path, replacing, stem
 from augment.errors import OutputError
 from augment.facts.source.several_ranks import on_clock
-from augment.writers import DEFAULT, writer_named
-from augment.writers.metrics import (
-    SCHEMA_VERSION,
-    Schema,
-    analysis_of,
-    record_schema,
-    schema,
-    source_of,
-    source_schema,
-    tool,
-    verdict_schema,
-    write_sidecar,
-)
+from augment.writers import DEFAULT, metrics, writer_named
 from augment.writers.perfetto.packets import Links
 from augment.writers.perfetto.several import FirstView, Several, TraceGroup
 
@@ -106,7 +94,7 @@ def write_all(
     control, test = _compared(diff)
     names = drawing.label or stem(control.source.label), drawing.test_label or name
     runs = dict(zip(("control", "test"), map(storable, names), strict=True))
-    write_sidecar({**document(diff, diagnostics), "runs": runs}, path, test.source.path)
+    metrics.write_sidecar({**document(diff, diagnostics), "runs": runs}, path, test.source.path)
     return [*written, path]
 
 
@@ -218,14 +206,14 @@ def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, An
         for pair in diff.pairs
     ]
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool": tool(),
-        "source": source_of(test),
-        "control": source_of(control),
+        "schema_version": metrics.SCHEMA_VERSION,
+        "tool": metrics.tool(),
+        "source": metrics.source_of(test),
+        "control": metrics.source_of(control),
         "verdict": {"text": diff.verdict.text, "rows": diff.verdict.rows},
         "traces": dict(zip(("control", "test"), diff.trace_counts, strict=True)),
         "compared": compared or [{"control": _side(control, []), "test": _side(test, [])}],
-        "analyses": {name: analysis_of(outcome) for name, outcome in diff.outcomes.items()},
+        "analyses": {name: metrics.analysis_of(outcome) for name, outcome in diff.outcomes.items()},
         "diagnostics": [*test.diagnostics, *diff.diagnostics, *diagnostics],
     }
 
@@ -235,22 +223,24 @@ def _compared(diff: Diff) -> tuple[Trace, Trace]:
     return diff.snapshots or (diff.pairs[0].control.trace, diff.pairs[0].test.trace)
 
 
-def diff_schema(*, closed: bool = False) -> Schema:
+def diff_schema(*, closed: bool = False) -> metrics.Schema:
     """The JSON Schema of the sidecar of a comparison."""
-    text: Schema = {"type": "string"}
+    text: metrics.Schema = {"type": "string"}
     steps = {"type": "array", "items": {"type": "integer"}, "description": "empty for a whole recording"}
-    side = record_schema({"name": text, "sha256": text, "rank": {"type": ["integer", "null"]}, "steps": steps}, closed)
+    side = metrics.record_schema(
+        {"name": text, "sha256": text, "rank": {"type": ["integer", "null"]}, "steps": steps}, closed
+    )
     pair = {"type": "object", "properties": {"control": side, "test": side}, "required": ["control", "test"]}
-    number: Schema = {"type": "integer"}
+    number: metrics.Schema = {"type": "integer"}
     more = {
-        "traces": record_schema({"control": number, "test": number}, closed) | {"description": "how many"},
-        "control": source_schema(closed),
-        "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
+        "traces": metrics.record_schema({"control": number, "test": number}, closed) | {"description": "how many"},
+        "control": metrics.source_schema(closed),
+        "verdict": metrics.verdict_schema(ROWS["diff_waterfall"], closed),
         "compared": {"type": "array", "items": pair, "minItems": 1},
-        "runs": record_schema({"control": text, "test": text}, closed)
+        "runs": metrics.record_schema({"control": text, "test": text}, closed)
         | {"description": "what the two sides are called: their folders, where a side has several traces"},
     }
-    return schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
+    return metrics.schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
 
 
 def _side(trace: Trace, steps: list[int]) -> dict[str, Any]:

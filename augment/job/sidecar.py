@@ -11,16 +11,7 @@ from augment.job.answer import Answer
 from augment.job.rank_answers import cures
 from augment.job.roles import Together
 from augment.job.verdict import Row as VerdictRow
-from augment.writers.metrics import (
-    SCHEMA_VERSION,
-    Schema,
-    analysis_of,
-    encode,
-    record_schema,
-    schema,
-    tool,
-    verdict_schema,
-)
+from augment.writers import metrics
 
 ROWS = {**answer.ROWS, **roles.ROWS}  #: the rows of each question to a job, or to roles together
 
@@ -36,8 +27,8 @@ def document(result: Answer | Together, name: str, window: str = "", world_size:
     found_out = (outcome for outcome in result.outcomes.values() if isinstance(outcome, Findings))
     more = [diagnostic for findings in found_out for diagnostic in findings.diagnostics]
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool": tool(),
+        "schema_version": metrics.SCHEMA_VERSION,
+        "tool": metrics.tool(),
         "source": {
             "name": storable(name),
             "window": storable(window),
@@ -53,19 +44,19 @@ def document(result: Answer | Together, name: str, window: str = "", world_size:
             "joined": result.verdict.joined,
             "cures": cures(result) if isinstance(result, Answer) else [],
         },
-        "analyses": {question: analysis_of(outcome) for question, outcome in result.outcomes.items()},
+        "analyses": {question: metrics.analysis_of(outcome) for question, outcome in result.outcomes.items()},
         "diagnostics": [*result.diagnostics, *more],
     }
 
 
 def content(result: Answer | Together, name: str, window: str = "", world_size: int | None = None) -> bytes:
     """The content of the file."""
-    return encode(document(result, name, window, world_size))
+    return metrics.encode(document(result, name, window, world_size))
 
 
-def job_schema(*, closed: bool = False) -> Schema:
+def job_schema(*, closed: bool = False) -> metrics.Schema:
     """The JSON Schema of the sidecar of a job."""
-    verdict = verdict_schema(VerdictRow, closed)
+    verdict = metrics.verdict_schema(VerdictRow, closed)
     verdict["properties"]["joined"] = {
         "type": "boolean",
         "description": "whether anything shows that the traces are ranks of one job; missing from older files",
@@ -77,10 +68,10 @@ def job_schema(*, closed: bool = False) -> Schema:
         "if none says so, missing from older files",
     }
     more = {"verdict": verdict}
-    whole = schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment job"}
+    whole = metrics.schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment job"}
     rank = {"type": ["integer", "null"]}
-    trace = record_schema({"name": {"type": "string"}, "sha256": {"type": "string"}, "rank": rank}, closed)
-    whole["properties"]["source"] = record_schema(
+    trace = metrics.record_schema({"name": {"type": "string"}, "sha256": {"type": "string"}, "rank": rank}, closed)
+    whole["properties"]["source"] = metrics.record_schema(
         {
             "name": {"type": "string"},
             "window": {"type": "string", "description": "which recording of the job; empty if there is one"},

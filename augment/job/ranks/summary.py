@@ -23,17 +23,8 @@ from augment.diagnosis.rules import SEEN_OF_JOB, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS
 from augment.diagnosis.wording import vendor
 from augment.errors import InputError
+from augment.facts.collectives import rank_progress
 from augment.facts.collectives.collective_kernels import Group, collectives
-from augment.facts.collectives.rank_progress import (
-    HostCollectives,
-    Spent,
-    device_states,
-    follows,
-    held_up,
-    host_collectives,
-    host_gaps,
-    spent_before,
-)
 from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
 from augment.facts.gpu.gpu_work import gpu_work
@@ -68,7 +59,10 @@ _COLUMNS = (
 _UNCHANGED = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
 _STEPS = ("number", "start", "end", "steady", "requests", *PART_COLUMNS)
 #: the columns of :class:`Spent` at a moment of collectives or steps
-SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
+SPENT = {
+    moment: tuple(f"{name} before {moment}" for name in rank_progress.Spent._fields)
+    for moment in ("ts", "start", "end")
+}
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
 _HOST_KEYS = ("hostname", "host_name", "hostName")
 
@@ -205,7 +199,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
 def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:
     """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
-    records = host_collectives(trace) if not len(gpu_work(trace)) else collectives(trace)
+    records = rank_progress.host_collectives(trace) if not len(gpu_work(trace)) else collectives(trace)
     inside = np.ones(len(records), np.bool_) if window is None else _within(records.step, window)
     chosen = cast("CollectiveIndexes", np.flatnonzero(inside))
     left_out = 0 if most is None else max(len(chosen) - most, 0)
@@ -213,7 +207,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     steps = _steps(trace, window)
     tables, texts = tables_of(trace, chosen, window)
     groups: Sequence[Group]
-    if isinstance(records, HostCollectives):
+    if isinstance(records, rank_progress.HostCollectives):
         streams, columns = _threads(trace, records.row[chosen]), _host_columns(trace, chosen)
         groups = [records.group]
     else:
@@ -249,7 +243,9 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         streams=streams,
         columns=_bytes({name: columns[name] for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])}),
         steps=_bytes(steps),
-        states=state_table(device_states(trace), host_gaps(trace, main_track(trace)), moments),
+        states=state_table(
+            rank_progress.device_states(trace), rank_progress.host_gaps(trace, main_track(trace)), moments
+        ),
         figures={
             name: _figures(findings) for name, findings in results.items() if findings.rows and name not in _OF_MOMENTS
         },
@@ -290,8 +286,8 @@ def _columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
         "row": work.row[records.place[chosen]],
         "kind": records.kind.codes[chosen].astype(np.int64),
         "exposed_ns": records.exposed_ns[chosen],
-        "held": held_up(trace)[chosen].astype(np.int64),
-        "follows": places[follows(trace)[chosen]],
+        "held": rank_progress.held_up(trace)[chosen].astype(np.int64),
+        "follows": places[rank_progress.follows(trace)[chosen]],
     }
     return columns | _spent(trace, ts=columns["ts"], end=columns["end"])
 
@@ -299,13 +295,16 @@ def _columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
 def _host_columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
     """The columns of the ``chosen`` collectives of a host. The rank waits for those at whose end it runs no operator;
     all are on one stream, as ranks do them in one order, whatever threads the backend takes."""
-    every = host_collectives(trace)
+    every = rank_progress.host_collectives(trace)
     nothing, none = np.zeros(len(chosen), np.int64), np.full(len(chosen), NO_INDEX, np.int64)
     columns = {name: getattr(every, name)[chosen] for name in ("row", "ts", "end", "bytes", "step", "exposed_ns")}
     columns |= {"group": nothing, "stream": nothing, "seq": none, "peer": none, "follows": none}
     columns["kind"] = every.kind.codes[chosen].astype(np.int64)
     ts, end = columns["ts"], columns["end"]
-    computing = spent_before(trace, end).compute_ns - spent_before(trace, np.maximum(end - 1, ts)).compute_ns
+    computing = (
+        rank_progress.spent_before(trace, end).compute_ns
+        - rank_progress.spent_before(trace, np.maximum(end - 1, ts)).compute_ns
+    )
     columns["held"] = (computing == 0).astype(np.int64)
     return columns | _spent(trace, ts=ts, end=end)
 
@@ -341,7 +340,7 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
     trace = augmented.trace
     drawn = DrawnDiagnosis.of(augmented.annotations, trace)
     of_diagnosis = {drawn.under, *(arrow[-1] for arrow in drawn.arrows)} if drawn else set()
-    streams = _threads(trace, host_collectives(trace).row) or _streams(trace, collectives(trace).place)[0]
+    streams = _threads(trace, rank_progress.host_collectives(trace).row) or _streams(trace, collectives(trace).place)[0]
     tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
     main = main_track(trace)
     return sorted(tracks | of_diagnosis | ({main} - {NO_INDEX})) if tracks else []
@@ -370,7 +369,7 @@ def _spent(trace: Trace, **moments: Int64s) -> dict[str, Int64s]:
     return {
         name: values
         for moment, ts in moments.items()
-        for name, values in zip(SPENT[moment], spent_before(trace, ts), strict=True)
+        for name, values in zip(SPENT[moment], rank_progress.spent_before(trace, ts), strict=True)
     }
 
 

@@ -17,16 +17,9 @@ from augment.errors import MalformedTrace
 from augment.facts.source.event_args import Scan
 from augment.kernels import packet_layout as at
 from augment.kernels.native import address, native
+from augment.readers import dialects
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, Counted, OpenText, TextAgain
-from augment.readers.dialects import (
-    ASCEND_COLLECTIVES_THREAD,
-    ASCEND_PLANE,
-    ASCEND_SYNC,
-    ASCEND_TASK,
-    CATEGORIES,
-    of_collectives,
-)
 from augment.readers.limits import Limits
 from augment.readers.pairing import matched
 from augment.readers.perfetto import wire_format as wire
@@ -167,15 +160,16 @@ def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
     bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
     if len(bare):
         is_stream = np.array(
-            [tracks.is_stream(uuid) and not ASCEND_PLANE.fullmatch(tracks[uuid].name) for uuid in rows.tracks], np.bool_
+            [tracks.is_stream(uuid) and not dialects.ASCEND_PLANE.fullmatch(tracks[uuid].name) for uuid in rows.tracks],
+            np.bool_,
         )
         bare = bare[is_stream[columns["track"][bare]]]
-        waits = np.array([ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
+        waits = np.array([dialects.ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
         numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
         idle = waits[columns["name"][bare]]
-        if any(tracks[uuid].name.endswith(ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
+        if any(tracks[uuid].name.endswith(dialects.ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
             track, name = columns["track"][bare], columns["name"][bare]
-            idle |= of_collectives(track, name, rows.strings.all, len(rows.tracks))
+            idle |= dialects.of_collectives(track, name, rows.strings.all, len(rows.tracks))
         columns["category"][bare] = np.where(idle, numbers[1], numbers[0])
     flows = _flow_events(rows, columns, kept)
     order = np.argsort(np.concatenate([2 * np.flatnonzero(kept), 2 * flows.after + 1]), kind="stable")
@@ -239,7 +233,7 @@ def _flow_events(rows: PacketRows, columns: dict[str, Any], kept: Bools) -> _Flo
     if not linked.any():
         return _FlowEvents(*(np.zeros(0, kind) for kind in (np.int64, np.uint8, np.int32, np.int64)))
     out, into = row[:-1][linked], row[1:][linked]
-    known = [CATEGORIES.get(text.lower(), Category.OTHER) for text in rows.strings.all]
+    known = [dialects.CATEGORIES.get(text.lower(), Category.OTHER) for text in rows.strings.all]
     category = np.array(known, np.uint8)[columns["category"]]
     on_gpu = np.isin(category, ON_DEVICE)
     back = on_gpu[out] & ~on_gpu[into]  # Perfetto could not draw these arrows, since clocks differ
@@ -249,7 +243,7 @@ def _flow_events(rows: PacketRows, columns: dict[str, Any], kept: Bools) -> _Flo
     launched = same | (on_gpu[into] & ~on_gpu[out])
     numbers = [rows.strings.number(name) for name in ("ac2g", "fwdbwd", "flow")]
     hosts = (category[out] == Category.CPU_OP) & (category[into] == Category.CPU_OP)
-    tasks = np.array([text.startswith(ASCEND_TASK) for text in rows.strings.all], np.bool_)
+    tasks = np.array([text.startswith(dialects.ASCEND_TASK) for text in rows.strings.all], np.bool_)
     hosts &= ~tasks[columns["name"][into]]  # from a queue
     name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
     flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])
