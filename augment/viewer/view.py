@@ -104,15 +104,9 @@ UNKNOWN = View(
 )
 
 
-def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
-    """The view of a trace in a native file; it pins only tracks that the file has.
-
-    Args:
-        trace: the source, without added tracks.
-        shift_ns: the difference of the file's times to the trace's; None: the shift of the native writer.
-    """
-    if shift_ns is None:
-        shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
+def view_of(trace: Trace) -> View:
+    """The view of a trace in a native file; it pins only tracks that the file has. ``trace`` is without added ones."""
+    shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # by which the writer moves times
     word = words_of(vendor(trace)).gpu
     devices, bounds = [f"{word} {device}" for device in facts.gpu.busiest_devices(trace)], None
     groups = _processes(trace) if _kernels(trace) else [*_processes(trace), *devices]

@@ -301,7 +301,7 @@ def test_a_chrome_output_is_shown_as_the_native_format_shows_it(raw: Path, tmp_p
     made = prepare(str(path), tmp_path / "shown", said.append, said.append)
     assert made.path.parent == tmp_path / "shown"
     assert said[-1] == "showing rank0.augmented.json.gz in Perfetto's own format, from a temporary folder"
-    assert made.view == view_of(augmented_trace.trace, shift_ns=0)
+    assert made.view == view_of(augmented_trace.trace)
     perfetto.load_clean(made.path)
     slices = "select t.name, s.name, s.ts, s.dur, s.depth from slice s join track t on t.id = s.track_id"
     ours = slices + " where s.category = 'augment.idle_time_breakdown' order by 1, 3, 5"

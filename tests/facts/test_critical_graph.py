@@ -148,7 +148,7 @@ def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
     assert (room >= 0).all()
     for place in range(len(work)):
         node = graph.first_work + place
-        part = int(longest_path.slack(trace, work.row[[place]])[0])
+        part = int(room[node])
         matters = (
             longest_path.latest_of_nodes(trace)[node] < NEVER
         )  # else the end does not depend on it, however long it takes
@@ -158,7 +158,6 @@ def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
                 longer[edge] += extra
             if (graph.source == node).any():
                 assert longest(graph, longer)[len(graph) - 1] == graph.ts[-1] + late
-    assert (longest_path.slack(trace, call_stacks(trace).row) >= -1).all()
 
 
 def cuts(trace: Trace, graph: CriticalGraph, name: str, start: int, stop: int) -> dict[int, int]:

@@ -190,36 +190,6 @@ def node_slack(trace: Trace) -> Int64s:
     return room
 
 
-def slack(trace: Trace, rows: EventRows) -> Int64s:
-    """How much longer each of ``rows`` could have taken without making the recording longer, int64 ns.
-
-    The slack is 0 on the critical path. It is -1 for rows outside the graph, which are neither GPU work nor on a thread
-    that launches or waits. It is an estimate: a trace does not record all dependencies.
-    """
-    graph, work, late, events = critical_graph(trace), gpu_work(trace), node_slack(trace), trace.events
-    slacks = np.full(len(rows), -1, np.int64)
-    place_of = np.full(len(events), -1, np.intp)
-    place_of[work.row] = np.arange(len(work))
-    place = place_of[rows]
-    slacks[place >= 0] = late[graph.first_work + place[place >= 0]]
-    end = events.ts[rows] + events.dur[rows]
-    lane = graph.lane[: graph.first_work]
-    on_host = call_stacks(trace).place_of[rows] >= 0
-    on_thread = np.flatnonzero(lane >= 0)
-    nodes_of = {track: on_thread[index] for track, index in each(lane[on_thread], len(trace.tracks))}
-    # for each node of a thread, how much longer the edge from its predecessor could take
-    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
-    target = graph.target[along]
-    way = late.copy()
-    way[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
-    asked = np.flatnonzero(on_host)
-    for track, index in each(events.track[rows[asked]], len(trace.tracks)):
-        if (nodes := nodes_of.get(track)) is not None:
-            next_node = np.searchsorted(graph.ts[nodes], end[asked[index]], side="left")
-            slacks[asked[index]] = way[nodes[np.minimum(next_node, len(nodes) - 1)]]
-    return slacks
-
-
 def host_kinds(trace: Trace, rows: EventRows) -> Bytes:
     """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD.take(trace.events.category[rows])

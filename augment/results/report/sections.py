@@ -87,18 +87,11 @@ def rows_of(sidecar: Mapping[str, Any], analysis: str) -> list[dict[str, Any]]:
 
 
 def table(
-    sidecar: Mapping[str, Any],
-    analysis: str,
-    title: str,
-    *,
-    by: str | None = None,
-    columns: Sequence[str] = (),
-    folded: bool = False,
+    sidecar: Mapping[str, Any], analysis: str, title: str, *, by: str | None = None, folded: bool = False
 ) -> list[ReportTable]:
-    """The table of an analysis, the rows with most of ``by`` first; of all ``columns``, or those named. No table if
-    there is no row."""
+    """The table of an analysis, the rows with most of ``by`` first. No table if there is no row."""
     rows = rows_of(sidecar, analysis)
-    return [made_table(analysis, title, rows, by=by, columns=columns, folded=folded)] if rows else []
+    return [made_table(analysis, title, rows, by=by, folded=folded)] if rows else []
 
 
 def made_table(
