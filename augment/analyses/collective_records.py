@@ -24,9 +24,8 @@ from typing import Annotated
 
 import numpy as np
 
-from augment.core import Annotation, Diagnostic, Findings, OfRank, Skipped, SliceTrack, Texts, Trace, column
+from augment.core import Annotation, Diagnostic, Findings, OfRank, Skipped, SliceTrack, Texts, Trace, column, text
 from augment.core.records import FlightDumps, InspectorLogs, NcclLogs
-from augment.core.text import percent, size, time
 from augment.facts.collectives.recorded_by_library import JoinedRecords, joined_records, traced_collectives
 
 NAME = "collective_records"
@@ -115,10 +114,10 @@ def analyze(trace: Trace) -> Findings | Skipped:
     ]
     if apart:
         ratio, row = max(apart, key=lambda each: abs(math.log(each[0])))
-        what = row.kind + (f" of {size(row.bytes)}" if row.bytes is not None else "")
-        by_source = f"{time(row.record_ns or 0)} by {row.timing_source or 'an unknown source'}"
-        in_trace = f"{time(row.kernel_ns or 0)} in the trace"
-        unlike = f"{percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"
+        what = row.kind + (f" of {text.size(row.bytes)}" if row.bytes is not None else "")
+        by_source = f"{text.time(row.record_ns or 0)} by {row.timing_source or 'an unknown source'}"
+        in_trace = f"{text.time(row.kernel_ns or 0)} in the trace"
+        unlike = f"{text.percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"
         message = (
             f"rows where the Inspector's timing is another than the trace's, most of {what}: "
             f"{by_source}, {in_trace} ({unlike})"

@@ -20,9 +20,7 @@ from typing import Annotated
 import numpy as np
 
 from augment import facts
-from augment.core import Diagnostic, Findings, OfRank, Skipped, SliceTrack, Texts, Trace, column
-from augment.core.records import Compilation, CompileSpan
-from augment.core.source_code import label
+from augment.core import Diagnostic, Findings, OfRank, Skipped, SliceTrack, Texts, Trace, column, records, source_code
 
 NAME = "compilations"
 NEEDS = ()
@@ -56,7 +54,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     windows, called = facts.steps.windows(trace), facts.host.compiled_regions(trace)
     rows = []
     for each in logged.compilations:
-        breaks = [(label(why.line), why.reason) for why in each.breaks]
+        breaks = [(source_code.label(why.line), why.reason) for why in each.breaks]
         start = each.spans[0].start_ns if joined and each.spans else None
         place = -1 if start is None else int(windows.of_host(np.array([start]))[0])
         rows.append(
@@ -64,9 +62,9 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 rank=trace.rank,
                 compile_id=each.compile_id,
                 function=each.function or None,
-                source=label(each.line),
+                source=source_code.label(each.line),
                 guard=each.guard or None,
-                guard_source=label(each.guard_line),
+                guard_source=source_code.label(each.guard_line),
                 graph_breaks=[f"{where}: {reason}" if where else reason for where, reason in breaks],
                 cache=", ".join(dict.fromkeys(each.caches)) or None,
                 failure=each.failure or None,
@@ -82,9 +80,9 @@ def analyze(trace: Trace) -> Findings | Skipped:
     return Findings(rows, [_track(trace, logged.compilations)] if joined else [], notes, partial)
 
 
-def _track(trace: Trace, compilations: Sequence[Compilation]) -> SliceTrack:
+def _track(trace: Trace, compilations: Sequence[records.Compilation]) -> SliceTrack:
     """The time of each compilation, under the thread that drives the recording; of those at once, the first."""
-    spans: list[tuple[CompileSpan, Compilation]] = sorted(
+    spans: list[tuple[records.CompileSpan, records.Compilation]] = sorted(
         ((span, each) for each in compilations for span in each.spans), key=lambda pair: pair[0].start_ns
     )
     shown, until = [], -1
@@ -102,7 +100,7 @@ def _track(trace: Trace, compilations: Sequence[Compilation]) -> SliceTrack:
         names=Texts.of(" ".join(("compile", each.compile_id, each.function)).strip() for _, each in shown),
         args={
             "guard": Texts.of(each.guard or None for _, each in shown),
-            "line": Texts.of(label(each.line) or None for _, each in shown),
+            "line": Texts.of(source_code.label(each.line) or None for _, each in shown),
             "graph breaks": np.array([len(each.breaks) for _, each in shown], np.int64),
         },
         description="when torch.compile worked, by its own log (TORCH_TRACE)",

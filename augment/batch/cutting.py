@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from augment.arrays import Bools, Int64s
 from augment.batch.inputs import Input
-from augment.core import AugmentedTrace, Trace
-from augment.core.output_files import replacing, stem
+from augment.core import AugmentedTrace, Trace, output_files
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.source.cut_mark import MEMBER, mark, marked
 from augment.facts.source.several_ranks import rank_of_track
@@ -82,7 +81,7 @@ def cut_each(inputs: Sequence[Input], folder: Path, choice: CutChoice, stage: Ca
                 raise
             continue  # a folder may hold anything
         plain = trace.source.insert_at is not None and item.basename.endswith((".json", ".json.gz"))
-        out = folder / (item.basename if plain else f"{stem(item.basename)}.pftrace")
+        out = folder / (item.basename if plain else f"{output_files.stem(item.basename)}.pftrace")
         if out in outs or out.resolve() == Path(item.path).resolve():
             other = outs.get(out, "the input itself")
             raise UsageError(f"{item.path}: would be written to {out}, as {other}; cut them one by one")
@@ -151,7 +150,7 @@ def cut_timeline(path: Path, out: Path, ranks: Sequence[range]) -> list[str]:
     names = [name for name in there if name in wanted]
     if not names:
         raise UsageError(f"--ranks: {path} has none of these, only {', '.join(there)}")
-    with replacing(out, str(path)) as file:
+    with output_files.replacing(out, str(path)) as file:
         write_parts(path, names, file)
     return names
 
@@ -180,7 +179,7 @@ def write_cut(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) ->
             each.code == "trailing_text" for each in trace.diagnostics
         ):  # an array's end would not be the text's
             pieces = _marked(pieces, mark)
-        with replacing(path, trace.source.path) as file:
+        with output_files.replacing(path, trace.source.path) as file:
             if path.name.endswith(".gz"):
                 packed = GzipWriter(file)
                 for piece in pieces:

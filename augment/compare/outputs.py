@@ -18,10 +18,8 @@ from augment.compare.calls import Side
 from augment.compare.core import Diff, Pair
 from augment.compare.diff_rows import ROWS
 from augment.compare.diff_timeline import VERDICT, drawn
-from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace
+from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, jsontext, output_files
 from augment.core.bounds import bounded
-from augment.core.jsontext import storable
-from augment.core.output_files import DIFF_METRICS_SUFFIX, output_path, replacing, stem
 from augment.errors import OutputError
 from augment.facts.source.several_ranks import on_clock
 from augment.writers import DEFAULT, metrics, writer_named
@@ -72,7 +70,7 @@ def write_all(
     taken: dict[str, str] = {}
     for pair in diff.pairs:
         source = pair.test.trace.source
-        other = taken.setdefault(stem(source.name), source.path)
+        other = taken.setdefault(output_files.stem(source.name), source.path)
         if other != source.path:
             advice = "compare them separately, with --test-rank"
             raise OutputError(f"{source.path}: would write the same outputs as {other}; {advice}")
@@ -80,20 +78,20 @@ def write_all(
     diagnostics: list[Diagnostic] = []
     stage("writing")
     for pair in diff.pairs:
-        source, label = pair.test.trace.source, drawing.label or stem(pair.control.trace.source.label)
+        source, label = pair.test.trace.source, drawing.label or output_files.stem(pair.control.trace.source.label)
         augmented = drawn(pair, label, drawing.min_delta_ns, diff.verdict.text)
         for form in drawing.formats or (DEFAULT,):
-            written.append(output_path(source.name, folder, suffix_of(form)))
+            written.append(output_files.output_path(source.name, folder, suffix_of(form)))
             diagnostics += writer_named(form).write_seamed(augmented, written[-1]).diagnostics
         if drawing.overlay:
-            labels = label, stem(source.label)
-            written.append(output_path(source.name, folder, OVERLAY_SUFFIX))
+            labels = label, output_files.stem(source.label)
+            written.append(output_files.output_path(source.name, folder, OVERLAY_SUFFIX))
             diagnostics += write_overlay(pair, augmented, labels, written[-1], drawing.arrow_count)
-    path = folder / (name + DIFF_METRICS_SUFFIX)
+    path = folder / (name + output_files.DIFF_METRICS_SUFFIX)
     diagnostics = list(dict.fromkeys(diagnostics))  # several files, one trace
     control, test = _compared(diff)
-    names = drawing.label or stem(control.source.label), drawing.test_label or name
-    runs = dict(zip(("control", "test"), map(storable, names), strict=True))
+    names = drawing.label or output_files.stem(control.source.label), drawing.test_label or name
+    runs = dict(zip(("control", "test"), map(jsontext.storable, names), strict=True))
     metrics.write_sidecar({**document(diff, diagnostics), "runs": runs}, path, test.source.path)
     return [*written, path]
 
@@ -147,7 +145,7 @@ def write_overlay(
     number = int(test.steps.number[framed])
     which = "both recordings begin" if number < 0 else f"step {number} of the test and its partner begin"
     description = f"the control, moved by {shift} ns: {which} together"
-    with replacing(path, test.trace.source.path) as file:
+    with output_files.replacing(path, test.trace.source.path) as file:
         # The verdict, both sides of the compared step with that place, its differences, and the busiest streams
         control_shift = shift + lift
         begin = min(int(control.steps.begin[framed]) + control_shift, int(test.steps.begin[framed]) + lift)

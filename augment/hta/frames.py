@@ -17,9 +17,8 @@ import numpy.typing as npt
 from augment import facts
 from augment.arrays import NO_INDEX, EventRows, Int64s
 from augment.compare.calls import short_name
-from augment.core import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
+from augment.core import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace, jsontext
 from augment.core.args import Arg
-from augment.core.jsontext import lenient_json
 from augment.errors import UsageError
 from augment.facts.source.event_args import ArgColumns, arg_columns, args_of_frames, args_of_rows
 from augment.hta.parser_config import AttributeSpec
@@ -225,7 +224,7 @@ def _texts(
         values[place] = text
         if decode and text != default:
             with contextlib.suppress(ValueError):
-                values[place] = lenient_json(text.encode())
+                values[place] = jsontext.lenient_json(text.encode())
     code = SparseColumn(rows, texts.codes.astype(np.int64)).at(row, -1)
     column: npt.NDArray[np.object_] = values[code]
     return column

@@ -18,9 +18,8 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import NO_INDEX
 from augment.compare.calls import short_name
-from augment.core import Skipped
+from augment.core import Skipped, output_files
 from augment.core import Trace as Events
-from augment.core.output_files import is_output
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.facts.host.execution_links import Node, attribute, execution_links
 from augment.facts.steps.window import chosen, only, rows_in_whole
@@ -126,7 +125,7 @@ class Trace:
             names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
             traces = []
             for name in names:
-                if is_output(name) or _is_copy(name, names):
+                if output_files.is_output(name) or _is_copy(name, names):
                     continue
                 try:
                     traces.append((os.path.join(folder, name), read(os.path.join(folder, name))))

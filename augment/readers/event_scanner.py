@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays import Int32s, Int64s
-from augment.core import Identity, SparseColumn
-from augment.core.args import WANTED, TakenArgs
-from augment.core.jsontext import clean
+from augment.core import Identity, SparseColumn, args, jsontext
 from augment.core.threads import ALONE, Threads
 from augment.kernels import json_layout as layout
 from augment.kernels.dictionary import Dictionary, longer, slots
@@ -57,7 +55,7 @@ class EventScanner:
         self._place_slots = slots(2 * LEAST_PLACES)
         self._rows: list[Any] = [np.empty(LEAST_ROOM, kind) for kind in COLUMNS.values()]
         self._pairs: list[Any] = [np.empty(LEAST_ROOM, np.int64) for _ in range(4)]
-        self._args = TakenArgs(WANTED, LEAST_ROOM, ARG_FIELDS, state.wanted)
+        self._args = args.TakenArgs(args.WANTED, LEAST_ROOM, ARG_FIELDS, state.wanted)
         self._notes = np.empty((1 << 13, 4), np.int64)
         self._extra_strings: dict[str, int] = {}
         self._extra_places: dict[Place, int] = {}
@@ -253,7 +251,7 @@ def _unescaped(body: bytes) -> str:
     if b"\\" not in body:
         return body.decode("utf-8", "replace")
     try:
-        return clean(json.loads(f'"{body.decode("utf-8", "replace")}"', strict=False))
+        return jsontext.clean(json.loads(f'"{body.decode("utf-8", "replace")}"', strict=False))
     except ValueError:  # \u without four hex digits
         return body.decode("utf-8", "replace")
 

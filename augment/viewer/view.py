@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from augment import facts
 from augment.arrays import EventRows
-from augment.core import COMPLETE, LAUNCHES, Category, Trace
+from augment.core import COMPLETE, LAUNCHES, Category, Trace, text
 from augment.core.annotations import CUT_OFF
-from augment.core.text import words_of
 from augment.diagnosis.wording import vendor
 from augment.errors import UsageError
 from augment.writers.perfetto.several import FirstView
@@ -107,7 +106,7 @@ UNKNOWN = View(
 def view_of(trace: Trace) -> View:
     """The view of a trace in a native file; it pins only tracks that the file has. ``trace`` is without added ones."""
     shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # by which the writer moves times
-    word = words_of(vendor(trace)).gpu
+    word = text.words_of(vendor(trace)).gpu
     devices, bounds = [f"{word} {device}" for device in facts.gpu.busiest_devices(trace)], None
     groups = _processes(trace) if _kernels(trace) else [*_processes(trace), *devices]
     if not len(trace.events):  # what was recorded beside a trace, alone

@@ -9,8 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from augment.core import AugmentedTrace, Diagnostic
-from augment.core.output_files import METRICS_SUFFIX, output_path
+from augment.core import AugmentedTrace, Diagnostic, output_files
 from augment.errors import UsageError, expect_known, unabridged
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.seams import Described, Written
@@ -77,11 +76,11 @@ def write_seamed(
     diagnostics: list[Diagnostic] = []
     names = () if formats is None else formats or (DEFAULT,)
     for writer in map(writer_named, names):
-        path = output_path(name, folder, writer.SUFFIX)
+        path = output_files.output_path(name, folder, writer.SUFFIX)
         written = writer.write_seamed(augmented, path, under)
         diagnostics += written.diagnostics
         files.append((path, written.seam.described if under else None))
-    path = output_path(name, folder, METRICS_SUFFIX)
+    path = output_files.output_path(name, folder, output_files.METRICS_SUFFIX)
     seam = metrics.write(augmented, path, diagnostics)
     files.append((path, seam.described if under else None))
     return files

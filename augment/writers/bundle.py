@@ -15,8 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from augment.core import AugmentedTrace, Diagnostic, Flows
-from augment.core.output_files import copy_bytes, replacing
+from augment.core import AugmentedTrace, Diagnostic, Flows, output_files
 from augment.errors import InputError, OutputError
 from augment.writers import perfetto
 from augment.writers.compression import END, NOTHING, Checked, DeflateWriter, fastest
@@ -46,7 +45,7 @@ class BundleSeam(Seam, frozen=True, tag=NAME):
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
-        copy_bytes(old, new, self.at)
+        output_files.copy_bytes(old, new, self.at)
         text = self.before
         if annotations:
             out = DeflateWriter(new, text)
@@ -67,7 +66,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] =
         raise OutputError(f"{path}: Perfetto cannot read {source.name}, which a bundle would hold: --to perfetto")
     if os.path.exists(source.path) and os.path.getsize(source.path) > _MOST_BYTES:
         raise OutputError(f"{path}: Perfetto reads no zip with more than 2 GiB; compress {source.name} first")
-    with replacing(path, source.path) as file:
+    with output_files.replacing(path, source.path) as file:
         part = _stored(file, source.path, source.label)
         added_at = file.tell()
         file.write(ZipMember(ANNOTATIONS, DEFLATED, added_at).header)

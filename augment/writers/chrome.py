@@ -15,8 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from msgspec import Struct
 
-from augment.core import Annotation, AugmentedTrace, Diagnostic, Source
-from augment.core.output_files import copy_bytes, replacing
+from augment.core import Annotation, AugmentedTrace, Diagnostic, Source, output_files
 from augment.errors import InputError, OutputError
 from augment.writers.chrome_events import ChromeEvents, Layout, PidRoom, layout_of
 from augment.writers.compression import NOTHING, TRAILER, Checked, GzipWriter, find_splice, resumed
@@ -45,7 +44,7 @@ class ChromeSeam(Seam, frozen=True, tag=NAME):
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
-        copy_bytes(old, new, self.at)
+        output_files.copy_bytes(old, new, self.at)
         text = self.before
         if annotations:
             out = GzipWriter(new, text)
@@ -54,7 +53,7 @@ class ChromeSeam(Seam, frozen=True, tag=NAME):
             out.write(b"\n" if self.bare else b"")
             text, _ = out.mark()
         old.seek(-self.rest, os.SEEK_END)
-        copy_bytes(old, new, self.rest - TRAILER.size)
+        output_files.copy_bytes(old, new, self.rest - TRAILER.size)
         new.write(text.then(self.after).trailer)
 
 
@@ -76,7 +75,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path, under: Collection[int] =
         )
     stay, later = at_seam(augmented.annotations)
     events = ChromeEvents(layout_of(augmented.trace), source.base_ns, augmented.trace)
-    with replacing(path, source.path) as file:
+    with output_files.replacing(path, source.path) as file:
         out, chunks, insert_at = _begun(file, source, source.insert_at)
         block = _TextBlock(source.insert_comma, events, stay, later, sorted({*under, *homes_of(later)}), out)
         for piece in _spliced(source, chunks, insert_at, block.pieces()):

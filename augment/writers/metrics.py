@@ -21,10 +21,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window
+from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window, text
 from augment.core.findings import columns_of
 from augment.core.output_files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
-from augment.core.text import words_of
 from augment.diagnosis.wording import vendor
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import step_numbers
@@ -233,7 +232,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
             {"rank": trace.rank, "device": device, "name": name, "works": device in working if known else None}
             for device, name in source.devices
         ],
-        "accelerator": words_of(vendor(trace)).gpu,
+        "accelerator": text.words_of(vendor(trace)).gpu,
         "start_ns": start_ns,
         "duration_ns": 0 if start_ns is None else int(events.end.max()) - start_ns,
         "steps": step_numbers(trace),

@@ -13,9 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import EventRow, EventRows, Int64s, distinct
-from augment.core import Category, Trace, derived
+from augment.core import Category, Trace, derived, records
 from augment.core.args import Arg
-from augment.core.records import ENERGY, POWER, Samples, Telemetry
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, is_of, outermost
 from augment.facts.source.event_args import args_of_rows
@@ -174,14 +173,14 @@ class WatchedGpus(Struct, frozen=True):
     """By the place of a device of ``gpu_work`` its samples by quantity. ``zone``: in which zone the times of the file
     were taken to be, empty where it says that."""
 
-    devices: Mapping[int, Mapping[str, Samples]]  #: on the clock of the trace
+    devices: Mapping[int, Mapping[str, records.Samples]]  #: on the clock of the trace
     zone: str = ""  #: ``+01:00``
 
 
 @derived(until="breakdowns")
 def watched_gpus(trace: Trace) -> WatchedGpus | str | None:
     """What was recorded of each device beside the trace: power, clocks and others; why it cannot be joined; or None."""
-    telemetry = trace.context.attached(Telemetry)
+    telemetry = trace.context.attached(records.Telemetry)
     if telemetry is None:
         return None
     work = gpu_work(trace)
@@ -201,7 +200,7 @@ def watched_gpus(trace: Trace) -> WatchedGpus | str | None:
             offset, zone = round(zones[0] * HOUR_NS), _zone(zones[0])
     if why := apart(trace, int(first) - offset, int(last) - offset, "the telemetry"):
         return why
-    devices: dict[int, dict[str, Samples]] = {}
+    devices: dict[int, dict[str, records.Samples]] = {}
     names = list(dict.fromkeys(each.gpu for each in telemetry.samples))
     for place, device in enumerate(work.devices):
         name = telemetry.chosen or (names[0] if len(names) == 1 else str(device.device))
@@ -241,10 +240,10 @@ class EnergyMeter(Struct, frozen=True):
         return float(joules.sum()), round(float((end - start - lost).sum()))
 
 
-def energy_meter(samples: Mapping[str, Samples]) -> EnergyMeter | None:
+def energy_meter(samples: Mapping[str, records.Samples]) -> EnergyMeter | None:
     """The meter of a device: from the counter of energy if there is one, else by trapezoids from power; None without
     either, or with a single sample."""
-    counter, power = samples.get(ENERGY), samples.get(POWER)
+    counter, power = samples.get(records.ENERGY), samples.get(records.POWER)
     known = counter if counter is not None and len(counter.ts) > 1 else power
     if known is None or len(known.ts) < 2:
         return None

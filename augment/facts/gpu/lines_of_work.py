@@ -12,8 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, StackIndex, combinations
-from augment.core import Category, Trace, derived
-from augment.core.records import CompileLogs, KernelOrigins
+from augment.core import Category, Trace, derived, records
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
@@ -81,7 +80,7 @@ def _by_provenance(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...
     outside regions (in backward) all that have such a kernel do. Of a kernel with several call sites the n-th launch in
     a call of the region is the n-th site, if there are as many; else it comes from the lines of all.
     """
-    beside, logs = trace.context.attached(KernelOrigins), trace.context.attached(CompileLogs)
+    beside, logs = trace.context.attached(records.KernelOrigins), trace.context.attached(records.CompileLogs)
     graphs = [*beside.graphs] if beside else []
     graphs += [graph for log in (logs.logs if logs else ()) for graph in log.graphs]
     if not graphs:

@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import EventRows
-from augment.core import Category, Trace, derived
-from augment.core.records import Compilation, CompileLogs
+from augment.core import Category, Trace, derived, records
 from augment.facts.names import starting
 from augment.facts.source.recorded_times import apart
 
@@ -20,7 +19,7 @@ class LoggedCompilations(Struct, frozen=True):
     """The compilations of the trace's process in the order of the log; ``why_apart`` says why their times cannot be
     compared with the trace's, empty if they can."""
 
-    compilations: Sequence[Compilation]  #: those of its rank
+    compilations: Sequence[records.Compilation]  #: those of its rank
     why_apart: str  #: a sentence
     unreadable_records: int = 0  #: in the logs
 
@@ -31,7 +30,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
 
     The log of a rank belongs to the trace of that rank, and a single log without a rank to any.
     """
-    attached = trace.context.attached(CompileLogs)
+    attached = trace.context.attached(records.CompileLogs)
     if attached is None:
         return None
     alone = not len(trace.events) or trace.rank is None

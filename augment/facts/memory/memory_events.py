@@ -6,8 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, EventRows, Int64s, Places, combinations, distinct, each
-from augment.core import Category, Diagnostic, Identity, MemoryChanges, Trace, derived
-from augment.core.text import recording_words
+from augment.core import Category, Diagnostic, Identity, MemoryChanges, Trace, derived, text
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import strings_where
 from augment.facts.source.event_args import arg_columns
@@ -94,7 +93,7 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
 
 def why_none(trace: Trace) -> str:
     """Why there are no such events, as the reason of an analysis that needs them."""
-    return f"no [memory] instant with Bytes; record with {recording_words(trace.source.metadata).memory}"
+    return f"no [memory] instant with Bytes; record with {text.recording_words(trace.source.metadata).memory}"
 
 
 def memory_rows(trace: Trace) -> Int64s:

@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import EventRow, EventRows, Int32s, Int64s, combinations, sums
-from augment.core import Trace, derived
-from augment.core.records import CompileLogs, GraphNode, GraphOrigins
+from augment.core import Trace, derived, records
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
 from augment.facts.gpu.launched_work import work_operators
@@ -168,7 +167,7 @@ class CompiledWork(GraphWork, frozen=True):
 @derived(until="breakdowns")
 def compiled_work(trace: Trace) -> CompiledWork:
     """The work of compiled kernels; empty without a log that has graphs."""
-    attached = trace.context.attached(CompileLogs)
+    attached = trace.context.attached(records.CompileLogs)
     logs = [log for log in (attached.logs if attached else ()) if trace.rank is None or log.rank in (None, trace.rank)]
     known: dict[tuple[str, str], dict[tuple[int, int], _Site | None]] = {}
     for graph in (graph for log in logs for graph in log.graphs if graph.nodes):
@@ -213,7 +212,7 @@ class _Graph:
     """A graph, and what is known of all its nodes: the node whose memory each is a view of (``base``), those that use
     it outside of views, and how many kernels have it."""
 
-    def __init__(self, graph: GraphOrigins) -> None:
+    def __init__(self, graph: records.GraphOrigins) -> None:
         self.nodes, self.made_of = graph.nodes, graph.made_of
         self.base: dict[str, str] = {}
         self.users: dict[str, set[str]] = {}
@@ -280,7 +279,7 @@ class _Graph:
         return Call(operator, dims, types, values)
 
 
-def _size(node: GraphNode) -> int | None:
+def _size(node: records.GraphNode) -> int | None:
     """The bytes of a result. What is expanded, of stride 0, is stored once."""
     number = _TYPES.get(node.type)
     if node.shape is None or number is None:

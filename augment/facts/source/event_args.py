@@ -14,9 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Bools, Bytes, EventRow, EventRows, Int32s, Int64s, narrowed, order_of
-from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Texts, Trace, derived
+from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Texts, Trace, derived, jsontext
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
-from augment.core.jsontext import mended_json, spaced_json
 from augment.core.trace import ArgColumn, Decode, SourceBytes, args_of_event, json_event, moved_args
 from augment.facts.names import KernelType, types_of
 from augment.kernels import wanted_args as layout
@@ -262,7 +261,7 @@ class ArgEntries:
             if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
                 return layout.DROPPED, 0
             return flag, value - (1 << 64) if value >= 1 << 63 else value
-        text = value if isinstance(value, str) else spaced_json(value)
+        text = value if isinstance(value, str) else jsontext.spaced_json(value)
         code = self._codes.setdefault(text, len(self.texts))
         if code == len(self.texts):
             self.texts.append(text)
@@ -271,7 +270,7 @@ class ArgEntries:
     def stored_json(self, text: bytes) -> tuple[int, int]:
         """As :meth:`stored`, for the JSON text of the arg."""
         try:
-            return self.stored(mended_json(text))
+            return self.stored(jsontext.mended_json(text))
         except ValueError:
             return layout.DROPPED, 0
 

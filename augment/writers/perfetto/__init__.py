@@ -22,8 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX
-from augment.core import Annotation, AugmentedTrace, Diagnostic, Ends, Flows, SliceTrack, Trace
-from augment.core.output_files import copy_bytes, replacing
+from augment.core import Annotation, AugmentedTrace, Diagnostic, Ends, Flows, SliceTrack, Trace, output_files
 from augment.writers.compression import fastest
 from augment.writers.perfetto import flames, wire
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room, annotation_events
@@ -85,7 +84,7 @@ class PerfettoSeam(Seam, frozen=True, tag=NAME):
         trace, (_, later) = augmented.trace, at_seam(augmented.annotations)
         tracks = Tracks(trace)
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))  # no time may be negative: Perfetto drops such events
-        with replacing(path, trace.source.path) as file:
+        with output_files.replacing(path, trace.source.path) as file:
             diagnostics = write_part(augmented, file, tracks, Part(), shift_ns, seamed=True)
             packed = Packed(file)
             if cls.WITH_STAGES or STAGES_MEMBER in trace.source.metadata:  # what came as render stages is kept as such
@@ -104,7 +103,7 @@ class PerfettoSeam(Seam, frozen=True, tag=NAME):
 
     def with_tracks(self, old: BinaryIO, new: BinaryIO, annotations: Sequence[Addable]) -> None:
         """See :meth:`Seam.with_tracks`."""
-        copy_bytes(old, new, self.at)
+        output_files.copy_bytes(old, new, self.at)
         add(new, self.room, self.shift_ns, annotations)
 
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from augment.arrays import NO_INDEX, Bytes, Int32s, Int64s, numbered
-from augment.core import Annotation, Ends, Flows, SliceTrack, Texts, Trace
-from augment.core.jsontext import compact_json
+from augment.core import Annotation, Ends, Flows, SliceTrack, Texts, Trace, jsontext
 from augment.kernels import encode_packets as kernel
 from augment.kernels.native import address, native
 from augment.writers.perfetto import wire
@@ -171,7 +170,7 @@ class InternedTexts:
         """The number of a value's JSON text. It lies among the strings, but differs from the number of a string with
         equal text.
         """
-        written = compact_json(value)
+        written = jsontext.compact_json(value)
         numbers = self._numbers.setdefault(wire.INTERNED_STRINGS, {})
         key = (written,)
         return numbers.get(key) or self._add(wire.INTERNED_STRINGS, numbers, key, written, _IS_JSON)

@@ -40,8 +40,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import Intervals, clip, union
-from augment.core import GPU_WORK, AugmentedTrace, Category, Diagnostic, Identity, Trace
-from augment.core.output_files import copy_bytes
+from augment.core import GPU_WORK, AugmentedTrace, Category, Diagnostic, Identity, Trace, output_files
 from augment.version import __version__
 from augment.writers.perfetto import EventsFile, Packed, add, wire, write_part
 from augment.writers.perfetto.added import Room
@@ -219,7 +218,7 @@ class Several:
         """Copy a trace from another file: of several traces, or by :func:`write_trace`."""
         self._parts.append((name, self._file.tell(), length))
         file.seek(start)
-        copy_bytes(file, self._file, length)
+        output_files.copy_bytes(file, self._file, length)
 
     def add_tracks(self, group: TraceGroup, annotations: Sequence[Addable], shift_ns: int = 0) -> int:
         """Write a root track for tracks that belong to no single trace, and return its number; the one that has the
@@ -329,7 +328,7 @@ class Archive:
         plain = _ODD.sub("-", name)[:_LONGEST]
         self._names[name] = f"{len(self._names):04}-{plain}.pftrace"
         with _member(self._file, self._names[name]):
-            copy_bytes(file, self._file, length)
+            output_files.copy_bytes(file, self._file, length)
 
     def close(self) -> None:
         """Write the manifest and the end of the archive."""

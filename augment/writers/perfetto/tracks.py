@@ -20,8 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Int32s
-from augment.core import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
-from augment.core.text import device_label, words_of
+from augment.core import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track, text
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.added import AddedTracks, Room
@@ -200,7 +199,7 @@ class Tracks(AddedTracks):
         alike = [known for known in self._devices if known[1] == device]
         from augment.diagnosis.wording import vendor
 
-        name = device_label(words_of(vendor(self.trace)).gpu, device, is_only=True)
+        name = text.device_label(text.words_of(vendor(self.trace)).gpu, device, is_only=True)
         name = name if name.endswith(str(device)) else f"{name} (recorded as {device})"
         if not (isinstance(device, int) and 0 <= device < _MOST_DEVICES):
             name = self._process_names.get(pid) or str(device)
