@@ -90,9 +90,7 @@ def command(
     from augment.cli.runs import label_of, recorded_at, recording_of
     from augment.cli.terminal import bar, complain, emit
     from augment.compare import gate
-    from augment.core.jsontext import json_line
-    from augment.core.text import counted
-    from augment.core.toml import read_toml
+    from augment.core import jsontext, text, toml
     from augment.history import Store
     from augment.results.recordings import judged, judged_by_runs, run_of
 
@@ -102,7 +100,7 @@ def command(
         raise UsageError("--label and --branch choose runs of --against-history, or jobs of --server")
     if server and store is not None:
         raise UsageError("--against-history: not supported with --server, whose jobs --label chooses")
-    of_file = read_toml(config) if config else {}
+    of_file = toml.read_toml(config) if config else {}
     limits = gate.limits_of(of_file, max_regress, dict(_pair(text) for text in metrics), parts=parts)
     with client_of(server) as client, bar(1, quiet=quiet) as shown:
         if client:
@@ -116,7 +114,7 @@ def command(
             shown.stage(f"reading {store}")
             runs = Store(store).runs(run.labels)
             lines, notes = judged_by_runs(run, runs, store, limits)
-            names = f"{counted(sum(each.is_like(run) for each in runs), 'run')} of {store}", label_of(test)
+            names = f"{text.counted(sum(each.is_like(run) for each in runs), 'run')} of {store}", label_of(test)
         else:
             control = recording_of(baseline or "", region, shown)
             changed = recording_of(test, region, shown)
@@ -128,8 +126,8 @@ def command(
         locations.write(junit, gate.junit(lines, *names).encode())
     for note in notes if not quiet else ():
         complain(note)
-    for text in map(json_line, map(gate.row_of, lines)) if as_json else gate.texts_of(lines, brief=quiet):
-        emit(text)
+    for row in map(jsontext.json_line, map(gate.row_of, lines)) if as_json else gate.texts_of(lines, brief=quiet):
+        emit(row)
     codes = {"fail": 1, "uncertain": {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain]}
     return codes.get(gate.status_of(lines), 0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import TRACE, FromStdin, debug
-from augment.core.text import counted, device_label, exact_size, exact_time, printable, share
+from augment.core import text
 
 if TYPE_CHECKING:
     from augment.cli.inspection import Report
@@ -31,7 +31,7 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
     from augment.batch.inputs import no_trace
     from augment.cli.runs import files_of
     from augment.cli.terminal import complain, emit
-    from augment.core.jsontext import json_line
+    from augment.core import jsontext
     from augment.errors import AugmentError, UnknownFormat
 
     failed: list[AugmentError] = []
@@ -52,7 +52,7 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
         if isinstance(name, FromStdin):
             report["file"]["path"] = "standard input"
         if as_json:
-            emit(json_line(report))
+            emit(jsontext.json_line(report))
         else:
             print_report(report)
     if not seen and not failed:
@@ -102,11 +102,11 @@ def print_report(report: Report) -> None:
 
 def _overview(report: Report) -> Iterator[str]:
     file, recording, tracks, launches = (report[name] for name in ("file", "recording", "tracks", "launches"))
-    yield printable(file["path"])
+    yield text.printable(file["path"])
     version = f", schema {file['schema_version']}" if file["schema_version"] is not None else ""
     layers = [f"{file['format']} ({file['layout']}{version})", *reversed(file["compression"])]
-    unpacked = f" ({exact_size(file['text_bytes'])} unpacked)" if file["compression"] else ""
-    yield _line("file", f"{' in '.join(layers)}, {exact_size(file['bytes'])}{unpacked}")
+    unpacked = f" ({text.exact_size(file['text_bytes'])} unpacked)" if file["compression"] else ""
+    yield _line("file", f"{' in '.join(layers)}, {text.exact_size(file['bytes'])}{unpacked}")
     lost = file["elements"] - file["events"]
     apart = f", {lost:,} of them metadata or without a time: kept, but not analysed"
     yield _line("events", f"{file['elements']:,}" + (apart if lost else ""))
@@ -121,14 +121,14 @@ def _overview(report: Report) -> Iterator[str]:
     for device, streams in tracks["streams"].items():
         names = [each["name"] for each in recording["devices"] if str(each["device"]) == device]
         of_ascend = "NPU" if file["vendor"] == "Ascend" else "device"  # recorded as a number of a process
-        label = device_label(of_ascend, int(device) if device.isdigit() else device, len(tracks["streams"]) == 1)
+        label = text.device_label(of_ascend, int(device) if device.isdigit() else device, len(tracks["streams"]) == 1)
         recorded = [] if label.endswith(device) else [f"recorded as {device}"]
-        yield _line(label, ", ".join([*names, counted(streams, "stream"), *recorded]))
-    yield _line("tracks", f"{counted(tracks['threads'], 'thread')}, of {counted(tracks['processes'], 'pid')}")
+        yield _line(label, ", ".join([*names, text.counted(streams, "stream"), *recorded]))
+    yield _line("tracks", f"{text.counted(tracks['threads'], 'thread')}, of {text.counted(tracks['processes'], 'pid')}")
     yes, no = ([name.replace("_", " ") for name, there in report["has"].items() if there is so] for so in (True, False))
     yield _line("recorded", "; ".join(filter(None, (", ".join(yes), f"no {', no '.join(no)}" if no else ""))))
     if launches["gpu_work_count"]:
-        linked = share(launches["linked_ratio"], 1)
+        linked = text.share(launches["linked_ratio"], 1)
         yield _line("GPU work", f"{launches['gpu_work_count']:,}, of which {linked} have a known launch")
     if launches["launch_count"]:
         unmatched = f"{launches['unmatched_launch_count']:,} without GPU work"
@@ -148,6 +148,6 @@ def _time(recording: dict[str, Any]) -> str:
     if start is None:
         return "no event has a time"
     if start < _EPOCH_NS:
-        return f"{exact_time(recording['duration_ns'])}, from {exact_time(start)} on"
+        return f"{text.exact_time(recording['duration_ns'])}, from {text.exact_time(start)} on"
     moment = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)
-    return f"{exact_time(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"
+    return f"{text.exact_time(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.cli.options import client_of, debug, labels_option, row_limit, server_option
-from augment.core.old_names import FIGURES as OLD
+from augment.core import old_names
 from augment.errors import UsageError, expect_known
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bo
     """List the runs, the oldest first: those of STORE, or with --server its jobs that have the labels."""
     from augment.cli.table_output import print_rows
     from augment.cli.terminal import emit
-    from augment.core.text import counted
+    from augment.core import text
 
     runs = _runs(store, labels, server)
     if as_json:
         from msgspec import to_builtins
 
-        from augment.core.jsontext import json_line
+        from augment.core import jsontext
 
         for run in runs[-limit:]:
-            emit(json_line(to_builtins(run)))
+            emit(jsontext.json_line(to_builtins(run)))
     elif runs:
         rows = [
             {
@@ -92,7 +92,7 @@ def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bo
             }
             for run in runs[-limit:]
         ]
-        print_rows(counted(len(runs), "run"), rows)
+        print_rows(text.counted(len(runs), "run"), rows)
     else:
         emit("no run")
 
@@ -117,7 +117,7 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
     from augment.compare.gate import level_text
     from augment.history import series
 
-    figure = OLD.get(figure, figure)
+    figure = old_names.FIGURES.get(figure, figure)
     title, unit = figure_title(figure), figure.rpartition("_")[2]
     runs = _runs(store, labels, server)
     expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
@@ -131,15 +131,15 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
             row = {"run": run.name, "recorded": run.recorded, figure: value.median, f"level_{unit}": level}
             rows.append({**row, "steps": value.step_count, "changed": "←" if place in change_at else None})
         if as_json:
-            from augment.core.jsontext import json_line
+            from augment.core import jsontext
 
             for row in rows[-limit:]:
-                emit(json_line({**row, "device": device, "rank_count": ranks}))
+                emit(jsontext.json_line({**row, "device": device, "rank_count": ranks}))
             continue
         from augment.cli.table_output import print_rows
-        from augment.core.text import capitalized
+        from augment.core import text
 
-        print_rows(f"{capitalized(title)}{f' · {of}' if of else ''}", rows[-limit:])
+        print_rows(f"{text.capitalized(title)}{f' · {of}' if of else ''}", rows[-limit:])
         for place, change in sorted(change_at.items()):
             emit(f"{title} {level_text(change.before, change.after, figure)} at {members[place].name}")
         if not changed:

@@ -17,7 +17,6 @@ from augment import facts, stragglers
 from augment.arrays import NO_INDEX, Int64s
 from augment.core import COMPLETE, Category
 from augment.errors import UsageError
-from augment.facts.gpu.hardware_samples import counter_ranges
 from augment.hta import counters
 from augment.hta import frames as plots
 from augment.hta.frames import NO_ARG, frame_of, microseconds, pandas, table
@@ -436,7 +435,7 @@ class TraceAnalysis:
         """The kernels' CUPTI counters with the operators around their launches; a frame for each rank with counters."""
         frames = []
         for rank in self.t.chosen(ranks):
-            ranges = counter_ranges(self.t.of_rank(rank))
+            ranges = facts.gpu.counter_ranges(self.t.of_rank(rank))
             if not len(ranges.row):
                 self.t.tell_why_not(rank, "cupti_counters")
                 continue

@@ -26,9 +26,7 @@ from augment.core import Trace as Events
 from augment.errors import InputError, UsageError
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds
-from augment.facts.host.call_stacks import call_stacks, thread_bounds
 from augment.facts.steps.window import rows_in_whole
-from augment.facts.waits.dependencies import DependencyKind
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace
 
@@ -382,9 +380,9 @@ def event_graph(trace: Events) -> EventGraph:
     graph, work, events = critical_graph(trace), facts.gpu.work(trace), trace.events
     # the chain of each thread
     chains = []
-    stacks = call_stacks(trace)
+    stacks = facts.host.stacks(trace)
     lanes = graph.lane[1 : graph.first_work]
-    bounds = thread_bounds(trace)
+    bounds = facts.host.thread_bounds(trace)
     node = 1
     for track, places in each(lanes, len(trace.tracks)):
         lane = slice(1 + int(places[0]), 2 + int(places[-1]))
@@ -416,7 +414,7 @@ def event_graph(trace: Events) -> EventGraph:
     works = slice(graph.first_work, graph.first_work + len(start))
     first[works] = last[works] = start
     first[-1] = last[-1] = start[-1] + 2 if len(start) else 1 + sum(len(chain.ts) for chain in chains)
-    edges = np.flatnonzero(graph.kind != DependencyKind.THREAD)
+    edges = np.flatnonzero(graph.kind != facts.waits.DependencyKind.THREAD)
     place = graph.source[edges] - graph.first_work
     of_work = (place >= 0) & (place < len(start))
     place[~of_work] = 0
@@ -477,7 +475,7 @@ def _along(trace: Events, graph: CriticalGraph, chain: _Chain) -> _Edges:
     innermost = segments.row[part.start + np.searchsorted(segments.ts[part], ts, side="right") - 1]
     at_once = np.where(chain.is_start[:-1], chain.row[:-1], np.where(chain.is_start[1:], NO_INDEX, chain.row[1:]))
     event = np.where(dur > 0, innermost, at_once)
-    way = np.flatnonzero(graph.kind == DependencyKind.THREAD)
+    way = np.flatnonzero(graph.kind == facts.waits.DependencyKind.THREAD)
     waits = np.zeros(len(graph), np.bool_)
     waits[graph.source[way]] = graph.weight[way] == 0
     between = chain.lane.start + np.searchsorted(graph.ts[chain.lane], ts, side="right") - 1

@@ -18,7 +18,6 @@ from augment import facts
 from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace
 from augment.core.output_files import METRICS_SUFFIX, is_output, output_path
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
-from augment.facts.source.cut_mark import mark, marked
 from augment.facts.steps import window
 from augment.pipeline import augment
 from augment.readers import read
@@ -156,7 +155,7 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {numbers}; --whole for all")
     limits = window.limits_of(trace, shown[0], shown[-1])
     part = window.only(trace, window.whole(trace, window.chosen(trace, *limits, around=True)))
-    return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
+    return facts.source.marked(part, facts.source.mark(trace.source.metadata, (shown[0], shown[-1])))
 
 
 def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:

@@ -6,7 +6,7 @@ from __future__ import annotations
 # ruff: noqa: I001
 from augment.facts.gpu.device_activity import (
     COMMUNICATION, COMPUTATION, MEMORY, copy_rates as rates, queue_lengths as queues, type_coverage as coverage,
-    occupancy, small_grids, weighed,
+    occupancy, small_grids, weighed, communication_at,
 )
 from augment.facts.gpu.gpu_time import (
     annotations_of_work, busiest_stream, device_of_work, gpu_time_by, in_optimizer, steps_of_optimizers,
@@ -21,14 +21,15 @@ from augment.facts.gpu.launched_work import (
     launched_work as launched, work_operators as innermost_operator, launch_unknown, launch_unknown_diagnostics,
 )
 from augment.facts.gpu.lines_of_work import source_lines as lines, longest_lines, lines_of_rows
-from augment.facts.gpu.hardware_samples import watched_gpus as telemetry
+from augment.facts.gpu.hardware_samples import watched_gpus as telemetry, counter_ranges
 
 __all__ = [
     "COMMUNICATION", "COMPUTATION", "MATRIX_FAMILIES", "MEMORY", "Device", "LaunchDelays", "MatrixUnits", "Stream",
     "annotations_of_work", "before_recording", "before_recording_diagnostics", "busiest_devices", "busiest_stream",
-    "calls", "correlations_of", "coverage", "delays", "device_of_work", "families", "gpu_time_by",
-    "in_optimizer", "innermost_operator", "launch_diagnostics", "launch_unknown", "launch_unknown_diagnostics",
-    "launched", "lines", "lines_of_rows", "longest_lines", "occupancy", "queues", "rates", "small_grids",
-    "sort_key", "steps_of_optimizers", "telemetry", "weighed", "work", "work_of_several_processes",
+    "calls", "communication_at", "correlations_of", "counter_ranges", "coverage", "delays", "device_of_work",
+    "families", "gpu_time_by", "in_optimizer", "innermost_operator", "launch_diagnostics", "launch_unknown",
+    "launch_unknown_diagnostics", "launched", "lines", "lines_of_rows", "longest_lines", "occupancy", "queues",
+    "rates", "small_grids", "sort_key", "steps_of_optimizers", "telemetry", "weighed", "work",
+    "work_of_several_processes",
 ]
 # fmt: on

@@ -120,17 +120,12 @@ _FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_
 
 
 class CounterRanges(Struct, frozen=True):
-    """The ``cuda_profiler_range`` slices, ascending: ``row`` int64, into the event table.
+    """The ``cuda_profiler_range`` slices, ascending."""
 
-    ``counters`` are the numeric args of each range, plus ``flop`` where it can be computed from them. ``operators`` are
-    the names of the operators around each range's launch, outermost first. If ranges cannot be assigned to launches,
-    ``operators`` is None and ``problem`` gives the reason.
-    """
-
-    row: EventRows
-    counters: list[dict[str, float]]
-    operators: list[tuple[str, ...]] | None
-    problem: str | None
+    row: EventRows  #: the range
+    counters: list[dict[str, float]]  #: its numeric args, plus ``flop`` where it can be computed from them
+    operators: list[tuple[str, ...]] | None  #: those around its launch, outermost first; None where that is unknown
+    problem: str | None  #: why ranges cannot be assigned to launches
 
 
 @derived(until="breakdowns")

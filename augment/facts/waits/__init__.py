@@ -4,14 +4,15 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.facts.waits.dependencies import full_queues
+from augment.facts.waits.dependencies import DependencyKind, full_queues
 from augment.facts.waits.gap_causes import (
-    STATES, GapCategory, causes_of_gaps as causes, device_gaps as gaps, device_states as states, launch_end,
-    stream_gaps as gaps_of_streams,
+    STATES, KERNEL_DELAY_NS, GapCategory, causes_of_gaps as causes, device_gaps as gaps, device_states as states,
+    launch_end, stream_gaps as gaps_of_streams, device_idle,
 )
 from augment.facts.waits.sync_dependencies import sync_calls as syncs
 
 __all__ = [
-    "STATES", "GapCategory", "causes", "full_queues", "gaps", "gaps_of_streams", "launch_end", "states", "syncs",
+    "KERNEL_DELAY_NS", "STATES", "DependencyKind", "GapCategory", "causes", "device_idle", "full_queues", "gaps",
+    "gaps_of_streams", "launch_end", "states", "syncs",
 ]
 # fmt: on

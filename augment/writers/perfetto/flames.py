@@ -17,11 +17,8 @@ from augment import facts
 from augment.arrays import NO_INDEX, Bools, Int64s, combinations
 from augment.core import Category, Identity, Trace
 from augment.core.source_code import NOT_USERS, function_line, labels, owner
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, communication_at, type_coverage
-from augment.facts.host.call_stacks import call_paths, call_stacks, directly_around, enclosing, is_of
 from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.host.training_phases import PREFIX, forward_backward
-from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, device_gaps, device_idle
 from augment.writers.perfetto import wire
 from augment.writers.perfetto.packets import Blobs, Events, InternedTexts, slices
 from augment.writers.perfetto.tracks import Tracks
@@ -155,7 +152,7 @@ def time_by_stack(trace: Trace) -> tuple[StackTree, list[TimeByStack]]:
     """The stacks of a trace, and the time of each device by them. Kinds that a device has no time of are left out."""
     work, names, tree = facts.gpu.work(trace), trace.strings, StackTree([], [], {})
     calls, is_shown = _calls(trace, tree)
-    place_of, launch = call_stacks(trace).place_of, work.launch
+    place_of, launch = facts.host.stacks(trace).place_of, work.launch
     if len(queued_tasks(trace)):  # the operator is on another thread
         launch = np.where(facts.gpu.innermost_operator(trace) >= 0, facts.gpu.innermost_operator(trace), launch)
     around = np.where(launch >= 0, calls[place_of[launch]], -1)
@@ -172,24 +169,30 @@ def time_by_stack(trace: Trace) -> tuple[StackTree, list[TimeByStack]]:
 
     times: list[TimeByStack] = []
     of_devices = zip(
-        work.devices, device_gaps(trace), device_idle(trace, KERNEL_DELAY_NS), type_coverage(trace), strict=True
+        work.devices,
+        facts.waits.gaps(trace),
+        facts.waits.device_idle(trace, facts.waits.KERNEL_DELAY_NS),
+        facts.gpu.coverage(trace),
+        strict=True,
     )
     for device, gaps, idle, coverage in of_devices:
         places = work.by_time[device.places]
         times.append(_time("GPU time", device, work.ts[places], work.end[places], kernel[places]))
         # waiting for the host in what the host did, else in the work that came next
-        row = np.where(idle.cause == GapCategory.HOST_WAIT, idle.row, -1)
+        row = np.where(idle.cause == facts.waits.GapCategory.HOST_WAIT, idle.row, -1)
         place = place_of[row]
         node = np.where(row >= 0, calls[place], kernel[gaps.next])
         call = np.where((row >= 0) & ~is_shown[place], trace.events.name[row], -1)
         (cause, node, call), code = combinations(idle.cause, node, call)
         nodes = [
-            tree.node(tree.node(-1, [GapCategory(why).name.lower(), *tree.frames(stack)]), names[text : text + 1])
+            tree.node(
+                tree.node(-1, [facts.waits.GapCategory(why).name.lower(), *tree.frames(stack)]), names[text : text + 1]
+            )
             for why, stack, text in zip(cause.tolist(), node.tolist(), call.tolist(), strict=True)
         ]
         times.append(_time("Idle time", device, idle.start, idle.end, np.array(nodes, np.int64)[code]))
-        exposed = coverage.intervals_of(any_of=COMMUNICATION, none_of=COMPUTATION)
-        running = kernel[communication_at(trace, device, exposed.start)]
+        exposed = coverage.intervals_of(any_of=facts.gpu.COMMUNICATION, none_of=facts.gpu.COMPUTATION)
+        running = kernel[facts.gpu.communication_at(trace, device, exposed.start)]
         times.append(_time("Exposed communication", device, exposed.start, exposed.end, running))
     return tree, [each for each in times if len(each.ts)]
 
@@ -202,20 +205,20 @@ def _time(kind: Kind, device: facts.gpu.Device, ts: Int64s, end: Int64s, node: I
 def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
     """Of each place of the call stacks, and of -1, the node of the innermost frame around it or itself, -1 for none;
     and whether it is a frame itself. What is no frame: Python's and PyTorch's own functions, runtime calls, steps."""
-    stacks, links = call_stacks(trace), forward_backward(trace)
+    stacks, links = facts.host.stacks(trace), forward_backward(trace)
     lines = [function_line(name) for name in trace.strings]
     known = np.array([line is not None and owner(line.file) != NOT_USERS for line in lines], np.bool_)
-    is_outer = is_of(trace, (Category.PYTHON_FUNCTION,), known | facts.names.starting(trace, PREFIX))
-    is_outer |= is_of(trace, (Category.USER_ANNOTATION,), ~facts.names.starting(trace, facts.names.STEP))
-    is_shown = is_outer | is_of(trace, (Category.CPU_OP,))
+    is_outer = facts.host.is_of(trace, (Category.PYTHON_FUNCTION,), known | facts.names.starting(trace, PREFIX))
+    is_outer |= facts.host.is_of(trace, (Category.USER_ANNOTATION,), ~facts.names.starting(trace, facts.names.STEP))
+    is_shown = is_outer | facts.host.is_of(trace, (Category.CPU_OP,))
     shown = stacks.where(is_shown)
-    outer = directly_around(trace, shown)
+    outer = facts.host.directly_around(trace, shown)
     # what runs backward lies where its forward operator was called
     outers = stacks.where(is_outer)
-    above = np.append(outers, -1)[enclosing(trace, outers)][stacks.place_of[links.forward]]
+    above = np.append(outers, -1)[facts.host.enclosing(trace, outers)][stacks.place_of[links.forward]]
     backward = stacks.place_of[links.backward][above >= 0]
     outer[np.searchsorted(shown, backward)] = np.searchsorted(shown, above[above >= 0])
-    paths = call_paths(outer, trace.events.name[stacks.row[shown]])
+    paths = facts.host.call_paths(outer, trace.events.name[stacks.row[shown]])
     named = {name: f"{line.function} ({{}})" for name, line in enumerate(lines) if line and known[name]}
     texts = dict(zip(named, labels([[line] for line in map(lines.__getitem__, named) if line]), strict=True))
     nodes: list[int] = []
@@ -223,4 +226,4 @@ def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
         text = named[name].format(texts[name]) if name in named else trace.strings[name].removeprefix(PREFIX)
         nodes.append(tree.node(nodes[parent] if parent >= 0 else -1, [text]))
     node = np.array([*nodes, -1], np.int64)[np.append(paths.path, NO_INDEX)]  # the last is for places in no frame
-    return np.append(node[enclosing(trace, shown)], NO_INDEX), np.append(is_shown, False)
+    return np.append(node[facts.host.enclosing(trace, shown)], NO_INDEX), np.append(is_shown, False)
