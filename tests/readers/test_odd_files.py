@@ -22,7 +22,7 @@ from augment.readers.events import ns_of
 from augment.readers.limits import Limits
 from augment.readers.members import nested_end
 from augment.writers import write_all
-from perfetto_messages import diagnostic_counts as codes
+from perfetto_messages import diagnostic_counts
 
 FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_used_is_counted(reading: Any) -> None:
     )
     assert len(trace.events) == 1
     assert trace.source.event_count == 8
-    assert codes(trace) == {
+    assert diagnostic_counts(trace) == {
         "event_without_phase": 1,
         "event_without_time": 1,
         "slice_without_duration": 1,
@@ -187,14 +187,14 @@ def test_what_cannot_be_used_is_counted(reading: Any) -> None:
 def test_an_odd_base_time(reading: Any, base: Any, usable: bool) -> None:
     trace = reading(events(baseTimeNanoseconds=base))
     assert trace.events.ts.tolist() == [10_000 + int(base) if usable else 10_000]
-    assert codes(trace) == ({} if usable else {"unusable_base_time": 1})
+    assert diagnostic_counts(trace) == ({} if usable else {"unusable_base_time": 1})
 
 
 def test_times_whose_differences_would_not_fit(reading: Any) -> None:
     odd = [{"ts": -5e15}, {"dur": -9.2e15}, {"ts": -4.6e15, "dur": -1e14}, {"ts": 9.2e15, "dur": 9.2e15}]
     trace = reading(events(*({**FIRST, **each} for each in odd)))
     assert trace.events.ts.tolist() == [10_000]
-    assert codes(trace) == {"time_out_of_range": 4}
+    assert diagnostic_counts(trace) == {"time_out_of_range": 4}
 
 
 def test_what_lasts_more_than_a_year_is_left_out(reading: Any) -> None:
@@ -202,7 +202,7 @@ def test_what_lasts_more_than_a_year_is_left_out(reading: Any) -> None:
     trace = reading(events({**FIRST, "dur": 7.5e15}, {**FIRST, "dur": year + 1}, {**FIRST, "dur": year}))
     assert trace.events.dur.max() == year * 1000
     assert len(trace.events) == 2
-    assert codes(trace) == {"time_out_of_range": 2}
+    assert diagnostic_counts(trace) == {"time_out_of_range": 2}
 
 
 def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
     broken = '{"ph": "X", "name": "say "hello"", "ts": 1, "dur": 1}'
     trace = reading(f"[{broken}, {json.dumps(FIRST)}, {json.dumps({**FIRST, 'ts': float('nan')})}]")
     assert trace.names_of(np.arange(1)) == ["first"]
-    assert codes(trace) == {"malformed_event": 1, "event_without_time": 1}
+    assert diagnostic_counts(trace) == {"malformed_event": 1, "event_without_time": 1}
     assert "byte 1;" in trace.diagnostics[1].message
 
 
@@ -232,7 +232,7 @@ def test_work_with_broken_args_is_still_work(tmp_path: Path, args: str) -> None:
     assert trace.events.ts.tolist() == [1000 * k + 125 for k in range(8)]
     assert trace.events.correlation.tolist() == list(range(8))
     if "[" not in args:  # what is nested is not looked at until it is asked for
-        assert codes(trace) == {"mended_event": 4}
+        assert diagnostic_counts(trace) == {"mended_event": 4}
     assert [each["correlation"] for each in augment(trace).trace.args_of(np.arange(8))] == list(range(8))
 
 
@@ -251,7 +251,7 @@ def test_a_truncated_file_gives_what_is_whole(reading: Any, cut: int) -> None:
     assert trace.names_of(np.arange(1)) == ["first"]
     assert trace.source.closing == b"]}"
     assert text[: trace.source.insert_at].endswith("}")
-    assert codes(trace) == {"truncated_text": 1}
+    assert diagnostic_counts(trace) == {"truncated_text": 1}
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_broken_member_before_the_events_does_not_cost_them(
     path = tmp_path / "trace.json"
     path.write_text(f'{{"schemaVersion": 1, {member}, "traceEvents"\n: [{json.dumps(FIRST)}], "traceName": "x"}}')
     trace = read(str(path))
-    assert (len(trace.events), trace.partial, codes(trace)) == (1, None, {"broken_member": 1})
+    assert (len(trace.events), trace.partial, diagnostic_counts(trace)) == (1, None, {"broken_member": 1})
     assert trace.source.metadata["schemaVersion"] == 1
     assert trace.source.metadata["traceName"] == "x"
     info = trace.source.metadata.get("distributedInfo", {})
@@ -342,13 +342,13 @@ def test_members_before_and_after_and_twice(reading: Any) -> None:
     trace = reading(text % (json.dumps(FIRST), json.dumps({**FIRST, "ts": 11})))
     assert trace.source.metadata == {"a": [1, {"b": "]}"}], "c": "x", "d": None}
     assert len(trace.events) == 2
-    assert codes(trace) == {"repeated_trace_events": 2}
+    assert diagnostic_counts(trace) == {"repeated_trace_events": 2}
 
 
 def test_a_byte_order_mark_and_text_after_the_end(reading: Any) -> None:
     trace = reading(b"\xef\xbb\xbf" + events().encode() + b"\n garbage")
     assert len(trace.events) == 1
-    assert set(codes(trace)) == {"byte_order_mark", "trailing_text"}
+    assert set(diagnostic_counts(trace)) == {"byte_order_mark", "trailing_text"}
 
 
 def test_args_can_be_asked_for_later(reading: Any) -> None:
@@ -370,7 +370,7 @@ def test_times_whose_difference_no_integer_holds(reading: Any) -> None:
     """Each is an int64 of nanoseconds; what begins more than 2^63 ns after the first event is left out, and counted."""
     trace = reading(events({**FIRST, "ts": -1621401187231073}, {**FIRST, "ts": 9007199254740993}))
     assert len(trace.events) == 2
-    assert sum(codes(trace).values()) == 1, codes(trace)
+    assert sum(diagnostic_counts(trace).values()) == 1, diagnostic_counts(trace)
     augment(trace)
 
 

@@ -23,7 +23,7 @@ from augment.readers.pairing import matched
 from augment.writers import write_all
 from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
-from perfetto_messages import diagnostic_counts as codes
+from perfetto_messages import diagnostic_counts
 from simulator import JobOptions, simulate
 from traces import kernel, launch
 
@@ -67,7 +67,7 @@ def test_as_perfetto_pairs_them(perfetto: PerfettoEngine, tmp_path: Path, seed: 
     path = write(tmp_path / "a.json", *events)
     trace = read(str(path))
     assert slices(trace) == perfetto.load(path).rows(SLICES)
-    assert {"slice_without_end", "end_without_slice", "slice_without_own_end"} <= codes(trace).keys()
+    assert {"slice_without_end", "end_without_slice", "slice_without_own_end"} <= diagnostic_counts(trace).keys()
 
 
 def test_what_is_counted(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert slices(trace) == [
         ("outer", 1000, 2000), ("cut", 2000, 1000), ("kept", 5000, 1000), ("open", 7000, -1), ("elsewhere", 8000, -1),
     ]  # fmt: skip
-    assert codes(trace) == {"slice_without_end": 2, "end_without_slice": 3, "slice_without_own_end": 1}
+    assert diagnostic_counts(trace) == {"slice_without_end": 2, "end_without_slice": 3, "slice_without_own_end": 1}
 
 
 def test_time_decides_not_the_order_of_the_file(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_beside_events_that_are_none(tmp_path: Path) -> None:
 def test_a_slice_of_years_is_left_out(tmp_path: Path) -> None:
     trace = read(str(write(tmp_path / "a.json", mark("B", -4e15, "a"), mark("E", 9e15), mark("X", 1, "b", dur=1))))
     assert slices(trace) == [("b", 1000, 1000)]
-    assert codes(trace) == {"time_out_of_range": 2}  # its begin and its end
+    assert diagnostic_counts(trace) == {"time_out_of_range": 2}  # its begin and its end
 
 
 def test_a_device_is_told_by_the_beginning(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_stacks_that_nothing_closes(tmp_path: Path, count: int) -> None:
     begun = [mark("B", at, f"s{at % 7}") for at in range(count)]
     wrong = [mark("E", count + at, "other") for at in range(count)]
     trace = read(str(write(tmp_path / "a.json", *begun, *wrong, mark("E", 3 * count, "s0"))))
-    assert codes(trace)["end_without_slice"] == count
-    assert codes(trace)["slice_without_end"] == max(at for at in range(count) if at % 7 == 0)
+    assert diagnostic_counts(trace)["end_without_slice"] == count
+    assert diagnostic_counts(trace)["slice_without_end"] == max(at for at in range(count) if at % 7 == 0)
 
 
 def as_two(events: list[Event]) -> list[Event]:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from augment.core.annotations import Annotation, CounterTrack, Flows, SliceTrack
-from augment.core.findings import AugmentedTrace, Findings
 from augment.core.trace import Category, Trace
 from augment.diagnosis.drawing import DrawnDiagnosis, texts_of
 from augment.errors import InputError, OutputError
@@ -25,7 +24,7 @@ from augment.writers.compression import Checked
 from augment.writers.seams import Described, add_tracks, is_as_written
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import ALL, NAMES, TRACKS
-from writer_traces import ns, stripped, texts, written
+from writer_traces import augmented, ns, stripped, texts, written
 
 pytestmark = pytest.mark.slow
 
@@ -69,12 +68,8 @@ def of_job(trace: Trace, count: int = 3) -> list[SliceTrack | CounterTrack]:
     return result
 
 
-def make(trace: Trace, *annotations: Annotation) -> AugmentedTrace:
-    return AugmentedTrace(trace, {"example": Findings([], annotations)})
-
-
 def seamed(writer: Any, trace: Trace, path: Path, *annotations: Annotation) -> Described:
-    return writer.write_seamed(make(trace, *annotations), path, under(trace)).seam.described
+    return writer.write_seamed(augmented(trace, *annotations), path, under(trace)).seam.described
 
 
 def source(folder: Path, events: list[dict[str, Any]], **members: Any) -> Trace:
@@ -95,7 +90,7 @@ def test_it_is_as_if_it_had_been_written_at_once(
     trace = source(tmp_path, SOURCES[kind], baseTimeNanoseconds=1_000_000 if kind == "plain" else 0)
     first = [] if bare else of_analyses(trace)
     at_once, base, later = (tmp_path / f"{name}{writer.SUFFIX}" for name in ("at once", "base", "later"))
-    writer.write_seamed(make(trace, *first, *of_job(trace)), at_once)
+    writer.write_seamed(augmented(trace, *first, *of_job(trace)), at_once)
     add_tracks(base, later, json.loads(json.dumps(seamed(writer, trace, base, *first))), of_job(trace))
     if writer is chrome:
         assert written(later) == written(at_once)
@@ -121,7 +116,7 @@ def test_what_was_added_gives_way_to_the_last_byte(writer: Any, kind: str, tmp_p
     trace = source(tmp_path, SOURCES[kind])
     base, path = tmp_path / "base", tmp_path / "out"
     seam = seamed(writer, trace, base, *of_analyses(trace))
-    writer.write_seamed(make(trace, *of_analyses(trace)), path)
+    writer.write_seamed(augmented(trace, *of_analyses(trace)), path)
     assert path.read_bytes() == base.read_bytes()
     sha256 = hashlib.sha256(base.read_bytes()).hexdigest()
     contents = []
@@ -199,7 +194,7 @@ def test_large_files_whose_own_bytes_are_kept(
     seam = seamed(chrome, trace, base, *of_analyses(trace))
     assert (base.read_bytes()[:1000] == (tmp_path / "t.json.gz").read_bytes()[:1000]) == (level > 0)
     add_tracks(base, later, seam, of_job(trace, 5000))
-    chrome.write(make(trace, *of_analyses(trace), *of_job(trace, 5000)), tmp_path / "at once")
+    chrome.write(augmented(trace, *of_analyses(trace), *of_job(trace, 5000)), tmp_path / "at once")
     assert written(later) == written(tmp_path / "at once")
     add_tracks(later, later, seam, ())
     assert later.read_bytes() == base.read_bytes()
