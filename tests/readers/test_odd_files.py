@@ -16,6 +16,7 @@ import zstandard
 
 from augment.core.trace import Category, Trace
 from augment.errors import InputError, LimitExceeded, MalformedTrace, UnknownFormat
+from augment.job.ranks import summary_of
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.events import ns_of
@@ -252,6 +253,14 @@ def test_a_truncated_file_gives_what_is_whole(reading: Any, cut: int) -> None:
     assert trace.source.closing == b"]}"
     assert text[: trace.source.insert_at].endswith("}")
     assert diagnostic_counts(trace) == {"truncated_text": 1}
+
+
+@pytest.mark.parametrize(("stated", "size"), [(8, 8), ("8", 8), (True, None), (-1, None), ("many", None), ([8], None)])
+def test_the_size_of_the_job(tmp_path: Path, stated: Any, size: int | None) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(events(distributedInfo={"rank": 0, "world_size": stated}))
+    assert (trace := read(str(path))).source.world_size == size
+    assert summary_of(augment(trace)).world == (size or -1)
 
 
 @pytest.mark.parametrize(
