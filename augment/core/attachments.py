@@ -210,7 +210,6 @@ class SharedWait(Struct, frozen=True):
     gain_ns: int
 
 
-CLEARLY_LESS = 0.9  #: times as much
 WORKERS = "_MultiProcessingDataLoaderIter"  #: in the name of a fetch from a data loader with workers
 
 
@@ -246,14 +245,20 @@ class RankInJob(Struct, frozen=True):
         it is late itself, no single rank is, or all wait for their hosts alike."""
         return self.wait_ns if self.waits_for and not self.itself and self.shared is None else 0
 
-    def is_limit(self, saved_ns: int) -> bool:
-        """Whether the job gains clearly less than ``saved_ns`` by a faster host of this rank, though it is late: others
-        are as late. It gains what being like its peers brings, and what the rank is faster than they are beyond that.
-        """
+    def gained_ns(self, saved_ns: int) -> int:
+        """What the job gains by a host of this rank that is ``saved_ns`` faster: where the rank is late, what being
+        like its peers brings, and what it is faster than they are beyond that. No more: others are late, too."""
         late = self.itself
-        if late is None or late.gain_ns is None:
-            return False
-        return max(late.gain_ns, 0) + max(saved_ns - late.charged_ns, 0) < CLEARLY_LESS * saved_ns
+        if late is None or late.gain_ns is None or self.shared is not None:
+            return saved_ns
+        return min(max(late.gain_ns, 0) + max(saved_ns - late.charged_ns, 0), saved_ns)
+
+    @property
+    def held_by(self) -> str:
+        """The rank that the job waits for whatever the host of this one does; empty if it is late itself, if no other
+        is known to be, or if what all ranks wait for alike is more."""
+        first = next((late for late in self.late_ranks if (late.gain_ns or 0) > 0), None)
+        return first.name if first is not None and not self.itself and self.shared is None else ""
 
     @property
     def is_paced_by_workers(self) -> bool:

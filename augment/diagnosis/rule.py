@@ -23,6 +23,7 @@ SEVERITIES: tuple[Severity, ...] = ("high", "warning", "info")  #: the gravest f
 
 HIGH_RATIO, WARNING_RATIO = 0.10, 0.05  #: shares of a step that a finding of this severity would save
 MOST_LISTED = 16  #: entries of a list among the figures of a finding
+CLEARLY_LESS = 0.9  #: of what a cure saves on its rank: the job gains less
 LEAST_RATIO = 0.02  #: below this share of a step there is nothing to find
 
 
@@ -122,6 +123,7 @@ class Found(Struct, frozen=True):
     prediction leaves out. Without ``severity`` the saved share of a step decides. ``at_most``: less is saved if other
     ranks are what the run waits for, or the device falls short of its peaks. ``shown`` is the place among ``spans`` of
     the one to look at; None: the longest. ``in_step``: the number of the only step of several in which it is.
+    ``beyond``: why the job of the rank gains no more.
     """
 
     seen: Seen
@@ -135,6 +137,7 @@ class Found(Struct, frozen=True):
     of_recording: bool = False  #: whether it is about the recording, not the run: it comes before others as grave
     shown: int | None = None
     in_step: int | None = None
+    beyond: str = ""
 
     @property
     def worst(self) -> int | None:
@@ -206,13 +209,19 @@ def severity_of(saved_ratio: float | None) -> Severity:
 
 def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
     """A finding of a rank whose job is known."""
-    seen, saved = finding.seen.in_job(job, finding.saved_ns or 0)
-    limited = seen.is_limit or (seen.is_of_host and (finding.at_most or job.is_limit(saved)))
+    seen, alone = finding.seen.in_job(job, finding.saved_ns or 0)
+    saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
+    late = job.itself  # what it is faster than its peers is gained if the cure makes them faster, too
+    is_bound = late is not None and saved < alone and (seen.at_least or CLEARLY_LESS * alone > late.charged_ns)
+    limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and finding.at_most)
+    beyond = f"the job waits for {held_by}" if held_by else ""
+    beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
-        return replace(finding, seen=seen, at_most=limited)
+        return replace(finding, seen=seen, at_most=limited, beyond=beyond)
     if words.ratio(saved) < LEAST_RATIO:
         return Fine(seen, saved)
     known = not finding.at_most or (job.transfer_gain_ns is not None and job.is_whole)
     sure = finding.confidence if known or finding.confidence == "low" else "medium"
     cut = finding.cut if saved == finding.saved_ns else None  # else other ranks decide, of which the cut knows nothing
-    return replace(finding, seen=seen, saved_ns=saved, confidence=sure, cut=cut, at_most=limited or not known)
+    at_most = limited or not known
+    return replace(finding, seen=seen, saved_ns=saved, confidence=sure, cut=cut, at_most=at_most, beyond=beyond)

@@ -84,6 +84,7 @@ def title(words: Words, finding: Finding) -> str:
     beyond = "; beyond that" if answer.saved_ns else ":"
     limit = "" if finding.limit is None else f"{beyond} {_LIMITS[finding.limit]} the limit"
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
+    limit = f"; {answer.beyond}" if answer.beyond else limit
     return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
 
 

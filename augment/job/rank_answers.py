@@ -254,7 +254,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         return [*filter(None, [compared(reason)]), *transfers]
     late = [] if row is None or row.rank is None else [[each.rank for each in answer.summaries].index(row.rank)]
     asked = {
-        member: problems.get(member) or _problems(answer.summaries[member].own_diagnosis, rows_in_job(member))
+        member: problems.get(member)
+        or _problems(answer.summaries[member].own_diagnosis, () if member in late else rows_in_job(member))
         for member in sorted({*some, *late})
     }
     loading = [of_rank[long_calls.NAME] for of_rank in asked.values() if may_be_loading(of_rank)]
@@ -296,8 +297,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
         if beyond[rule] > usual[rule]:
-            problem = of_late[rule]
-            more = row.gain_ns is not None and (problem["saved_ns"] or 0) * steps > _MORE * row.gain_ns
+            in_job = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
+            problem, gain = in_job or of_late[rule], row.gain_ns
+            more = not in_job and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
             who = f"{name} (by its own trace, not the job's gain)" if more else name
             place = _place(answer.summaries[late[0]], problem)
             return [*way, f"{who}: {problem['title']}{place}", problem["advice"], *transfers]

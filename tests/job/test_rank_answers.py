@@ -252,10 +252,23 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     assert isinstance(judged_in_job(alone, RankInJob(2_900_000, 0), words), Fine)
     limit = Found(MatrixUnitsUse(6, 0, [], "bf16", 2, 2, TileFit(False)), NOWHERE, "medium", 3_000_000, at_most=True)
     assert judged_in_job(limit, RankInJob(0, 0, transfer_gain_ns=9), words) == limit, "by its peaks, not by others"
-    for gain, limited in ((500_000, True), (2_800_000, False), (None, False)):  # of what it is later than its peers
+    for gain, saved in ((500_000, 600_000), (2_900_000, 3_000_000), (None, 3_000_000)):  # of 2.9 ms that it is late
         late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
+        beyond = "beyond that other ranks are the limit" if saved < 3_000_000 else ""
         answered = judged_in_job(alone, RankInJob(0, 0, late_ranks=(late,)), words)
-        assert answered == msgspec.structs.replace(alone, at_most=limited)
+        assert answered == msgspec.structs.replace(alone, saved_ns=saved, beyond=beyond)
+        other = RankInJob(0, 0, late_ranks=(msgspec.structs.replace(late, is_own=False),))
+        waits = {"at_most": True, "beyond": "the job waits for rank 2"} if gain else {}
+        assert judged_in_job(alone, other, words) == msgspec.structs.replace(alone, **waits)
+
+
+def test_a_late_rank_promises_what_its_job_gains() -> None:
+    """Truth: the same job, simulated without the stall, in which the slow device of another rank then decides."""
+    stalling = replace(JOB, host_stall_us=20_000.0, host_stall_rank=LATE, straggler=0, straggler_factor=2.0)
+    before, after = (measure(traces_of(each)[0]).length_ns for each in (stalling, replace(stalling, host_stall_us=0.0)))
+    row = rows_of(rank_answer(simulated(stalling), LATE))["data_loading"]
+    assert row["saved_ratio"] == pytest.approx(1 - after / before, abs=POINTS)
+    assert row["title"].endswith("; beyond that other ranks are the limit")
 
 
 @pytest.mark.parametrize(("loader", "transfers"), [("_MultiProcessing", 0), ("_SingleProcess", 1_000_000)])
