@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from augment import arrays, facts
 from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
-from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
+from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
 from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
@@ -375,14 +375,30 @@ def judged(
     """A finding, or ``Fine`` if less than :data:`LEAST_RATIO` of a step would be saved.
 
     A recording without steps may be anything, also a benchmark that waits on purpose, and a single step may be the
-    first of all: confidence is then ``medium`` at most.
+    first of all: confidence is then ``medium`` at most. It is ``low`` where a later step may have the host ahead.
     """
-    whole = measure(trace)
+    whole, proven = measure(trace), proven_of_host_ns(trace)
     if whole.ratio(saved_ns) < LEAST_RATIO:
         return Fine(seen, saved_ns)
+    if proven is not None and saved_ns > proven and not what_if.taken_work_ns(trace, cut):
+        confidence = "low"
     if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
     return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most, shown=shown, in_step=_only_step(trace, spans))
+
+
+@derived(until="diagnosis")
+def proven_of_host_ns(trace: Trace) -> int | None:
+    """What a faster host saves of any step, ns, in a recording of a single one that begins with nothing queued and in
+    which the host hardly waits, if devices idle for longer: later steps may have the host ahead of them. Else None."""
+    whole = measure(trace)
+    if whole.unit == "recording" or len(whole.windows) != 1 or whole.windows.backlog[0] > whole.lead_in_ns:
+        return None
+    host, idle = _host_ns(trace), max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
+    waited = int(whole.windows.finish[0] - whole.windows.begin[0]) - host
+    proven = max(host - whole.length_ns + idle, 0)
+    hidden = whole.ratio(waited) < WARNING_RATIO and idle >= max(proven + LEAST_RATIO * whole.length_ns, 2 * proven)
+    return proven if hidden else None
 
 
 def _only_step(trace: Trace, spans: Spans) -> int | None:

@@ -22,6 +22,7 @@ from augment.diagnosis.judging import (
     idle_ns,
     late_beginnings,
     measure,
+    proven_of_host_ns,
     saved_a_step,
     work_in_steps,
 )
@@ -374,7 +375,7 @@ def _left_out(trace: Trace) -> str:
             before += f", {percent(spent[longest] / (end - start))} of it in {short(trace.strings[longest])}"
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
             before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
-    if before and whole.unit == "step" and whole.count == 1:
+    if before and whole.unit == "step" and whole.count == 1 and proven_of_host_ns(trace) is None:
         before += "; with one step, whether every step begins so is unknown"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
     return " and ".join(filter(None, (before, after)))
@@ -391,6 +392,8 @@ def _notes(trace: Trace) -> str:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
+    if proven_of_host_ns(trace) is not None:
+        notes.append("one step, begun with nothing queued: later ones may hide such waits")
     if whole.tail_ns:
         notes.append(f"without {time(whole.tail_ns)} at the end of the last, of which nothing was recorded")
     if whole.capture_count:

@@ -75,6 +75,35 @@ def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool)
     assert any(each.found.saved_ns for each in rest) == saves
 
 
+def going_on(steps: int, waits: bool) -> Trace:
+    """Steps whose host takes 5 ms for ten short kernels and a long one, of 15 ms; it ``waits`` for that, or goes on."""
+    events, at, free = list[Event](), 0, 0
+    for number in range(steps):
+        begin = at
+        for place, dur in enumerate([50] * 10 + [15_000]):
+            start = max(at + 20, free)
+            times = (at, at + 10), (start, start + dur)
+            events += launched_kernel("gemm", *times, correlation=1 + 20 * number + place)
+            events.append(op("aten::mm", at, at + 450))
+            at, free = at + 450, start + dur
+        if waits:
+            events.append(call("cudaDeviceSynchronize", at, free))
+        at = free + 20 if waits else at
+        events.append(annotation(f"ProfilerStep#{number}", begin, at))
+    return in_us(events)
+
+
+@pytest.mark.parametrize(("waits", "of_single"), [(False, "low"), (True, "medium")])
+def test_a_single_step_does_not_prove_that_the_host_is_late(waits: bool, of_single: str) -> None:
+    """Truth: the same steps one after the other. The device waits again only where the host has waited for it."""
+    single = launch_bound.check(going_on(1, waits))
+    assert isinstance(single, Found)
+    assert single.confidence == of_single
+    several = launch_bound.check(going_on(4, waits))
+    assert isinstance(several, Found)
+    assert several.in_step == (None if waits else 0)
+
+
 @pytest.mark.parametrize("other", ["stall after the optimizer", "batch on the stream", "malloc in steps", "slow host"])
 def test_late_batches_limit_what_other_cures_promise(other: str) -> None:
     """Two faults at once: what is promised of the second, beside a re-simulation without it."""

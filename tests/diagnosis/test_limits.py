@@ -65,8 +65,8 @@ def test_what_decides_after_the_cures() -> None:
     [
         (
             "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
-            -1,
-            "After that, 99.1 % of what remains of a step is bound by computing.",
+            2,
+            "removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
         ),
         ("torchbench/trace.json", -1, "removing them would save 31 ms per step (99.5 %)."),  # the rest is no news
         ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
