@@ -93,18 +93,6 @@ BESIDE = {
     "kernel_wait": "kernel_wait_ns",
     "other_wait": "other_wait_ns",
 }
-#: what the sentence calls the parts
-SAID = {
-    "below peak": ("compute_above",),
-    "memory-bound": ("memory_ideal", "memory_above"),
-    "small kernels": ("latency_bound",),
-    "not modelled": ("unmodelled",),
-    "exposed communication": ("exposed_communication",),
-    "exposed copies": ("exposed_memory",),
-    "host": ("host_wait",),
-    "between kernels": ("kernel_wait",),
-    "other idle": ("other_wait",),
-}
 SAID_AT_MOST = 4
 
 
@@ -180,7 +168,8 @@ def _rows(
 def sentence(row: Row) -> str:
     """The row in short: the MFU, and the largest parts of the rest in percent of the step."""
     shares = {
-        said: sum(getattr(row, f"{part}_ns") for part in parts) / max(row.wall_ns, 1) for said, parts in SAID.items()
+        said: sum(getattr(row, f"{part}_ns") for part in parts) / max(row.wall_ns, 1)
+        for said, parts in facts.operators.SAID.items()
     }
     if row.mfu_ratio is not None and row.hfu_ratio is not None:
         shares["recomputation"] = row.hfu_ratio - row.mfu_ratio

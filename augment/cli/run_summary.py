@@ -291,7 +291,7 @@ def waterfall(sidecar: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[str, Any]], of: str) -> Iterator[str]:
-    from augment.analyses.step_efficiency import SAID
+    from augment.facts.operators.step_time_parts import SAID
 
     wall = sum(row["wall_ns"] for row in steps)
     if not wall:

@@ -223,6 +223,10 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     if spent.any() and 2 * spent.sum() >= measure(trace).length_ns * measure(trace).count:
         share = percent(float(spent.max() / spent.sum()))
         text += f" {short(trace.strings[int(spent.argmax())])} is {share} of the {say.gpu}'s work."
+    recorded = facts.steps.recorded_windows(trace)
+    if loss := facts.operators.largest_loss(trace, np.isin(recorded.begin, whole.windows.begin)):
+        mfu, name, ratio = loss
+        text += f" MFU is {percent(mfu)}; the largest loss: {name}, {percent(ratio)} of {say.a_step}."
     return [Sentence(text, is_nothing=True)]
 
 

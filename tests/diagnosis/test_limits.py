@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 from simulated_jobs import HEALTHY, changed, diagnosis_of, trace_of
 
+from augment.analyses import step_efficiency
+from augment.core.findings import Findings
+from augment.core.text import percent
 from augment.core.trace import Trace
-from augment.diagnosis.judging import decided_in_steps
+from augment.diagnosis.judging import decided_in_steps, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import busy, verdict
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.what_if import Cut, decided, saved_ns
+from augment.facts.operators.step_time_parts import SAID
 from augment.readers import read
 from tables import Event, annotation, call, kernel, launched_kernel, op
 from tables import trace_of as made_of
@@ -74,6 +78,18 @@ def test_what_decides_after_the_cures() -> None:
 )
 def test_what_decides_after_the_cures_of_recorded_runs(name: str, place: int, ends: str, shared_traces: Path) -> None:
     assert verdict(read(str(shared_traces / name)))[place].endswith(ends)
+
+
+def test_where_nothing_is_found_the_largest_loss_is_that_of_the_table(shared_traces: Path) -> None:
+    trace = read(str(shared_traces / "h100_8rank_modded_nanogpt" / "rank7.json.gz"))
+    table = step_efficiency.analyze(trace)
+    assert isinstance(table, Findings)
+    rows = [row for row in table.rows if row.step in measure(trace).windows.number]
+    wall = sum(row.wall_ns for row in rows)
+    spent = {said: sum(getattr(row, f"{part}_ns") for row in rows for part in parts) for said, parts in SAID.items()}
+    most, mfu = max(spent, key=spent.__getitem__), sum(row.mfu_ratio * row.wall_ns for row in rows) / wall
+    lost = f"{most}, {percent(spent[most] / wall)} of a step"
+    assert verdict(trace)[-1].endswith(f" MFU is {percent(mfu)}; the largest loss: {lost}.")
 
 
 def alternating() -> Trace:

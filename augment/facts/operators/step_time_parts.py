@@ -33,6 +33,18 @@ PARTS: tuple[str, ...] = (
     "latency_bound",
     "unmodelled",
 )
+#: what sentences call the parts of a step that are not useful computation
+SAID = {
+    "below peak": ("compute_above",),
+    "memory-bound": ("memory_ideal", "memory_above"),
+    "small kernels": ("latency_bound",),
+    "not modelled": ("unmodelled",),
+    "exposed communication": ("exposed_communication",),
+    "exposed copies": ("exposed_memory",),
+    "host": ("host_wait",),
+    "between kernels": ("kernel_wait",),
+    "other idle": ("other_wait",),
+}
 LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula to be named
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
@@ -119,6 +131,27 @@ def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
         (figures, step_efficiency(trace, place, windows, figures.of_device["compute_ns"]))
         for place, figures in enumerate(step_figures(trace, windows))
     )
+
+
+def largest_loss(trace: Trace, steps: Bools) -> tuple[float, str, float] | None:
+    """The MFU of ``steps``, given for each recorded one, and the largest part of the rest: what it is called, and its
+    share of them. None if a device has no MFU."""
+    wall, spent, model = 0, dict.fromkeys(SAID, 0), 0.0
+    for place, (figures, reached) in enumerate(efficiencies(trace)):
+        whole, of_parts = (
+            figures.wall_ns[steps],
+            figures.of_device | {f"{name}_ns": ns for name, ns in reached.parts.items()},
+        )
+        if why_no_mfu(trace, place) or (reached.peak_ns[steps] > whole).any():
+            return None
+        wall, model = wall + int(whole.sum()), model + float(reached.model_peak_ns[steps].sum())
+        spent["recomputation"] = spent.get("recomputation", 0) + int(
+            (reached.peak_ns - reached.model_peak_ns)[steps].sum()
+        )
+        for said, parts in SAID.items():
+            spent[said] += sum(int(of_parts[f"{part}_ns"][steps].sum()) for part in parts)
+    most = max(spent, key=lambda said: spent[said])
+    return (model / wall, most, spent[most] / wall) if wall else None
 
 
 @derived
