@@ -6,8 +6,9 @@ There is a row for every family of kernels on each device: ``gemm``, ``grouped_g
 ``memory`` for copies and memsets, and ``unknown``. The name of the operator that launched a kernel decides the family;
 where that operator is unknown or its name says nothing, the name of the kernel decides. Names of kernels decide first
 where they tell it for certain: a change of layouts within a convolution is ``copy_transpose``. Kernels over lists of
-tensors (``_foreach_…``) are ``optimizer`` only in ``Optimizer.step``. ``triton_poi_…`` is ``elementwise``, ``triton_``
-alone ``unknown``. Your own rules can add names: see [tables](tables.md).
+tensors (``_foreach_…``, ``triton_for_…``) are ``optimizer`` only in ``Optimizer.step``. ``triton_poi_…`` is
+``elementwise``, ``triton_`` alone ``unknown``, as is ``triton_for_…`` elsewhere. Your own rules can add names: see
+[tables](tables.md).
 
 ``sum_ns`` adds up to the durations of all work of the device. ``busy_ns`` counts a moment once, even if several kernels
 of the family run. Families that run at the same time both count it.

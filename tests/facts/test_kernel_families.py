@@ -105,15 +105,23 @@ def test_family(operator_name: str | None, kernel_name: str, family: str) -> Non
     assert shipped_rules().family(operator_name, kernel_name) == family
 
 
-def test_lists_of_tensors_are_the_optimizers_where_it_runs_over_them() -> None:
+@pytest.mark.parametrize(
+    ("name", "elsewhere"),
+    [
+        ("multi_tensor_apply_kernel", "elementwise"),
+        ("triton_for_fused_1", "unknown"),
+        ("triton_red_fused__foreach_norm_0", "reduction"),
+    ],
+)
+def test_lists_of_tensors_are_the_optimizers_where_it_runs_over_them(name: str, elsewhere: str) -> None:
     trace = trace_of(
         annotation("Optimizer.step#AdamW.step", 0, 20),
-        *launched_kernel("multi_tensor_apply_kernel", (2, 4), (30, 40), correlation=1),
+        *launched_kernel(name, (2, 4), (30, 40), correlation=1),
         *launched_kernel("vectorized_elementwise_kernel", (6, 8), (40, 50), correlation=2),
-        *launched_kernel("multi_tensor_apply_kernel", (22, 24), (50, 60), correlation=3),
+        *launched_kernel(name, (22, 24), (50, 60), correlation=3),
     )
     families = kernel_families(trace)
-    assert [families.names[code] for code in families.family] == ["optimizer", "elementwise", "elementwise"]
+    assert [families.names[code] for code in families.family] == ["optimizer", "elementwise", elsewhere]
 
 
 def test_matrix_units_of_labelled_names() -> None:

@@ -25,10 +25,11 @@ from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, stated_kind, strings_where
+from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, matching, stated_kind
 
 UNKNOWN, MEMORY, COMMUNICATION, OPTIMIZER = "unknown", "memory", "communication", "optimizer"
-_LISTS = "multi_tensor_apply"  #: in names of kernels that do the same to many tensors: of ``aten::_foreach_…``
+#: kernels that do the same to many tensors: of ``aten::_foreach_…``, also compiled
+LISTS = re.compile(r"multi_tensor_apply|^triton_for_|^triton_\w+_fused.*foreach")
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
 RULES = ("kernel_first", "operator", "kernel", "matrix_units")  #: the tables of rules, also keys of a user's file
 _NODE = "autograd::engine::evaluate_function: "
@@ -139,7 +140,7 @@ def families_of(trace: Trace, operator: Int64s, operators: Sequence[str]) -> Ker
     """
     work = gpu_work(trace)
     name = trace.events.name[work.row]
-    updates = in_optimizer(trace) & strings_where(trace, lambda kernel: _LISTS in kernel)[name]
+    updates = in_optimizer(trace) & matching(trace, LISTS)[name]
     keys, code = combinations(operator, name, work.type, updates)
     rules, user = shipped_rules(), None
     if tables := tables_of(trace):

@@ -14,10 +14,10 @@ from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
 from augment.core import Category, Trace, derived
 from augment.core.text import LEAST_SHARE, listed, percent, recording_words, short
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
+from augment.facts.gpu.kernel_families import LISTS, MATRIX_FAMILIES
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
-from augment.facts.names import KernelType
+from augment.facts.names import KernelType, matching
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import Bound, Floats, device_peaks, roofs, why_not_of, why_unknown
 from augment.facts.source.event_args import arg_columns
@@ -164,6 +164,7 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
     unknown = ~families.known & ~counted & (work.type == KernelType.COMPUTATION)
+    unknown &= ~matching(trace, LISTS)[trace.events.name[work.row]]  # products are of no lists
     windows = recorded_windows(trace)
     step = np.searchsorted(windows.start, work.ts, side="right") - 1
     inside = step >= 0
