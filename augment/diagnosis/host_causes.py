@@ -123,6 +123,15 @@ def stalling(trace: Trace) -> Cause | None:
 
 
 @derived
+def may_lack_requests(trace: Trace) -> bool:
+    """Whether the host may be that of a server without requests: it stalls in nothing that was recorded, and neither
+    steps nor lines of Python are recorded, nor anything of a training."""
+    cause, known = stalling(trace), starting(trace, "autograd::", "Optimizer.").any()
+    known |= (trace.events.category == Category.PYTHON_FUNCTION).any()
+    return measure(trace).unit == "recording" and cause is not None and not known and bool((cause.spans.row < 0).all())
+
+
+@derived
 def starving(trace: Trace) -> Cause | None:
     """Standstills of threads that get no CPU."""
     spans = standstills(trace)

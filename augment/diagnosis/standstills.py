@@ -113,16 +113,16 @@ def usually_short(name: arrays.Int64s, took: arrays.Int64s) -> arrays.Bools:
 
 
 def elsewhere(trace: Trace, lane: int, start: arrays.Int64s, end: arrays.Int64s, row: arrays.EventRows) -> arrays.Bools:
-    """Whether operators of other threads that launch stretch over half of each stretch that is in no operator: then it
-    waits for them, as the main thread does for the backward pass."""
+    """Whether operators of other threads that launch stretch over half of each stretch that is in no operator, from the
+    begin of the first to the end of the last: then it waits for them, as the main thread does for the backward pass."""
     events, others = trace.events, [track for track in facts.critical.launching_tracks(trace) if track != lane]
     rows = events.slices_of(Category.CPU_OP)
     rows = rows[arrays.is_any(events.track[rows], others)]
-    ts = events.ts[rows]
+    ts, until = events.ts[rows], np.maximum.accumulate(events.end[rows])
     first, stop = np.searchsorted(ts, start, side="left"), np.searchsorted(ts, end, side="left")
     some = stop > first
     spread = np.zeros(len(start), np.int64)
-    spread[some] = ts[stop[some] - 1] - ts[first[some]]
+    spread[some] = np.minimum(until[stop[some] - 1], end[some]) - ts[first[some]]
     idle = (row < 0) | (events.category[row] != Category.CPU_OP)
     elsewhere: arrays.Bools = idle & (2 * spread > end - start)
     return elsewhere

@@ -75,6 +75,40 @@ def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool)
     assert any(each.found.saved_ns for each in rest) == saves
 
 
+def bursts(pause: int, name: str) -> Iterable[Event]:
+    """Ten times 20 kernels, then a wait for them and a ``pause`` of which nothing is recorded."""
+    at = 0
+    for number in range(200):
+        yield op(name, at, at + 90)
+        yield from launched_kernel("gemm", (at, at + 10), (at + 20, at + 100), correlation=1 + number)
+        at += 100
+        if number % 20 == 19:
+            yield call("cudaStreamSynchronize", at - 50, at + 5)
+            at += pause
+
+
+@pytest.mark.parametrize(("name", "confidence"), [("aten::mm", "low"), ("autograd::engine::execute", "medium")])
+def test_a_host_of_which_nothing_is_recorded_may_have_no_requests(name: str, confidence: str) -> None:
+    stalls = host_gaps.check(in_us(bursts(20_000, name)))
+    assert isinstance(stalls, Found)
+    assert stalls.confidence == confidence
+
+
+def test_a_thread_that_waits_for_another_does_not_stall_for_so_long(tmp_path: Path) -> None:
+    """All is launched by another thread, which stands still for 15 ms of each step."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    (rank,) = truth.drawn("single", 5, {"reads_loss": True}).world({"host_gap_end": 15_000}, None).ranks
+    for event in rank.ev:
+        if isinstance(event, dict) and not event["name"].startswith("ProfilerStep"):
+            event["tid"] = 4_500
+    rank.write(str(tmp_path / "rank0.json"))
+    stalls = host_gaps.check(read(tmp_path / "rank0.json"))
+    assert isinstance(stalls, Found)
+    assert isinstance(stalls.seen, host_gaps.HostGaps)
+    assert stalls.seen.longest_ns == pytest.approx(15_000_000, rel=0.05)
+
+
 def going_on(steps: int, waits: bool) -> Trace:
     """Steps whose host takes 5 ms for ten short kernels and a long one, of 15 ms; it ``waits`` for that, or goes on."""
     events, at, free = list[Event](), 0, 0

@@ -8,7 +8,8 @@ it. Fetching batches, calls of the runtime, and compilation that names itself ha
 compiler, and what ends with a call that loads code (``cuModuleLoad``), are said to compile. Asking ``cudaEventQuery``
 again and again while devices idle is a stall. The prediction takes these stretches out of the steps. A function that
 waits (``sleep``, ``poll``, ``recv``) is no cause: without steps the run may be a server without requests, and the
-finding is merely possible. Without steps, an operator that takes long at its first call alone sets a library up; a
+finding is merely possible; so it is where the host stalls in nothing that was recorded, nor lines of Python, nor any of
+a training. Without steps, an operator that takes long at its first call alone sets a library up; a
 range called a warm-up says so itself, and is merely possible, too. An operator that launches a kernel for the first
 time, and takes more than four times as long as others of its name, loads that kernel or chooses an algorithm: all its
 time counts here, also in shorter stretches. Operators nested in themselves are those that a dispatch mode or a tensor
@@ -37,7 +38,7 @@ NAME = "host_gaps"
 #: functions that wait for something outside of the process, or for another thread
 _WAITING = re.compile(
     r"\b(?:\w*sleep|p?select\d*|p?poll|epoll\w*|recv\w*|accept\d?|acquire|wait\w*|\w+_\w*wait|futex|kqueue|get_nowait"
-    r"|zmq_\w+)\b|queue\.py.*\bget\b"
+    r"|zmq_\w+)\b|queue\.py.*\bget\b|threading\.py.*\bjoin\b|futures/\w+\.py.*\bresult\b"
 )
 LONG_NS = 20_000_000  #: no Python between launches takes so long
 USUAL_COUNT = 3  #: calls that tell how long an operator usually takes
@@ -155,6 +156,7 @@ def check(trace: Trace) -> rule.Answer:
     sure: rule.Confidence = "high" if inside and why not in ("waits", "unusual") and not cause.inferred else "medium"
     if (unknown and why in ("waits", "warmup")) or (facts.steps.is_served(trace) and why in ("waits", "unknown")):
         sure = "low"
+    sure = "low" if host_causes.may_lack_requests(trace) else sure
     seen = HostGaps(longest_ns=int((pieces.end - pieces.start).max()), slices=names, why=why, calls=calls)
     return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)
 

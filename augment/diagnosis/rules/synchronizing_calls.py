@@ -23,7 +23,7 @@ from augment import facts
 from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 from augment.diagnosis.first_calls import waiting_calls
-from augment.diagnosis.host_causes import LONG_NS
+from augment.diagnosis.host_causes import LONG_NS, may_lack_requests
 
 NAME = "synchronizing_calls"
 
@@ -89,6 +89,7 @@ def check(trace: Trace) -> rule.Answer:
         long, all_of_it = long + int(by_host[by_host >= LONG_NS].sum()), all_of_it + int(by_host.sum())
     confidence, shown = judging.confidence_in(trace, saved), (int(cost.argmax()) if cost.any() else None)
     late = 2 * long > all_of_it  # the host may need what it waited for
+    confidence = "low" if late and may_lack_requests(trace) else confidence
     seen = SynchronizingCalls(
         call_count=len(calls) / judging.measure(trace).count,
         wait_ns=int((spans.end - spans.start).sum()) // judging.measure(trace).count,
