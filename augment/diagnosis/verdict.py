@@ -398,6 +398,11 @@ def _notes(trace: Trace) -> str:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
     if proven_of_host_ns(trace) is not None:
         notes.append("one step, begun with nothing queued: later ones may hide such waits")
+    work, again = facts.gpu.work(trace), np.append(facts.operators.recomputed(trace), False)  # of no operator: nothing
+    again = again[facts.operators.work(trace).owner] & work_in_steps(trace)
+    spent = whole.ratio(float((work.end - work.ts)[again].sum()) / whole.count / max(len(work.devices), 1))
+    if spent >= TOLD_RATIO:
+        notes.append(f"recomputing activations takes {percent(spent)} of it: fewer checkpoints would save at most that")
     if whole.tail_ns:
         notes.append(f"without {time(whole.tail_ns)} at the end of the last, of which nothing was recorded")
     if whole.capture_count:

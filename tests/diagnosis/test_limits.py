@@ -18,7 +18,7 @@ from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.what_if import Cut, decided, saved_ns
 from augment.facts.operators.step_time_parts import SAID
 from augment.readers import read
-from tables import Event, annotation, call, kernel, launched_kernel, op
+from tables import Event, annotation, call, kernel, launched_kernel, op, shaped
 from tables import trace_of as made_of
 
 US, MS = 1_000, 1_000_000
@@ -90,6 +90,39 @@ def test_where_nothing_is_found_the_largest_loss_is_that_of_the_table(shared_tra
     most, mfu = max(spent, key=spent.__getitem__), sum(row.mfu_ratio * row.wall_ns for row in rows) / wall
     lost = f"{most}, {percent(spent[most] / wall)} of a step"
     assert verdict(trace)[-1].endswith(f" MFU is {percent(mfu)}; the largest loss: {lost}.")
+
+
+def checkpointing(node: str, recomputed: int) -> Trace:
+    """Steps with a forward of 4 ms, and a node of the backward with one of ``recomputed`` ns, then 8 ms of its own."""
+    events, free = list[Event](), 0
+    for number in range(9):
+        at = number * MS
+        events.append(annotation(f"ProfilerStep#{number}", at, at + MS))
+        events.append(op(f"autograd::engine::evaluate_function: {node}", at + 200_000, at + 900_000))
+        for place, dur in enumerate((4 * MS, recomputed, 8 * MS)):
+            launch, start = at + 20_000 + 250_000 * place, max(at + 30_000 + 250_000 * place, free)
+            name = "aten::mm" if place < 2 else node
+            sizes = shaped([4096, 4096], [4096, 4096])
+            events += [op(name, launch - 10_000, launch + 20_000, args=sizes)] if dur else []
+            more = {"correlation": 1 + 3 * number + place}
+            events += launched_kernel("gemm", (launch, launch + 5_000), (start, start + dur), **more) if dur else ()
+            free = start + dur
+    return made_of(*events)
+
+
+def test_what_checkpoints_cost_is_said() -> None:
+    """Metamorphic: in a node of another name it is no recomputation. Truth: the steps without it."""
+    before, after = (checkpointing("CheckpointFunctionBackward", ns) for ns in (4 * MS, 0))
+    assert 1 - measure(after).length_ns / measure(before).length_ns == pytest.approx(0.25, abs=0.01)
+    assert "recomputing activations takes 25 % of it: fewer" in verdict(before)[0]
+    assert "recomputing" not in verdict(after)[0]
+    assert "recomputing" not in verdict(checkpointing("AddmmBackward0", 4 * MS))[0]
+
+
+def test_what_checkpoints_cost_in_a_recorded_run(shared_traces: Path) -> None:
+    """By the JSON alone, work that is launched in frames of ``checkpoint.py`` as hooks unpack takes 1.40 ms of 18.8."""
+    trace = read(str(shared_traces / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz"))
+    assert "recomputing activations takes 7.3 % of it" in verdict(trace)[0]
 
 
 def alternating() -> Trace:
