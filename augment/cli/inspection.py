@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from augment import facts
-from augment.arrays import NO_INDEX, EventRows, Int64s
+from augment.arrays import NO_INDEX, Int64s
 from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace
 from augment.core.attachment_kinds import kind_named
 from augment.facts.names import strings_where
@@ -56,7 +56,8 @@ def inspect(augmented: AugmentedTrace) -> Report:
     # what was recorded in addition to times; of collectives judged by the args of a few
     kernels = trace.events.slices_of(Category.KERNEL)
     collective = strings_where(trace, lambda name: "nccl" in name.lower())
-    collectives = _sampled(trace, kernels[collective[trace.events.name[kernels]]])
+    some = kernels[collective[trace.events.name[kernels]]][:SAMPLE]  # the source is read only as far as these
+    collectives = trace.args_of(some) if len(some) else []
     # the number of pieces of GPU work with a launch, and of launches with GPU work
     work, events = facts.gpu.work(trace), trace.events
     linked = int((work.launch != NO_INDEX).sum())
@@ -168,11 +169,6 @@ def _categories(trace: Trace) -> list[Report]:
                 }
             )
     return sorted(counts, key=lambda count: (-count["count"], count["category"], count["phase"]))
-
-
-def _sampled(trace: Trace, rows: EventRows) -> list[dict[str, Any]]:
-    """The args of the first of ``rows``; the source is read only as far as these."""
-    return trace.args_of(rows[:SAMPLE]) if len(rows) else []
 
 
 def _any(trace: Trace, category: Category) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+import truth
 
 import augment
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Trace
-from augment.job.answer import answer
+from augment.job.answer import Answer, answer
 from augment.job.ranks.summary import summarize
 from traces import HOST, Event, event, kernel, launch, write_trace
 
@@ -81,3 +84,39 @@ def test_a_slow_link(tmp_path: Path, ways: tuple[str, ...], words: str) -> None:
     (sentence,) = [text for text in result.verdict.text if "link" in text]
     assert f"The link between {words} the job in" in sentence
     assert "it moves data 5.0 times as long as the other links of its dimension" in sentence
+
+
+def of_stages(slower: float, names_nodes: bool) -> Answer:
+    """Four pipeline stages, of which the second and the third move their messages ``slower``."""
+    with TemporaryDirectory() as folder:
+        world = truth.generator().World(4, seed=7, kn=0.03)
+        for rank in world.ranks:
+            rank.coll_ = slow_coll(rank, slower)
+        traces = []
+        for rank in world.run(truth.generator().pipeline(5, 10, 4, 8, 2, 0.3, 0.6)).ranks:
+            path = f"{folder}/rank{rank.r}.json"
+            rank.write(path, dev=rank.r if names_nodes else 0)
+            traces.append(augment.read(path))
+        return answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [f"rank{at}" for at in range(4)])
+
+
+def slow_coll(rank: Any, slower: float) -> Any:
+    """A rank's messages, which take so many times as long if they are of these two."""
+    sends = rank.coll_
+
+    def send(*args: Any, members: Any = None, **more: Any) -> Any:
+        times = slower if members and set(members) == {1, 2} else 1.0
+        return sends(*args[:5], args[5] * times, *args[6:], members=members, **more)
+
+    return send
+
+
+def test_a_slow_link_of_messages_within_a_node() -> None:
+    """Metamorphic: where nodes are unknown, it may be the one across them; and equal links are none."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    slow, unknown, equal = of_stages(4.0, True), of_stages(4.0, False), of_stages(1.0, True)
+    assert slow.verdict.text[0].startswith("The link between rank 1 and rank 2 delays the job in pipeline parallelism")
+    assert "4.0 times as long" in slow.verdict.text[0]
+    assert slow.verdict.text[0].endswith(", at best.")
+    assert not any(row.cause == "communication" for each in (unknown, equal) for row in each.verdict.rows)

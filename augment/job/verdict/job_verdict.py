@@ -685,7 +685,7 @@ class Judgement:
     @cached_property
     def _group_rows(self) -> list[Row]:
         rows = []
-        for group in slow_groups(self._replay):
+        for group in slow_groups(self._replay, self._summaries):
             gain = self._saved(self._replay.time_ns(moving=group.moving))
             if gain >= LEAST * self._time:
                 rank = self._summaries[group.member].rank if group.member is not None else None

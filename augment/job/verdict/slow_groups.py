@@ -1,17 +1,18 @@
-"""Process groups that move equal data for much longer than the other groups of their dimension."""
+"""Process groups, or pairs of ranks with messages, that move equal data for longer than others of their dimension."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from augment.arrays import Int64s, combinations, each
 from augment.facts.collectives.collective_kernels import Group
+from augment.job.parallel import nodes
 from augment.job.path import Replay
-from augment.job.ranks import dimension_told
+from augment.job.ranks import RankSummary, dimension_told
 
 FEWEST = 3  #: collectives of a group to compare
 SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one
@@ -42,32 +43,35 @@ class SlowGroup(Struct, frozen=True):
         return f"{names}: moves data {self.times:.1f} times as long as the other groups of its dimension"
 
 
-def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
-    """The slow groups of all dimensions as one, if they share one rank; else each dimension's."""
-    matched = replay.progress.matched
-    labels = [(dimension_told(group.description) or group.description) for group in matched.groups]
-    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
-    of_group = np.array([codes[label] for label in labels], np.int64)
-    _, which = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.members)
+def slow_groups(replay: Replay, summaries: Sequence[RankSummary]) -> Iterator[SlowGroup]:
+    """The slow groups of all dimensions as one, if they share one rank; else each dimension's. Where a group has
+    messages, each pair of ranks is one: of those within nodes, or across them; none is if nodes are unknown."""
+    matched, node = replay.progress.matched, nodes(summaries)[0]
+    ends = (np.where(matched.is_pair(), matched.member[matched.first + at], -1) for at in (0, 1))
+    (group_of, first, second), unit = combinations(matched.group, *ends)
+    named = [matched.groups[group] for group in group_of.tolist()]
+    labels = [(dimension_told(group.description) or group.description) for group in named]
+    pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+    alike = [(label, node[low] == node[high]) for label, (low, high) in zip(labels, pairs, strict=True)]
+    of_unit = np.array([alike.index(key) for key in alike], np.int64)
+    _, which = combinations(of_unit[unit], matched.kind, matched.bytes, matched.members)
     usual = replay.moving.copy()
     slow: dict[int, list[float]] = defaultdict(list)
     for _, chosen in each(which, int(which.max(initial=-1)) + 1):
         medians = {
             group: float(np.median(replay.moving[chosen[places]]))
-            for group, places in each(matched.group[chosen], len(matched.groups))
-            if len(places) >= FEWEST
+            for group, places in each(unit[chosen], len(named))
+            if len(places) >= FEWEST and (all(node) or first[group] < 0 or np.sum(group_of == group_of[group]) == 1)
         }
         for group, median in medians.items():
             others = [value for other, value in medians.items() if other != group]
             middle = float(np.median(others)) if others else 0.0
             if middle > 0 and median > (SLOW if len(others) > 1 else SLOW_OF_TWO) * middle:
-                inside = chosen[matched.group[chosen] == group]
+                inside = chosen[unit[chosen] == group]
                 usual[inside] = np.minimum(usual[inside], int(middle))
                 slow[group].append(median / middle)
     if slow:
-        in_group = {
-            group: set(matched.member[np.isin(matched.group[matched.instance], [group])].tolist()) for group in slow
-        }
+        in_group = {group: set(matched.member[unit[matched.instance] == group].tolist()) for group in slow}
         common = set.intersection(*in_group.values())
         whole = len(slow) > 1 and len(common) == 1
         parts = (
@@ -79,16 +83,17 @@ def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
             ]
         )
         for groups in parts:
-            inside = np.isin(matched.group, groups)
+            inside = np.isin(unit, groups)
             moving = np.where(inside, usual, replay.moving)
-            pairs = [(in_group[group], matched.groups[group]) for group in groups if len(in_group[group]) == 2]
+            links = [(*sorted(in_group[group]), named[group]) for group in groups if len(in_group[group]) == 2]
+            of_pair = {group: [summaries[end].rank for end in pairs[group]] for group in groups if first[group] >= 0}
             ratio = float(np.median([value for group in groups for value in slow[group]]))
             yield SlowGroup(
                 dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
                 member=common.copy().pop() if whole else None,
                 charged_ns=int((replay.moving - moving).sum()),
                 moving=moving,
-                groups=[f"{group.name} {group.ranks}".strip() for group in map(matched.groups.__getitem__, groups)],
+                groups=[f"{named[group].name} {of_pair.get(group, named[group].ranks)}".strip() for group in groups],
                 times=ratio,
-                links=[(min(both), max(both), group) for both, group in pairs],
+                links=links,
             )

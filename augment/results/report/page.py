@@ -76,8 +76,9 @@ def page(document: Document) -> str:
         if name in _SUMMED and len(text) <= _BRIEF
     ]
     charts, script = _charts_script() if data["charts"] else "", _resource("page.js")
+    digests = [hashlib.sha256(each.encode()) for each in (charts, script)]  # the policy lets no other script run
     return Template(_resource("page.html")).substitute(
-        scripts=" ".join(map(_hash_source, (charts, script))),
+        scripts=" ".join(f"'sha256-{base64.b64encode(each.digest()).decode()}'" for each in digests),
         title=html.escape(document.title),
         heading=re.sub(r"(?<=[_.-])(?=\w)", "<wbr>", html.escape(document.title)),
         style=_resource("page.css"),
@@ -150,11 +151,6 @@ def write_charts(document: Document, folder: Path) -> Iterator[Path]:
 def said(document: Document) -> Sequence[str]:
     """The verdict; without one, what the first sections say."""
     return document.verdict or [section.lead for section in document.sections if section.lead][:2]
-
-
-def _hash_source(script: str) -> str:
-    """The source expression that lets this script of the page run; the policy lets no other run."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _text(text: str) -> str:
