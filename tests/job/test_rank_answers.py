@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from augment.cli.registry import group
 from augment.core.attachments import LateRank, RankInJob, Reason
 from augment.core.findings import AugmentedTrace
-from augment.core.text import percent, period, three_digits, time, words_of
+from augment.core.text import percent, period, ranges_text, three_digits, time, words_of
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.late_ranks import fix_rank
@@ -488,6 +488,18 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
         ran = CliRunner().invoke(group(), ["run", str(folder), "-o", str(tmp_path / "out")])
         assert f"→ Rank {rank}: {grave[0]['title']}{place.replace('FOLDER', str(folder))}\n" in ran.output
+
+
+def test_ranks_with_the_same_kinds_of_finding_are_told_together(tmp_path: Path) -> None:
+    simulate(replace(JOB, ranks=6, **FAULTS["host"]), tmp_path)
+    reports = [report_on(str(path), lambda _: None) for path in sorted(tmp_path.glob("*.json.gz"))]
+    jobs = [*of_jobs(reports)]
+    lines = [*lines_of([*jobs, *reports[::-1]], markdown=False, brief=True)]
+    first, *others = sorted({*range(6)} - {LATE}, reverse=True)
+    assert [line.partition(",")[0] for line in lines if line.startswith("rank ")] == [f"rank {first}", f"rank {LATE}"]
+    alone = f"augment diagnose {reports[others[0]]['input']}"
+    ranks = ranges_text(others[::-1])
+    assert lines[-1] == f"ranks {ranks}: the same kinds of finding as rank {first} (one alone: {alone})"
 
 
 def of_found(job: Answer, *saved: dict[str, int]) -> Answer:

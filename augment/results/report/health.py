@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.core.output_files import METRICS_SUFFIX, is_of_job
-from augment.core.text import percent, period, printable, time
+from augment.core.text import percent, period, printable, ranges_text, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Report = dict[str, Any]
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
+_FEWEST_ALIKE = 3  #: ranks with the same kinds of finding are told together beyond so many
 
 
 def is_grave(row: Report, level: str) -> bool:
@@ -178,7 +179,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
                 }
                 known = in_job(alone)
                 rank["verdict"], rank["rows"] = known["verdict"]["text"], known["analyses"][_ANALYSIS]["rows"]
-            rank["rank"] = result.summaries[member].rank
+            rank["rank"], rank["job"] = result.summaries[member].rank, name
         judged, rows, todo = result.verdict, job_findings(result), cures(result)
         traces = {rank["rank"]: rank["input"] for rank in ranks if rank["rank"] is not None}
         where = {"traces": traces, "joined": judged.joined, **({} if of_pipeline else {"folder": job.folder})}
@@ -282,8 +283,11 @@ _HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this 
 
 
 def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Iterator[str]:
-    """All reports, an empty line between two; ``brief``: without what is fine, not there or small."""
-    for place, report in enumerate(reports):
+    """All reports, an empty line between two; ``brief``: without what is fine, not there or small, and of the ranks of
+    a job that have the same kinds of finding the first alone."""
+    folds = _alike(reports) if brief else []
+    folded = {id(report) for alike in folds for report in alike[1:]}
+    for place, report in enumerate(report for report in reports if id(report) not in folded):
         if place:
             yield ""
         name = "standard input" if report["input"] == "-" else printable(report["input"])
@@ -330,6 +334,29 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
                 yield from ("", f"**{_HEADINGS[status]}**", "") if markdown else ("", f"  {_HEADINGS[status]}")
             for said in unfound(rows, "`" if markdown else ""):
                 yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
+    for first, *others in folds:
+        ranks = ranges_text(sorted(report["rank"] for report in others))
+        alone = shlex.join(["augment", "diagnose", others[0]["input"]])
+        kinds = (
+            "the same kinds of finding as"
+            if any(is_grave(row, "warning") for row in first["rows"])
+            else "no grave finding, like"
+        )
+        said = f"ranks {ranks}: {kinds} rank {first['rank']}"
+        yield from ("", plain(f"- {said}") if markdown else f"{said} (one alone: {alone})")
+
+
+def _alike(reports: Sequence[Report]) -> list[list[Report]]:
+    """The reports on ranks of a job with grave findings of the same rules, or with none, where several have them, that
+    with the largest saving first; a rank that holds up its job is like no other."""
+    of_kind: dict[object, list[tuple[int, Report]]] = {}
+    for report in (report for report in reports if "job" in report):
+        grave = [row for row in report["rows"] if is_grave(row, "warning")]
+        if not any((row["figures"].get("late") or {}).get("is_own") for row in grave):
+            most_ns = max((row["saved_ns"] or 0 for row in grave), default=0)
+            of_kind.setdefault((report["job"], *sorted(row["rule"] for row in grave)), []).append((most_ns, report))
+    several = [alike for alike in of_kind.values() if len(alike) > _FEWEST_ALIKE]
+    return [[report for _, report in sorted(alike, key=lambda known: -known[0])] for alike in several]
 
 
 def _opened(row: Report, path: str) -> str:
