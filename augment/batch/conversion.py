@@ -159,7 +159,7 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
     locations.expect_writable(item.folder)
     from augment.core import Skipped
     from augment.core.output_files import output_path, replacing
-    from augment.job.rank_answers import with_its_ranks
+    from augment.facts.source.several_ranks import may_be_merged
     from augment.pipeline import THREADS_FROM, augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
@@ -180,7 +180,11 @@ def convert_or_raise(item: Input, plan: RunPlan, progress: Progress) -> Result:
         trace = read(path, limits=plan.limits or UNLIMITED, threads=threads)
         evidence = plan.request.evidence.near(item.path, trace.rank, trace.source.world_size)
         evidence_state = evidence.state(trace.rank)
-        trace = with_its_ranks(evidence.added_to(trace, plan.limits))
+        trace = evidence.added_to(trace, plan.limits)
+        if may_be_merged(trace):  # else nothing of jobs is loaded, which takes as long as a third of a small file
+            from augment.job.rank_answers import with_its_ranks
+
+            trace = with_its_ranks(trace)
         later: Literal["summary", "writing"] = "summary" if plan.compares else "writing"
         augmented = augment(trace, plan.request, progress=begin, threads=threads, later=later)
         for why in (*evidence.unused(augmented), *_several_ranks(trace)):

@@ -276,11 +276,12 @@ class _Command:
 
     def _close(self) -> int:
         """Print the summary and the failures; return the exit code."""
-        from augment.cli.run_summary import jobs, next_steps, summary, verdicts
         from augment.cli.terminal import complain, say
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
+            from augment.cli.run_summary import jobs, next_steps, summary, verdicts
+
             shares = ["when all shares are done, run the same command without --shard: it compares the ranks"]
             of_jobs = shares if self._plan.shard else jobs(self._chosen.inputs, self._results, self._concluded)
             blocks = summary(self._results), of_jobs

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct
 
 from augment.analyses import ANALYSES
-from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core.old_names import current
 from augment.core.output_files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 from augment.core.tabular import Table, concatenated
@@ -234,6 +233,8 @@ def frames(*sources: str | os.PathLike[str]) -> Frames:
 
 def row_types() -> dict[str, type[Struct]]:
     """The class of metric rows of each analysis, also of those of jobs and comparisons."""
+    from augment.compare.diff_rows import ROWS as OF_DIFF  # loads all that compares, which no other use of this needs
+
     return {**{analysis.NAME: analysis.Row for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
 
 

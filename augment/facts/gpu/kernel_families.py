@@ -95,16 +95,12 @@ def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
         UsageError: a rule lacks a part, or its pattern is no regular expression.
     """
     rules = _rules(tables)
-    for pattern, _ in (*rules.certain, *rules.operators, *rules.kernels, *rules.matrix_units):
-        _expect_expression(pattern)
-    return rules
-
-
-def _expect_expression(pattern: str) -> None:
     try:
-        compiled_pattern(pattern)
+        for pattern, _ in (*rules.certain, *rules.operators, *rules.kernels, *rules.matrix_units):
+            compiled_pattern(pattern)
     except re.error as error:
         raise UsageError(f"a rule for kernels: {pattern!r} is no regular expression: {error}") from error
+    return rules
 
 
 def _rules(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
