@@ -8,8 +8,8 @@ from augment.arrays.intervals import (
 )
 from augment.arrays.joining import Joined, joined, longest, means, peaks
 from augment.arrays.ordering import (
-    changing, combinations, compressed, distinct, each, group_bounds, grouped, is_among, is_any, numbered, order_of,
-    ordered, reserved, run_starts, sequence_hashes, settled, sums, where_in,
+    changing, combinations, compressed, distinct, each, group_bounds, grouped, is_among, is_any, numbered, occurring,
+    order_of, ordered, reserved, run_starts, sequence_hashes, settled, sums, where_in,
 )
 from augment.arrays.statistics import (
     OUTLIER, beyond_others, distribution, grouped_medians, grouped_statistics, median, percentiles, robust_z,
@@ -26,7 +26,7 @@ __all__ = [
     "StackIndex", "StackIndexes", "Values", "WorkIndex", "WorkIndexes", "beyond_others", "changing", "clip",
     "combinations", "compressed", "distinct", "distribution", "each", "expand", "group_bounds", "grouped",
     "grouped_medians", "grouped_statistics", "held_between", "is_among", "is_any", "joined", "keyed", "least_over",
-    "longest", "looked_up", "means", "median", "narrowed", "numbered", "order_of", "ordered", "peaks", "percentiles",
-    "positions", "reserved", "robust_z", "run_starts", "sequence_hashes", "settled", "subtract", "sums",
+    "longest", "looked_up", "means", "median", "narrowed", "numbered", "occurring", "order_of", "ordered", "peaks",
+    "percentiles", "positions", "reserved", "robust_z", "run_starts", "sequence_hashes", "settled", "subtract", "sums",
     "time_weighted", "total", "touched", "union", "where_in",
 ]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.arrays import Bools, Bytes, EventRows, Int32s, compressed
+from augment.arrays import Bools, Bytes, EventRows, Int32s, occurring
 from augment.core import Category, Trace, tables_of
 from augment.errors import UsageError, expect_known
 
@@ -150,7 +150,7 @@ def copy_kind(name: str) -> str:
 
 def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
     """The :class:`KernelType` (uint8) of each row of GPU work, by ``name`` and ``category``."""
-    distinct, _ = compressed(name, len(trace.strings))
+    distinct = occurring(name, len(trace.strings))
     by_name = np.zeros(len(trace.strings), np.uint8)
     names = [trace.strings[code] for code in distinct.tolist()]
     by_name[distinct] = [

@@ -18,6 +18,7 @@ from typing import Any
 from augment.kernels.catalogue import KERNELS
 
 _RECORDS = (ctypes.Structure, ctypes.Array)
+_bytes_of = ctypes.c_char.from_buffer
 _FOLDER = Path(__file__).parent
 _BUILDING = _FOLDER.parents[1] / "building"
 _NAME = {"win32": "kernels.dll", "darwin": "kernels.dylib"}.get(sys.platform, "kernels.so")
@@ -106,12 +107,10 @@ def address(memory: Any) -> int:
 
 
 def _address(memory: Any) -> int:
-    if isinstance(memory, _RECORDS):
-        return ctypes.addressof(memory)
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(memory))  # a tenth of the time of what follows
+        return ctypes.addressof(_bytes_of(memory))  # a tenth of the time of what follows
     except (TypeError, ValueError, BufferError):  # read-only, or empty
-        return int(memory.ctypes.data)
+        return ctypes.addressof(memory) if isinstance(memory, _RECORDS) else int(memory.ctypes.data)
 
 
 def own_target() -> str:

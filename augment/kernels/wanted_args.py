@@ -109,7 +109,7 @@ class WantedArgs:
             slot = ((word + len(text)) * KEY_MIXER & _WORD_MASK) >> 64 - KEY_BITS
             while table[slot].length >= 0:
                 slot = (slot + 1) % KEY_SLOTS
-            texts.append(np.frombuffer(text.ljust(len(text) + 8, b"\0"), np.uint8))
+            texts.append(np.frombuffer(bytearray(text + bytes(8)), np.uint8))
             table[slot] = (len(text), word, address(texts[-1]), *rest)
         self._keys, self._key_texts = table, texts
         self._gaps, self._gap_table = Dictionary(wanted.gaps, MOST_GAPS, _GAP_BYTES), (Gap * MOST_GAPS)()  # type: ignore[operator]

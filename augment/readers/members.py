@@ -144,7 +144,7 @@ class TextWindow:
     def __init__(self, stream: TextStream, chunk: int, *, ahead: bool = False) -> None:
         self._stream, self._chunk = stream, chunk
         self._blocks = Ahead(_Blocks(stream, chunk), _BLOCKS_AHEAD) if ahead else None
-        self.data: Text = np.zeros((0 if ahead else chunk) + PADDING, np.uint8)
+        self.data: Text = np.empty((0 if ahead else chunk) + PADDING, np.uint8)
         self._room = self.data  # what ``data`` is the end of, unless that is a block
         self.size = 0
         self.base = 0
@@ -193,7 +193,7 @@ class TextWindow:
     def _reserve(self, size: int) -> None:
         if size + PADDING > len(self.data):
             if size + PADDING > len(self._room):
-                self._room = np.zeros(2 * size + PADDING, np.uint8)
+                self._room = np.empty(2 * size + PADDING, np.uint8)
             self._room[: self.size] = self.data[: self.size]
             self.data = self._room
 

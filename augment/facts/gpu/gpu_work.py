@@ -18,11 +18,11 @@ from augment.arrays import (
     Places,
     WorkIndex,
     WorkIndexes,
-    compressed,
     distinct,
     group_bounds,
     grouped,
     is_among,
+    occurring,
     settled,
 )
 from augment.core import GPU_WORK, NO_CORRELATION, Category, Identity, Trace, derived
@@ -146,7 +146,7 @@ def work_of_several_processes(trace: Trace) -> int:
     """The number of pieces of work on streams that several processes share, as when ranks were merged into one file."""
     work = gpu_work(trace)
     pids: dict[tuple[Identity, Identity], set[Identity]] = {}
-    for index in compressed(trace.events.track[work.row], len(trace.tracks))[0].tolist():
+    for index in occurring(trace.events.track[work.row], len(trace.tracks)).tolist():
         track = trace.tracks[index]
         pids.setdefault((track.device, track.stream), set()).add(track.pid)
     return sum(stream.stop - stream.start for stream in work.streams if len(pids[stream.device, stream.stream]) > 1)

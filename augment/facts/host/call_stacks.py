@@ -27,11 +27,11 @@ from augment.arrays import (
     StackIndexes,
     Values,
     combinations,
-    compressed,
     each,
     grouped,
     is_any,
     narrowed,
+    occurring,
     sums,
 )
 from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
@@ -112,7 +112,7 @@ class NamedPlaces(Struct, frozen=True):
 
     def where(self, matches: Callable[[str], object]) -> StackIndexes:
         """The places whose name ``matches``; the function is called once for each name."""
-        distinct, _ = compressed(self.name, len(self.strings))
+        distinct = occurring(self.name, len(self.strings))
         matching = np.zeros(len(self.strings), np.bool_)
         matching[[code for code in distinct.tolist() if matches(self.strings[code])]] = True
         return self.place[np.flatnonzero(matching.take(self.name))]

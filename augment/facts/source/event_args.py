@@ -161,7 +161,7 @@ class PacketDecode(Protocol):
 
 def blocks(text: SourceBytes, offsets: Int64s, lengths: Int32s) -> Iterator[Block]:
     """The events at the ascending ``offsets``, block by block; a block is valid until the next."""
-    data = np.zeros(_BLOCK_BYTES + 2 * PADDING, np.uint8)
+    data = np.empty(_BLOCK_BYTES + 2 * PADDING, np.uint8)
     size = base = done = 0
     ends = offsets + lengths
     for chunk in text.chunks():

@@ -92,7 +92,7 @@ def blobs_of(pieces: Iterable[bytes]) -> Blobs:
     """Blobs from byte strings in order."""
     held = list(pieces)
     size = np.array([len(piece) for piece in held], np.int64)
-    return Blobs(np.frombuffer(b"".join(held) + b"\0" * 8, np.uint8), np.cumsum(size) - size, size)
+    return Blobs(np.frombuffer(bytearray().join([*held, bytes(8)]), np.uint8), np.cumsum(size) - size, size)
 
 
 def slices(ts: Int64s, dur: Int64s, track: Any, category: Any, name: Any, blobs: Blobs) -> tuple[Events, Events]:
@@ -240,7 +240,7 @@ def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
             widest += int(codes.size.max(initial=0))
         else:
             values, codes = np.ascontiguousarray(column, np.int64), None
-            data = np.frombuffer(encoder.key(name) + b"\0" * 8, np.uint8)
+            data = np.frombuffer(bytearray(encoder.key(name) + bytes(8)), np.uint8)
             step.sizes = len(data) - 8
             widest += len(data) + 16
         step.values, step.data = address(values), address(data)

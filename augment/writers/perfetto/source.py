@@ -227,21 +227,9 @@ class ArgsScanner:
         while True:
             out = self._out
             if scan_args is None:
-                scan_args = native("encode_blobs.scan_args").prepared(
-                    origin + PADDING,
-                    block.base,
-                    offsets,
-                    lengths,
-                    address(out),
-                    len(out),
-                    start,
-                    size,
-                    block.start,
-                    *self._suffixes,
-                    self._known.known,
-                    state,
-                    self._of_packets,
-                )
+                source, rows = (origin + PADDING, block.base, offsets, lengths), (start, size, block.start)
+                tables = *self._suffixes, self._known.known, state, self._of_packets
+                scan_args = native("encode_blobs.scan_args").prepared(*source, address(out), len(out), *rows, *tables)
             why = scan_args()
             if why == kernel.DONE:
                 return Blobs(out, start, size)
