@@ -17,7 +17,7 @@ from augment.arrays.types import Bools, Places
 
 Value = TypeVar("Value", bound=np.integer[Any])
 
-_KINDS = (np.uint8, np.uint16, np.uint32)
+_KINDS = [(np.dtype(kind), np.iinfo(kind).max) for kind in (np.uint8, np.uint16, np.uint32)]  #: and their room
 _MOST_EXCEPTIONS = 1 << 12  #: and no more than one of _VALUES_AN_EXCEPTION values
 _VALUES_AN_EXCEPTION = 64
 _BLOCK = 1 << 15  #: values
@@ -203,9 +203,8 @@ def narrowed(values: npt.NDArray[Value]) -> Values[Value]:
     if low < 0 and high - low > np.iinfo(values.dtype).max:  # differences may overflow
         return values
     most = min(_MOST_EXCEPTIONS, len(values) // _VALUES_AN_EXCEPTION)
-    for kind in _KINDS:
-        room = int(np.iinfo(kind).max)
-        if np.dtype(kind).itemsize >= values.itemsize:
+    for kind, room in _KINDS:
+        if kind.itemsize >= values.itemsize:
             break
         if high - low <= room:
             return Narrow(values.dtype, low, _offsets(values, low, kind), room + 1, np.empty(0, values.dtype))

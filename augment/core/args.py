@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bytes, Int32s, Int64s, Values, group_bounds, grouped
+from augment.arrays import Bytes, Int32s, Int64s, Values, each
 from augment.core.threads import ALONE, Threads
 from augment.core.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 from augment.kernels.wanted_args import IS_CODE, Wanted, WantedArgs
@@ -112,9 +112,10 @@ class TakenArgs:
 
         blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
         by_kind = threads.all([partial(_by_kind, rows[block], kinds[block], values[block]) for block in blocks])
-        columns = threads.all([partial(_column, by_kind, kind) for kind in range(2 * IS_CODE)])
+        kinds_ = [kind for number in range(len(self._args)) for kind in (number, number + IS_CODE)]
+        columns = dict(zip(kinds_, threads.all([partial(_column, by_kind, kind) for kind in kinds_]), strict=True))
         shared: dict[int, Values[np.int64]] = {}  # by length: args of one kind of events have the same rows
-        for kind, column in enumerate(columns):
+        for kind, column in columns.items():
             known = shared.setdefault(len(column.rows), column.rows)
             if known is not column.rows and np.array_equal(known, column.rows):
                 columns[kind] = SparseColumn(known, column.values)
@@ -126,9 +127,7 @@ class TakenArgs:
 
 def _by_kind(rows: Int32s, kinds: Bytes, values: Int64s) -> dict[int, tuple[Int32s, Int64s]]:
     """The rows and the values of each kind that occurs."""
-    order, bounds = grouped(kinds, 2 * IS_CODE), group_bounds(kinds, 2 * IS_CODE).tolist()
-    of_kind = {kind: order[bounds[kind] : bounds[kind + 1]] for kind in range(2 * IS_CODE)}
-    return {kind: (rows[places], values[places]) for kind, places in of_kind.items() if len(places)}
+    return {kind: (rows[places], values[places]) for kind, places in each(kinds, 2 * IS_CODE)}
 
 
 def _column(by_kind: Sequence[dict[int, tuple[Int32s, Int64s]]], kind: int) -> SparseColumn:

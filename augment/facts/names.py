@@ -33,7 +33,7 @@ __all__ = [
 # Which names of a trace satisfy a condition: masks over ``trace.strings``, which columns of names index.
 
 LOOKED_AT = 4096  #: the most characters at the beginning of a name that patterns are held against
-REMEMBERED = 512  #: the most characters of a name of which it is kept whether patterns are found in it
+REMEMBERED = 2048  #: the most characters of a name of which it is kept whether patterns are found in it
 MOST_REMEMBERED = 1 << 11  #: names, for each pattern
 STEP = "ProfilerStep"  #: how the names of steps begin
 UPDATE = "Optimizer.step#"  #: and those of updates of the parameters

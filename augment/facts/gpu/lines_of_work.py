@@ -16,7 +16,7 @@ from augment.core import Category, Trace, derived, records
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.host.call_stacks import call_stacks, enclosing, functions_of, innermost
+from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, owners
 from augment.facts.host.compile_logs import REGION, regions
 from augment.facts.host.training_phases import forward_backward
 from augment.facts.names import starting
@@ -145,7 +145,7 @@ def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...]
     asked = np.flatnonzero((site < 0) & (launch != NO_INDEX))
     for least in (USERS, INSTALLED):
         # the innermost function of such an owner around each, else around the forward operator of its backward one
-        mask, rows = functions_of(trace, least), launch[asked]
+        mask, rows = owners(trace) == least, launch[asked]
         frame = innermost(trace, rows, (Category.PYTHON_FUNCTION,), mask)
         rest = np.flatnonzero(frame < 0)
         if len(links) and len(rest):

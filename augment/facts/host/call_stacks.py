@@ -36,7 +36,7 @@ from augment.arrays import (
 )
 from augment.core import LAUNCHES, Category, Diagnostic, Trace, derived, text
 from augment.core.source_code import USERS, function_line, owner, shown_frame
-from augment.facts.names import STEP, matching, starting, strings_where
+from augment.facts.names import LOOKED_AT, STEP, matching, starting
 from augment.kernels.native import native
 
 #: the categories that nest on a thread; of two slices with one extent, the first category is the outer
@@ -332,15 +332,17 @@ def operator_times(trace: Trace) -> OperatorTimes:
     return OperatorTimes(place, row, dur - sums(outer[inside], dur[inside], len(place)))
 
 
-def functions_of(trace: Trace, whose: int) -> Bools:
-    """Which strings of the trace name a Python function of that owner."""
-    return strings_where(trace, lambda name: (line := function_line(name)) is not None and owner(line.file) == whose)
+@derived
+def owners(trace: Trace) -> npt.NDArray[np.int8]:
+    """Whose Python function each string of the trace names; -1: no such function."""
+    lines = (function_line(name[:LOOKED_AT]) for name in trace.strings)
+    return np.array([-1 if line is None else owner(line.file) for line in lines], np.int8)
 
 
 def python_lines(trace: Trace, rows: EventRows) -> list[str]:
     """The innermost frames of the user's own program around ``rows``, the most frequent first; none without stacks."""
     rows = rows[rows >= 0]
-    frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), functions_of(trace, USERS))
+    frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), owners(trace) == USERS)
     frames = frames[frames >= 0]
     return [shown_frame(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
 
