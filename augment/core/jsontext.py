@@ -14,7 +14,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _strict = msgspec.json.Decoder()
 _fast = msgspec.json.Encoder().encode
-_AS_PYTHON = b'[]",-0123456789'  #: in lists of integers, and of texts of digits, msgspec writes what Python does
+_AS_PYTHON = b'[]",-0123456789'  #: lists of integers, as those of texts without escapes, msgspec writes as Python does
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _spaced = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -35,7 +35,7 @@ def _list_json(value: Any) -> str:
     if isinstance(value, list):
         with suppress(OverflowError, UnicodeEncodeError):
             written = _fast(value)
-            if not written.translate(None, _AS_PYTHON):
+            if not written.translate(None, _AS_PYTHON) or (b"\\" not in written and {*map(type, value)} == {str}):
                 return written.decode()
     return ""
 
