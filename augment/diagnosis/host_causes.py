@@ -28,7 +28,7 @@ from augment.diagnosis.judging import (
     within_steps,
 )
 from augment.diagnosis.recording_completeness import kernel_launches
-from augment.diagnosis.rule import WARNING_RATIO, Spans
+from augment.diagnosis.rule import NOWHERE, WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
 from augment.facts import critical, gpu, host
 from augment.facts.names import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting
@@ -292,6 +292,8 @@ def _stretches(trace: Trace) -> tuple[Spans, Spans]:
         spans = Spans.joined([Spans(ts[:-1], ts[1:], row).take(long), _runs_of_frames(trace, lane, ts, row)])
         known = Spans.joined([spans, still])
         spans = Spans.joined([spans, _quiet_operators(trace, lane, union(known.start, known.end))])
+        if not len(spans):
+            continue
         spans = spans.take(_other_work(trace, spans.row) & ((spans.row >= 0) | (lane == main)))
         which, _, owned = clip(Intervals(spans.start, spans.end), other_times)
         spans = spans.take(2 * arrays.sums(which, owned.end - owned.start, len(spans)) <= spans.end - spans.start)
@@ -317,6 +319,8 @@ def _runs_of_frames(trace: Trace, lane: int, ts: arrays.Int64s, row: arrays.Even
     which = np.searchsorted(outside.start, start, side="right") - 1
     long = (arrays.sums(which, end - start, len(outside.start)) >= LONG_NS)[which]  # more than a little beside such
     start, end = start[long], end[long]
+    if not len(start):
+        return NOWHERE
     around = np.full(len(start), arrays.NO_INDEX, arrays.EventRow)
     frames = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
     frames = frames[(events.track[frames] == lane) & (events.dur[frames] >= MOST_AROUND * LONG_CALL_NS)]

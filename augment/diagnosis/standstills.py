@@ -48,6 +48,8 @@ def standstills(trace: Trace) -> Spans:
     spans = spans.take(np.argsort(spans.start, kind="stable"))
     chosen = arrays.distinct(within_steps(trace, spans.start, spans.end)[0])
     chosen = chosen[2 * idle_ns(trace, spans.take(chosen)) >= (spans.end - spans.start)[chosen]]
+    if len(chosen) < LEAST_COUNT:
+        return spans.take(chosen[:0])
     # Whether each stretch is in a call that does more than launch, or in what loads kernels at its first call
     row = spans.row[chosen]
     known = np.maximum(row, 0)
