@@ -17,7 +17,6 @@ from augment.core.output_files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
 from augment.core.tabular import Table, concatenated
 from augment.core.text import device_label
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
-from augment.job.sidecar import ROWS as OF_JOB
 from augment.writers.metrics import found_in_job
 
 _SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
@@ -233,7 +232,8 @@ def frames(*sources: str | os.PathLike[str]) -> Frames:
 
 def row_types() -> dict[str, type[Struct]]:
     """The class of metric rows of each analysis, also of those of jobs and comparisons."""
-    from augment.compare.diff_rows import ROWS as OF_DIFF  # loads all that compares, which no other use of this needs
+    from augment.compare.diff_rows import ROWS as OF_DIFF  # these load all of jobs, which no other use of this needs
+    from augment.job.sidecar import ROWS as OF_JOB
 
     return {**{analysis.NAME: analysis.Row for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
 

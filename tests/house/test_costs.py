@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -251,3 +253,12 @@ def test_conversion_forgets_facts_that_no_writer_asks_for(path: Path, monkeypatc
     assert "augment.facts.critical.critical_graph.critical_graph" not in before
     assert after.keys() == before.keys()
     assert all(after[name] is before[name] for name in before)
+
+
+def test_a_file_alone_loads_nothing_of_jobs_and_comparisons(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps({"deviceProperties": [], "traceEvents": [step(0, 0, 9)]}))
+    command = [sys.executable, "-X", "importtime", "-m", "augment", "run", str(tmp_path / "t.json")]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "augment.writers.perfetto" in loaded
+    assert "augment.job.answer" not in loaded
+    assert "augment.compare" not in loaded
