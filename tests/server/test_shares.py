@@ -307,20 +307,52 @@ def test_what_is_asked_meanwhile_is_read_together() -> None:
         calls = [asyncio.create_task(together(1))]
         while not read:
             await asyncio.sleep(0)
-        calls += [asyncio.create_task(together(each)) for each in (2, 3, 4, 0, 5)]
+        calls += [asyncio.create_task(together(each)) for each in (2, 3, 4, 5, 0, 6)]
         await asyncio.sleep(0)
         calls[2].cancel()
         go_on.set()
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        answers.append(await together(6))
+        answers.append(await together(7))
         apart.close()
         return answers
 
-    first, second, gone, fourth, *failed, last = asyncio.run(run())
-    assert read == [[1], [2, 3, 4], [0, 5], [6]]
-    assert (first, second, fourth, last) == (2, 4, 8, 12)
+    first, second, gone, fourth, fifth, *failed, last = asyncio.run(run())
+    assert read == [[1], [2, 4, 5], [0, 6], [7]]
+    assert (first, second, fourth, fifth, last) == (2, 4, 8, 10, 14)
     assert isinstance(gone, asyncio.CancelledError)
     assert [type(each) for each in failed] == [ZeroDivisionError] * 2
+
+
+def test_clients_take_turns_at_a_reading() -> None:
+    """However many one asks for, or has given up; and while the server's own work has a thread."""
+    read, go_on = list[str](), threading.Event()
+
+    def answers(asked: Sequence[str]) -> Sequence[str]:
+        read.extend(asked)
+        go_on.wait(PATIENCE_S)
+        return asked
+
+    async def run() -> None:
+        apart = Apart()
+        together = Together(apart, answers, most=2)
+
+        async def ask(client: str, number: int) -> str:
+            work_for(client)
+            return await together(f"{client}{number}")
+
+        own = asyncio.create_task(apart(go_on.wait, PATIENCE_S))
+        calls = [asyncio.create_task(ask("a", number)) for number in range(6)]
+        while not read:
+            await asyncio.sleep(0)
+        calls[2].cancel()
+        calls += [asyncio.create_task(ask(client, 0)) for client in "bc"]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(own, *calls, return_exceptions=True)
+        apart.close()
+
+    asyncio.run(run())
+    assert read == ["a0", "a1", "a3", "b0", "c0", "a4", "a5"]
 
 
 @pytest.mark.embedded

@@ -7,9 +7,10 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from augment_server.base.interception import calling, work_for
@@ -86,7 +87,7 @@ class Apart:
 class Together(Generic[K, T]):
     """``await together(what)`` reads it with all that others ask for meanwhile: one reading is under way at a time.
 
-    A reading takes a thread and a query, and each costs more than a row more in the next one.
+    A reading takes a thread and a query, and each costs more than a row more in the next one. Clients take turns in it.
 
     Args:
         apart: calls ``read`` in a thread.
@@ -96,13 +97,13 @@ class Together(Generic[K, T]):
 
     def __init__(self, apart: Apart, read: Callable[[Sequence[K]], Sequence[T]], most: int) -> None:
         self._apart, self._read, self._most = apart, read, most
-        self._asked: deque[tuple[K, asyncio.Future[T]]] = deque()
+        self._asked: dict[str, deque[tuple[K, asyncio.Future[T]]]] = {}  # of each client; not empty, in turn
         self._reader: asyncio.Task[None] | None = None
 
     async def __call__(self, what: K) -> T:
         """The answer, or what the whole reading raised."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._asked.append((what, answer))
+        self._asked.setdefault(calling(), deque()).append((what, answer))
         if self._reader is None:
             self._reader = asyncio.create_task(self._read_all())
         try:
@@ -111,13 +112,12 @@ class Together(Generic[K, T]):
             del answer  # as in Apart
 
     async def _read_all(self) -> None:
-        work_for("")  # not for the client that happened to be first
+        work_for("together")  # a turn of its own at the threads, not that of a client or of the server's own work
         try:
-            while self._asked:
-                batch = [self._asked.popleft() for _ in range(min(len(self._asked), self._most))]
+            while batch := [*islice(self._next(), self._most)]:
                 try:
                     answers = await self._apart(self._read, [what for what, _ in batch])
-                except Exception as error:
+                except Exception as error:  # noqa: PERF203 - of its batch alone
                     for _, waiting in batch:
                         if not waiting.done():
                             waiting.set_exception(error)
@@ -127,6 +127,19 @@ class Together(Generic[K, T]):
                             waiting.set_result(answer)
         finally:
             self._reader = None
+
+    def _next(self) -> Iterator[tuple[K, asyncio.Future[T]]]:
+        """Take what is asked for, one of each client in turn; without what nobody waits for any more."""
+        while self._asked:
+            client = next(iter(self._asked))
+            asked = self._asked.pop(client)
+            while asked and asked[0][1].done():
+                asked.popleft()
+            if asked:
+                first = asked.popleft()
+                if asked:
+                    self._asked[client] = asked  # behind the others
+                yield first
 
 
 def relay(take: Callable[[bytes], object]) -> tuple[int, threading.Thread]:
