@@ -64,7 +64,7 @@ def below(name: str, folder: str) -> str:
 def common(folders: Sequence[str]) -> str:
     """The deepest folder that contains all, all paths or all URLs; relative if all are, empty if URLs share none."""
     if not protocol(folders[0]):
-        if any(map(os.path.isabs, folders)):
+        if any(os.path.isabs(folder) or os.pardir in folder.split(os.sep) for folder in folders):
             folders = [os.path.abspath(folder) for folder in folders]
         return os.path.commonpath(folders) or "."
     shared = []

@@ -84,7 +84,8 @@ def inspect(augmented: AugmentedTrace) -> Report:
         "file": _file(trace),
         "recording": {
             **{name: source[name] for name in ("ranks", "rank_from", "start_ns", "duration_ns", "steps", "devices")},
-            **{name: trace.source.distributed_info.get(name) for name in ("backend", "world_size")},
+            "backend": trace.source.distributed_info.get("backend"),
+            "world_size": trace.source.world_size,
         },
         "categories": _categories(trace),
         "tracks": {

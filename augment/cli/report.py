@@ -86,8 +86,8 @@ def command(
             name = os.path.basename(os.path.abspath(test or source))
             name = name if os.path.isdir(test or source) else Sidecar.of(name, {}).trace
             path = Path(out or f"{name}.report.html")
-            _write(page(made), path)
-            say(f"{size(path.stat().st_size)}; opens in any browser, without a network")
+            _write(text := page(made), path)
+            say(f"{size(len(text.encode()))}; opens in any browser, without a network")
     return 0
 
 

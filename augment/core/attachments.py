@@ -246,12 +246,12 @@ class RankInJob(Struct, frozen=True):
         return self.wait_ns if self.waits_for and not self.itself and self.shared is None else 0
 
     def gained_ns(self, saved_ns: int) -> int:
-        """What the job gains by a host of this rank that is ``saved_ns`` faster: where the rank is late, what being
-        like its peers brings, and what it is faster than they are beyond that. No more: others are late, too."""
+        """What the job gains by a host of this rank that is ``saved_ns`` faster: where the rank is late, no more than
+        what being like its peers brings."""
         late = self.itself
         if late is None or late.gain_ns is None or self.shared is not None:
             return saved_ns
-        return min(max(late.gain_ns, 0) + max(saved_ns - late.charged_ns, 0), saved_ns)
+        return min(max(late.gain_ns, 0), saved_ns)
 
     @property
     def held_by(self) -> str:

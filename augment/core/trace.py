@@ -245,7 +245,8 @@ def distributed(members: dict[str, Any], name: str) -> int | None:
 def integer_of(value: Any) -> int | None:
     """The integer that a value of JSON is, or says as a text."""
     try:
-        return int(value) if value is not None and not isinstance(value, bool) else None
+        whole = None if value is None or isinstance(value, bool) else int(value)
+        return None if isinstance(value, float) and whole != value else whole
     except (ValueError, TypeError, OverflowError):
         return None
 

@@ -402,7 +402,7 @@ def _notes(trace: Trace) -> str:
     again = again[facts.operators.work(trace).owner] & work_in_steps(trace)
     spent = whole.ratio(float((work.end - work.ts)[again].sum()) / whole.count / max(len(work.devices), 1))
     if spent >= TOLD_RATIO:
-        notes.append(f"recomputing activations takes {percent(spent)} of it: fewer checkpoints would save at most that")
+        notes.append(f"recomputing activations takes at least {percent(spent)} of it")
     if whole.tail_ns:
         notes.append(f"without {time(whole.tail_ns)} at the end of the last, of which nothing was recorded")
     if whole.capture_count:

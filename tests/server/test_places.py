@@ -303,7 +303,7 @@ def test_the_client_knows_what_the_server_reads(client: Client, bucket: Bucket, 
 def test_the_command_sends_nothing_that_the_server_reads(
     server: Server, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lists the folder, and compares the ranks as for a folder of this machine."""
+    """It lists the folder, and compares the ranks as for a folder of this machine with the same name."""
     pytest.importorskip("fsspec")
     from fsspec.registry import _registry
     from obstore.fsspec import register
@@ -312,10 +312,10 @@ def test_the_command_sends_nothing_that_the_server_reads(
     monkeypatch.setitem(_registry, "s3", object)  # so that what follows is undone
     register("s3")
     for rank in range(2):
-        path = trace(tmp_path / "traces" / f"rank{rank}.json", count=20 + rank)
+        path = trace(tmp_path / "in/traces" / f"rank{rank}.json", count=20 + rank)
         bucket.put(f"in/traces/{path.name}", path.read_bytes())
     server_at = ("--server", f"grpc://{server.address}")
-    sources = (tmp_path / "traces", f"{bucket.url}/in/traces", f"{bucket.url}/in/traces/rank0.json")
+    sources = (tmp_path / "in/traces", f"{bucket.url}/in/traces", f"{bucket.url}/in/traces/rank0.json")
     folders = [tmp_path / name for name in ("here", "there", "file")]
     for source, out in zip(sources, folders, strict=True):
         ended = CliRunner().invoke(run_command, [str(source), "-o", str(out), *server_at], catch_exceptions=False)

@@ -46,7 +46,7 @@ STATE = """() => {
 }"""
 
 #: until the UI has drawn; it may never be idle where the machine is busy
-IDLE = "() => Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))])"
+IDLE = "() => Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 50_000))])"
 
 #: selects the verdict
 VERDICT = """async () => {
@@ -54,7 +54,7 @@ VERDICT = """async () => {
   const rows = await trace.engine.query(`select slice.id as id from slice join track on track.id = track_id
     where track.name in ('Diagnosis', 'Job diagnosis') and depth = 0 order by dur desc limit 1`);
   trace.selection.selectSqlEvent('slice', rows.iter({id: 0}).id, {switchToCurrentSelectionTab: true});
-  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))]);
+  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 50_000))]);
   return document.body.innerText;
 }"""
 
@@ -68,7 +68,7 @@ SELECT = """async () => {
   const start = BigInt(gap.ts) - 5n * BigInt(gap.dur), end = BigInt(gap.ts) + 6n * BigInt(gap.dur);
   trace.selection.selectSqlEvent('slice', gap.id, {switchToCurrentSelectionTab: true});
   trace.timeline.setViewportTime(start, end);
-  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))]);
+  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 50_000))]);
   const last = [...document.querySelectorAll('*')].filter((one) => one.innerText?.startsWith('python_function_ns'));
   last.at(-1)?.scrollIntoView({block: 'end'});
   return document.body.innerText;
@@ -80,7 +80,7 @@ PIN = """async (patterns) => {
   const trace = self.app.trace;
   for (const one of [...trace.workspace.pinnedTracks]) one.unpin();
   for (const one of patterns) await self.app.commands.runCommand('dev.perfetto.PinTracksByRegex', one);
-  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 60_000))]);
+  await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 50_000))]);
   const box = document.querySelector('.pf-viewer-page__pinned-track-tree').getBoundingClientRect();
   return {names: trace.workspace.pinnedTracks.map((one) => one.name),
           box: {x: box.x, y: box.y, width: box.width, height: box.height}};

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_browser import PATIENCE_MS, STATE, context  # noqa: F401 # a fixture
+from test_browser import IDLE, PATIENCE_MS, STATE, context  # noqa: F401 # a fixture
 
 import augment
 from augment.errors import InputError, UsageError
@@ -91,7 +91,7 @@ def test_a_frame_shows_the_trace_with_its_tracks_pinned(way: str, context: Any, 
         page.goto(address)
         (frame,) = (frame for frame in page.frames if frame != page.main_frame)
         frame.wait_for_function("() => self.app?.trace", timeout=PATIENCE_MS)
-        frame.evaluate("() => self.waitForPerfettoIdle()")
+        frame.evaluate(IDLE)
         state = frame.evaluate(STATE)
         page.close()
     assert {"Steps", "GPU state", "Idle", "Critical path"} <= set(state["pinned"])

@@ -135,8 +135,8 @@ def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
 
 def largest_loss(trace: Trace, steps: Bools) -> tuple[float, str, float] | None:
     """The MFU of ``steps``, given for each recorded one, and the largest part of the rest: what it is called, and its
-    share of them. None if a device has no MFU."""
-    wall, spent, model = 0, dict.fromkeys(SAID, 0), 0.0
+    share of them. None if a device has no MFU, or if most is recomputed."""
+    wall, spent, model, again = 0, dict.fromkeys(SAID, 0), 0.0, 0.0
     for place, (figures, reached) in enumerate(efficiencies(trace)):
         whole, of_parts = (
             figures.wall_ns[steps],
@@ -145,13 +145,11 @@ def largest_loss(trace: Trace, steps: Bools) -> tuple[float, str, float] | None:
         if why_no_mfu(trace, place) or (reached.peak_ns[steps] > whole).any():
             return None
         wall, model = wall + int(whole.sum()), model + float(reached.model_peak_ns[steps].sum())
-        spent["recomputation"] = spent.get("recomputation", 0) + int(
-            (reached.peak_ns - reached.model_peak_ns)[steps].sum()
-        )
+        again += float((reached.peak_ns - reached.model_peak_ns)[steps].sum())
         for said, parts in SAID.items():
             spent[said] += sum(int(of_parts[f"{part}_ns"][steps].sum()) for part in parts)
     most = max(spent, key=lambda said: spent[said])
-    return (model / wall, most, spent[most] / wall) if wall else None
+    return (model / wall, most, spent[most] / wall) if wall and spent[most] >= again else None
 
 
 @derived

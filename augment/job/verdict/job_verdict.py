@@ -700,7 +700,12 @@ class Judgement:
                         None if self._gain_unknown else gain,
                         "medium",
                         group.evidence,
-                        {"groups": group.groups, "times": group.times, "links": self._links(group)},
+                        {
+                            "groups": group.groups,
+                            "times": group.times,
+                            "links": self._links(group),
+                            "messages": group.messages,
+                        },
                     )
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]

@@ -15,6 +15,7 @@ from augment.job.path import Replay
 from augment.job.ranks import RankSummary, dimension_told
 
 FEWEST = 3  #: collectives of a group to compare
+_NO_DIMENSIONS = {"default_pg", "undefined"}  #: what PyTorch calls groups without a description
 SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one
 
 
@@ -22,7 +23,7 @@ class SlowGroup(Struct, frozen=True):
     """What is slow: ``moving`` is for how long each collective would move data if it were as in the other groups.
 
     ``member``: the only rank that all slow groups have in common, if there are several. ``links``: of groups of two
-    ranks these, and the group.
+    ranks these, and the group. ``messages``: whether pairs of ranks send them.
     """
 
     dimension: str
@@ -32,6 +33,7 @@ class SlowGroup(Struct, frozen=True):
     groups: list[str]  #: what they are called
     times: float  #: as long as the others, in the median
     links: list[tuple[int, int, Group]]
+    messages: bool
 
     @property
     def evidence(self) -> str:
@@ -58,6 +60,8 @@ def slow_groups(replay: Replay, summaries: Sequence[RankSummary]) -> Iterator[Sl
     usual = replay.moving.copy()
     slow: dict[int, list[float]] = defaultdict(list)
     for _, chosen in each(which, int(which.max(initial=-1)) + 1):
+        if matched.bytes[chosen[0]] < 0 and first[unit[chosen[0]]] >= 0:
+            continue  # stages send each other different sizes
         medians = {
             group: float(np.median(replay.moving[chosen[places]]))
             for group, places in each(unit[chosen], len(named))
@@ -87,13 +91,15 @@ def slow_groups(replay: Replay, summaries: Sequence[RankSummary]) -> Iterator[Sl
             moving = np.where(inside, usual, replay.moving)
             links = [(*sorted(in_group[group]), named[group]) for group in groups if len(in_group[group]) == 2]
             of_pair = {group: [summaries[end].rank for end in pairs[group]] for group in groups if first[group] >= 0}
+            called = {labels[group] for group in groups}
             ratio = float(np.median([value for group in groups for value in slow[group]]))
             yield SlowGroup(
-                dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
+                dimension=called.pop() if len(called) == 1 and not called & _NO_DIMENSIONS else "",
                 member=common.copy().pop() if whole else None,
                 charged_ns=int((replay.moving - moving).sum()),
                 moving=moving,
                 groups=[f"{named[group].name} {of_pair.get(group, named[group].ranks)}".strip() for group in groups],
                 times=ratio,
                 links=links,
+                messages=bool(of_pair),
             )

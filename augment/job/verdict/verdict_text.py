@@ -75,7 +75,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
             who = f"The link between rank {first} and rank {second}{transport and f' ({transport})'} delays"
         shown = re.sub("^(its|their) links", "", row.evidence)
         text = f"{who} the job{where}{'' if shown[:1] == ' ' else ': '}{shown}."
-        at_best = ", at best" * (row.dimension == "pp")  # as of balanced stages
+        at_best = ", at best" * bool(row.figures.get("messages"))  # as of balanced stages
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}{at_best}."
     if row.cause == "uneven":  # other orders of passes may limit balanced stages
         return f"{row.evidence}. If work were balanced, {after}{', at best' if row.dimension else ''}."
