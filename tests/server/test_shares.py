@@ -340,7 +340,7 @@ def test_clients_take_turns_at_a_reading() -> None:
             work_for(client)
             return await together(f"{client}{number}")
 
-        own = asyncio.create_task(apart(go_on.wait, PATIENCE_S))
+        sweep = asyncio.create_task(apart(go_on.wait, PATIENCE_S))
         calls = [asyncio.create_task(ask("a", number)) for number in range(6)]
         while not read:
             await asyncio.sleep(0)
@@ -348,7 +348,7 @@ def test_clients_take_turns_at_a_reading() -> None:
         calls += [asyncio.create_task(ask(client, 0)) for client in "bc"]
         await asyncio.sleep(0)
         go_on.set()
-        await asyncio.gather(own, *calls, return_exceptions=True)
+        await asyncio.gather(sweep, *calls, return_exceptions=True)
         apart.close()
 
     asyncio.run(run())
