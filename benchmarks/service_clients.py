@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,20 @@ CLIENTS = Path(__file__).with_suffix(".mjs")
 
 def waiting_jobs(address: str, tokens: list[str]) -> list[tuple[str, str]]:
     """A job for each token."""
-    made = []
-    with grpc.insecure_channel(address) as channel:
+
+    def made(token: str) -> tuple[str, str]:
+        of_client = {"metadata": (("authorization", f"Bearer {token}"),)}
+        start = service_pb2.StartUploadRequest(file_name="a.json")
+        parts = [{"start": start}, {"chunk": TRACE, "finish": True}]
+        requests = (service_pb2.UploadTraceRequest(**part) for part in parts)
+        upload = stub.UploadTrace(requests, **of_client).upload.name
+        spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload))
+        request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
+        return token, stub.CreateJob(request, **of_client).job.name
+
+    with grpc.insecure_channel(address) as channel, ThreadPoolExecutor(8) as threads:
         stub: Any = service_pb2_grpc.AugmentServiceStub(channel)
-        for token in tokens:
-            of_client = {"metadata": (("authorization", f"Bearer {token}"),)}
-            start = service_pb2.StartUploadRequest(file_name="a.json")
-            parts = [{"start": start}, {"chunk": TRACE, "finish": True}]
-            requests = (service_pb2.UploadTraceRequest(**part) for part in parts)
-            upload = stub.UploadTrace(requests, **of_client).upload.name
-            spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload))
-            request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
-            made.append((token, stub.CreateJob(request, **of_client).job.name))
-    return made
+        return [*threads.map(made, tokens)]
 
 
 def measure(
