@@ -401,7 +401,8 @@ def text_of(line: Line) -> str:
 
 
 def figures_of(line: Line) -> tuple[str, str, str, str]:
-    """Baseline, test, their difference, and the interval of the change, after its estimate if that differs, as text."""
+    """Baseline, test, their difference, and the interval of the change, after its estimate if the difference is not in
+    it, as text."""
     if line.test is None:
         return "–", "–", "–", ""
     after = value_text(line.test, line.figure.unit)
@@ -415,7 +416,8 @@ def figures_of(line: Line) -> tuple[str, str, str, str]:
         for delta in (line.test - line.control, line.change, line.low, line.high)
     )
     interval = f"{low} … {high}" if low and high else ""
-    return before, after, change, f"{estimate}, {interval}" if interval and estimate != change else interval
+    within = line.low is None or line.high is None or line.low <= line.test - line.control <= line.high
+    return before, after, change, interval if within else f"{estimate}, {interval}"
 
 
 def limit_text(limit: Limit, figure: Figure) -> str:

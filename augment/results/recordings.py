@@ -104,9 +104,13 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
 
 def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
     """Compare the steps of two runs of these names, the baseline's first."""
+    import numpy as np
+
     from augment.compare import gate
-    from augment.compare.compared_steps import offer, recurring, units, without_outlying_first_step
+    from augment.compare.compared_steps import ONCE_LONGER, offer, recurring, units, without_outlying_first_step
     from augment.compare.diff_verdict import difference
+    from augment.compare.noise import FEWEST, TRIM, hidden_by_outliers
+    from augment.core.text import rough_time, three_digits
 
     (baseline, tested), before, after = names, control.samples, test.samples
     notes = []
@@ -115,6 +119,15 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
     before, after, note = without_outlying_first_step(before, after)
     if note:
         notes.append(note)
+    if hidden_by_outliers(before["wall_ns"], after["wall_ns"]):
+        means = f"the means of all steps differ by {rough_time(after['wall_ns'].mean() - before['wall_ns'].mean())}"
+        without = "the shortest and the longest fifth of each side are left out here"
+        notes.append(f"{means}, within the noise, and by these augment diff judges; {without}")
+    for name, recording in zip(names, (before, after), strict=True):
+        median, most = float(np.median(recording["wall_ns"])), float(recording["wall_ns"].max())
+        if FEWEST <= len(recording["wall_ns"]) < 1 / TRIM and most > ONCE_LONGER * median:
+            long = f"a step takes {three_digits(most)}, the median {three_digits(median)}, and counts, as steps are few"
+            notes.append(f"{name}: {long}; augment diff leaves it out if it compiles or captures, which happens once")
     lines = gate.check(before, after, limits)
     if control.in_steps != test.in_steps:
         whole, steps = names if test.in_steps else names[::-1]
