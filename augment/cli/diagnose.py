@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from augment.cli.options import DONE_IN_PART, TRACE, FromStdin, client_of, debug, server_options
+from augment.cli.options import DONE_IN_PART, TRACE, FromStdin, client_of, debug, server_options, tables_option
 
 if TYPE_CHECKING:
     from augment.client import Client
@@ -33,6 +33,7 @@ _SHOWN = 3  #: files that are passed over
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, for a comment or a summary of CI.")
 @click.option("--region", default="", metavar="NAME", help="Use each occurrence of this annotation as a step.")
 @click.option("--graph-capture", metavar="FILE", help="A trace of the capture of the CUDA graphs, with shapes.")
+@tables_option
 @server_options
 @debug
 def command(
@@ -41,6 +42,7 @@ def command(
     form: str | None,
     region: str,
     graph_capture: str | None,
+    tables: tuple[str, ...],
     **server: Any,
 ) -> int:
     """Say what is wrong with each INPUT: a trace, a metrics file, or a folder or glob of traces. Nothing is written.
@@ -56,12 +58,14 @@ def command(
     from augment.errors import UnknownFormat, UsageError
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
+    from augment.readers.attachments.tables import read_tables
     from augment.results.report.health import is_dump, is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
     if graph_capture and len(names) != 1:
         raise UsageError(f"--graph-capture: is of one trace, not of {len(names)}")
-    request = Request(region=region, evidence=Evidence({"graph_capture": graph_capture}))
+    read_tables(tables)  # refuses them before a large trace is read
+    request = Request(region=region, tables=tables, evidence=Evidence({"graph_capture": graph_capture}))
     with client_of(**server) as client:
         jobs, reports, unread = _there(client, names, request) if client else (None, *_reports(names, request))
     passed_over = [str(error) for error, is_named in unread if not is_named and isinstance(error, UnknownFormat)]
@@ -136,7 +140,7 @@ def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[
     from augment.results.report.health import dump_in, is_dump, on_dumps, report_on
 
     def beside(trace: Trace) -> Trace:
-        return with_tables(request.evidence.added_to(trace), region=request.region)
+        return with_tables(request.evidence.added_to(trace), *request.tables, region=request.region)
 
     reports, unread, dumps = [], [], []
     for name, is_named in names:

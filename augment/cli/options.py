@@ -294,7 +294,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
     return decorated
 
 
-_TABLES = click.option(
+tables_option = click.option(
     "--tables",
     metavar="FILE",
     multiple=True,
@@ -312,14 +312,14 @@ _PEAKS = click.option(
 
 def user_tables(function: Function) -> Function:
     """``--tables`` and ``--peak``, of commands that make no request."""
-    return _TABLES(_PEAKS(function))
+    return tables_option(_PEAKS(function))
 
 
 _REQUEST: tuple[Callable[..., Any], ...] = (
     *(click.option(f"--{kind.option}", metavar="FILE", help=kind.help) for kind in reversed(KINDS)),
     _PEAKS,
     click.option("--price", default="", metavar="PRICE", help="The price of a GPU hour: what steps and findings cost."),
-    _TABLES,
+    tables_option,
     click.option(
         "--region",
         default="",

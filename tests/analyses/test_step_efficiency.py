@@ -207,7 +207,7 @@ def test_an_mfu_above_all_that_the_device_can_do_is_none(counted: float) -> None
 @pytest.mark.parametrize(
     ("name", "capability", "why"),
     [
-        ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: give --peak bf16="),
+        ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: augment run TRACE --peak bf16="),
         ("Tesla T4", 7, "Tesla T4 has no units for bf16, and so no peak of it"),
         ("Tesla V100-SXM2-16GB", 7, "Tesla V100-SXM2-16GB has no units for bf16, and so no peak of it"),
     ],

@@ -241,6 +241,12 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
     steps = write_trace(tmp_path / "steps.json", *spans, launch(), kernel())
     assert augment(steps).err.endswith("\nAnnotations that recur can be the steps: --region 'part' (2 times)\n")
     assert "--region" not in augment(steps, "--region", "part").err
+    tables = tmp_path / "ours.toml"
+    tables.write_text("[[peak]]\ndevice = ''\nbf16 = 400\nmemory_gbps = 2000\n")
+    assert "--tables FILE" in augment(trace).out
+    assert "--tables FILE" not in augment("diagnose", trace, "--tables", tables).out
+    tables.write_text("[[peek]]\n")
+    assert "no table is called 'peek'" in augment("diagnose", trace, "--tables", tables).err
     assert augment(tmp_path / "none.json").code == 3
     assert "No such command 'digest'" in augment("digest").err
 

@@ -153,8 +153,8 @@ def capacity_bytes(trace: Trace, device: Identity) -> int:
 
 def why_unknown(trace: Trace, device: Identity) -> str:
     """Advice for a device without a peak."""
-    which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or [[peak]] in --tables FILE"
-    return f"the peak of {name_of(trace, device)} is unknown: give {which}"
+    which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or --tables FILE with [[peak]]"
+    return f"the peak of {name_of(trace, device)} is unknown: augment run TRACE {which}"
 
 
 def why_not_of(trace: Trace, device: Identity, number: str) -> str:
@@ -162,7 +162,8 @@ def why_not_of(trace: Trace, device: Identity, number: str) -> str:
     capability = capability_of(trace, device)
     if number == "bf16" and capability is not None and capability < (8, 0):
         return f"{name_of(trace, device)} has no units for bf16, and so no peak of it"
-    return f"{name_of(trace, device)} has no known peak of {number}: give --peak {number}=… (10^12 operations a second)"
+    which = f"--peak {number}=… (10^12 operations a second)"
+    return f"{name_of(trace, device)} has no known peak of {number}: augment run TRACE {which}"
 
 
 def _peak(rows: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:

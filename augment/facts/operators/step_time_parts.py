@@ -243,7 +243,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         most = f" (most of {rest} is in {listed(names)})" if names else ""
         share = f"FLOPs are known for {known} of the time of matrix products{most}"
         why = f"{rest} has no operator (as in CUDA graphs), no shapes, no formula, or a name that says nothing"
-        return f"{share}; {why}: give --graph-capture FILE, or [[flops]] in --tables FILE"
+        return f"{share}; {why}: augment run TRACE --graph-capture FILE, or --tables FILE with [[flops]]"
     return None
 
 
