@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -101,8 +102,13 @@ def command(
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
-        offered = [report["offered"] for report in reports if report.get("offered")] if len(reports) == 1 else []
-        if hints := [*(_next(path, has_page=has_page) if path else ()), *map(capitalized, offered)]:
+        hints = list(_next(path, request, has_page=has_page)) if path else []
+        if len(reports) == 1 and reports[0].get("regions"):
+            from augment.compare.compared_steps import offer
+
+            offered = offer(reports[0]["regions"], command=f"augment diagnose {shlex.quote(path)} ")
+            hints += [capitalized(offered)] if offered else []
+        if hints:
             for line in ("", *[f"of the first of {len(of)} jobs:"] * (len(of) > 1), *hints):
                 say(line)
     failed = fail_on and any(is_grave(row, fail_on) for report in shown for row in report["rows"])
@@ -111,10 +117,12 @@ def command(
     return 1 if failures or failed else DONE_IN_PART if cut_off else 0
 
 
-def _next(path: str, *, has_page: bool) -> Iterator[str]:
-    """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page, if
-    there is one of it."""
+def _next(path: str, request: Request, *, has_page: bool) -> Iterator[str]:
+    """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page with
+    the same figures, if there is one of it."""
     from augment.cli.open import choice_in
+    from augment.core.attachment_kinds import kind_named
+    from augment.core.output_files import METRICS_SUFFIX, output_path
     from augment.errors import AugmentError
     from augment.readers.attachments import begins_as
     from augment.results.report.health import trace_of
@@ -127,8 +135,14 @@ def _next(path: str, *, has_page: bool) -> Iterator[str]:
         kind = begins_as(drawn) if isinstance(drawn, str) and os.path.isfile(drawn) else None
         if kind is None or kind.name == "memory_snapshot":  # a log alone has nothing to draw
             yield f"the timeline:   augment open {shlex.quote(shown)}"
-    if has_page:
-        yield f"a page to send: augment report {shlex.quote(path)}"
+    given = [("--region", request.region), *(("--tables", file) for file in request.tables)]
+    given += [(f"--{kind_named(kind).option}", file) for kind, file in request.evidence.paths.items()]
+    options = "".join(f" {name} {shlex.quote(value)}" for name, value in given if value)
+    if has_page and os.path.isfile(path) and (request.tables or request.evidence.paths):  # of which a report has none
+        metrics = shlex.quote(str(output_path(os.path.basename(path), Path(), METRICS_SUFFIX)))
+        yield f"a page to send: augment run {shlex.quote(path)}{options} -o . && augment report {metrics}"
+    elif has_page and (os.path.isfile(path) or not options):
+        yield f"a page to send: augment report {shlex.quote(path)}{options}"
 
 
 def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[Report], list[Unread]]:

@@ -250,8 +250,9 @@ def by_pattern(counted: Iterable[tuple[str, int, int]]) -> Regions:
 _OF_PYTORCH = ("nccl:", "gloo:", "Optimizer.", "enumerate(DataLoader)", "## ")  #: around what is only a part of a step
 
 
-def offer(*sides: Regions) -> str:
-    """Suggestions for ``--region``: the annotations with most time that recur on all sides; empty if none do."""
+def offer(*sides: Regions, command: str = "") -> str:
+    """Suggestions for ``--region`` of ``command``: the annotations with most time that recur on all sides; empty if
+    none do."""
     recurring = [
         pattern
         for pattern in sides[0]
@@ -263,7 +264,7 @@ def offer(*sides: Regions) -> str:
         names = set().union(*(side[pattern].names for side in sides))
         counts = dict.fromkeys(side[pattern].count for side in sides)
         name = names.pop() if len(names) == 1 else pattern
-        offers.append(f"--region '{name}' ({' and '.join(map(str, counts))} times)")
+        offers.append(f"{command}--region '{name}' ({' and '.join(map(str, counts))} times)")
     where = " on both sides" * (len(sides) > 1)
     return f"annotations that recur{where} can be the steps: {', '.join(offers)}" if offers else ""
 

@@ -239,12 +239,16 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
         event("user_annotation", name, at, 9, 1, 1) for at in (0, 20) for name in ("part", "Optimizer.step#SGD.step")
     ]
     steps = write_trace(tmp_path / "steps.json", *spans, launch(), kernel())
-    assert augment(steps).err.endswith("\nAnnotations that recur can be the steps: --region 'part' (2 times)\n")
-    assert "--region" not in augment(steps, "--region", "part").err
+    assert augment(steps).err.endswith(
+        f"\nAnnotations that recur can be the steps: augment diagnose {steps} --region 'part' (2 times)\n"
+    )
+    assert augment(steps, "--region", "part").err.endswith(f"augment report {steps} --region part\n")
     tables = tmp_path / "ours.toml"
     tables.write_text("[[peak]]\ndevice = ''\nbf16 = 400\nmemory_gbps = 2000\n")
     assert "--tables FILE" in augment(trace).out
-    assert "--tables FILE" not in augment("diagnose", trace, "--tables", tables).out
+    ended = augment("diagnose", trace, "--tables", tables)
+    assert "--tables FILE" not in ended.out
+    assert ended.err.endswith(f"augment run '{trace}' --tables {tables} -o . && augment report 'a b.metrics.json'\n")
     tables.write_text("[[peek]]\n")
     assert "no table is called 'peek'" in augment("diagnose", trace, "--tables", tables).err
     assert augment(tmp_path / "none.json").code == 3

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from augment.readers.limits import Limits
 
 
-#: ``input``, ``verdict``, ``rows``; of a trace also ``summary``, for its job, and annotations that may be steps
-#: (``offered``); of a job the ``folder`` of its ``traces``
+#: ``input``, ``verdict``, ``rows``; of a trace also ``summary``, for its job, and the ``regions`` that may be
+#: steps; of a job the ``folder`` of its ``traces``
 Report = dict[str, Any]
 LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: severities at or above a level
 _ANALYSIS = "diagnosis"
@@ -57,7 +57,7 @@ def report_on(
 
     if not is_sidecar(path):
         from augment.batch.inputs import FileIdentity
-        from augment.compare.compared_steps import offer, regions_of, windows_in
+        from augment.compare.compared_steps import regions_of, windows_in
         from augment.job.rank_answers import with_its_ranks
         from augment.job.ranks import summarize
         from augment.pipeline import augment
@@ -71,8 +71,8 @@ def report_on(
         augmented = augment(trace, only=[_ANALYSIS, "kernel_breakdown"])  # by which a job says why a rank is late
         identity = FileIdentity(trace.rank, trace.source.world_size)
         summary = summarize(augmented) if len(trace.events) else None  # a log alone is no rank of a job
-        offered = "" if (windows_in(trace).number >= 0).any() else offer(regions_of(trace))
-        return {**_report(path, as_read(augmented), summary), "identity": identity, "offered": offered}
+        regions = {} if (windows_in(trace).number >= 0).any() else regions_of(trace)
+        return {**_report(path, as_read(augmented), summary), "identity": identity, "regions": regions}
     with readable(path):
         report = _report(path, read_sidecar(path), None)
         json_of(report)  # what cannot be shown is refused here, and does not prevent the diagnosis of other inputs
