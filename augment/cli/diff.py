@@ -146,7 +146,7 @@ def command(
     least_ns = None if least_us is None else 1000 * least_us
     drawing = Drawing(formats, label or label_of(control), least_ns, overlay, arrows, label_of(test))
     near = "" if SERVER_JOB.fullmatch(test) else test if os.path.isdir(test) else os.path.dirname(test)
-    folder = Path(out or near or ".")
+    folder, opened = Path(out or near or "."), 0
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
             if memory is not None:
@@ -168,6 +168,7 @@ def command(
                 stage("comparing")
                 made = diff(*sides, **(options | ranks))
                 paths = write_all(made, folder, label_of(test), drawing, stage)
+                opened = made.late[1] * (len(paths) // max(len(made.pairs), 1))  # of the rank that changed
                 del sides, made  # within the bound
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
@@ -182,7 +183,7 @@ def command(
         for path in paths:
             say(f"written: {path}")
         if len(paths) > 1:
-            say(f"open it: augment open {shlex.quote(str(paths[0]))}")
+            say(f"open it: augment open {shlex.quote(str(paths[opened]))}")
 
 
 def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool, quiet: bool) -> None:

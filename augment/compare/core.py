@@ -58,8 +58,9 @@ class Diff(Struct, frozen=True):
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
-    compared, not steps. ``late`` is a sentence on a rank that others wait for, ``choice`` on steps that are left out,
-    or could be compared. ``unequal``: sentences that whole recordings are not of equal work, in place of a verdict.
+    compared, not steps. ``late`` is a sentence on a rank that others wait for, and the place of its pair; ``choice`` is
+    on steps that are left out, or could be compared. ``unequal``: sentences that whole recordings are not of equal
+    work, in place of a verdict.
     ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
     ``trace_counts``: how many traces the control and the test have, compared or not.
     """
@@ -70,7 +71,7 @@ class Diff(Struct, frozen=True):
     outcomes: Mapping[str, Outcome]
     diagnostics: tuple[Diagnostic, ...]
     whole: bool
-    late: str = ""
+    late: tuple[str, int] = ("", 0)
     choice: str = ""
     unequal: Sequence[str] = ()
     snapshots: tuple[Trace, Trace] | None = None
@@ -97,7 +98,7 @@ class Diff(Struct, frozen=True):
         whether the types of devices differ."""
         if self.snapshots:
             return Verdict(held_sentences(self.outcomes[HELD]))
-        verdict = Verdict(self.unequal) if self.unequal else verdict_on(self.outcomes, self.whole, self.late)
+        verdict = Verdict(self.unequal) if self.unequal else verdict_on(self.outcomes, self.whole, self.late[0])
         if self.choice:
             verdict = Verdict([*verdict.text, f"{text.capitalized(self.choice)}."], verdict.rows)
         sides = [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
@@ -287,8 +288,10 @@ def _of_recorders(pairs: Sequence[tuple[Trace, Trace]]) -> list[Diagnostic]:
     return []
 
 
-def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], str, list[Diagnostic]]:
-    """The tables, the sentence on a late rank, and diagnostics."""
+def _outcomes(
+    pairs: Sequence[Pair], names: Names, paths: Paths
+) -> tuple[dict[str, Outcome], tuple[str, int], list[Diagnostic]]:
+    """The tables, the sentence on a late rank with its place, and diagnostics."""
     count = len(pairs[0].control.steps)
     waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
     by_kind, by_line = ByKind(count, names), ByLine(count)

@@ -261,25 +261,25 @@ class RankParts:
         return (most.label, most.ns) if most else ("", 0.0)
 
 
-def late_rank(ranks: Sequence[RankParts], names: Names, by_name: Sequence[NameRow]) -> str:
-    """A sentence on the one rank of a job that others wait for longer than before, or no longer; empty if there is
-    none. ``names`` are those of both sides; ``by_name`` has the rows of ``diff_names``."""
+def late_rank(ranks: Sequence[RankParts], names: Names, by_name: Sequence[NameRow]) -> tuple[str, int]:
+    """A sentence on the one rank of a job that others wait for longer than before, or no longer, and its place; empty
+    and 0 if there is none. ``names`` are those of both sides; ``by_name`` has the rows of ``diff_names``."""
     if len(ranks) < 2:
-        return ""
+        return "", 0
     mean = sum(rank.total_ns for rank in ranks) / len(ranks)
     sign = 1 if mean > 0 else -1
     waits = [sign * rank.communication_ns for rank in ranks]
     late = min(range(len(ranks)), key=waits.__getitem__)
     others = np.delete(waits, late)
     if others.min() < MOST * abs(mean) or waits[late] > FEW * others.min() or not mean:
-        return ""
+        return "", 0
     cause, ns = ranks[late].cause(sign, names, changed_on_host(map(asdict, by_name)))
     if sign * ns < MOST * (float(np.median(others)) - waits[late]):
-        return ""
+        return "", 0
     who = "the other rank" if len(ranks) == 2 else "the other ranks"
     there = f"communication takes {'no longer' if sign > 0 else 'as long as before'} there"
     waits_for = f"{who} may only {'wait' if sign > 0 else 'have waited'} for it"
-    return f"{ranks[late].label} itself changed: {rough_time(ns)} {cause}; {there}, and {waits_for}."
+    return f"{ranks[late].label} itself changed: {rough_time(ns)} {cause}; {there}, and {waits_for}.", late
 
 
 # Whether both sides of a comparison ran on the same type of device: if not, that alone changes times.
