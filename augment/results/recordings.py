@@ -123,9 +123,9 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         means = f"the means of all steps differ by {rough_time(after['wall_ns'].mean() - before['wall_ns'].mean())}"
         without = "the shortest and the longest fifth of each side are left out here"
         notes.append(f"{means}, within the noise, and by these augment diff judges; {without}")
-    for name, recording in zip(names, (before, after), strict=True):
-        median, most = float(np.median(recording["wall_ns"])), float(recording["wall_ns"].max())
-        if FEWEST <= len(recording["wall_ns"]) < 1 / TRIM and most > ONCE_LONGER * median:
+    for name, walls in zip(names, (before["wall_ns"], after["wall_ns"]), strict=True):
+        median, most = float(np.median(walls)), float(walls.max())
+        if FEWEST <= len(walls) < 1 / TRIM and most > ONCE_LONGER * median:
             long = f"a step takes {three_digits(most)}, the median {three_digits(median)}, and counts, as steps are few"
             notes.append(f"{name}: {long}; augment diff leaves it out if it compiles or captures, which happens once")
     lines = gate.check(before, after, limits)
