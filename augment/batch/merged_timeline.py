@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -93,12 +94,12 @@ class _MergedRank(Struct, frozen=True):
         return Extent(self.label, self.summary.text_bytes, tuple(numbers[numbers >= 0].tolist()))
 
 
-def only_job(inputs: Sequence[Input], tables: Sequence[str] = ()) -> Job:
+def only_job(inputs: Sequence[Input], tables: Sequence[str] = (), *, asked: bool = True) -> Job:
     """The job of ``inputs``, or their pipeline of several roles, which ``tables`` may tell; traces that belong to no
-    job of several become one job.
+    job of several become one job, if it was ``asked`` for or their ranks differ.
 
     Raises:
-        UsageError: the inputs belong to several jobs or windows.
+        UsageError: the inputs belong to several jobs or windows, or to none.
     """
     jobs = group(inputs, roles=rules_of(tables))
     if len(whole := pipelines(jobs)) == 1 and len(whole[0].members) == len(inputs):
@@ -106,7 +107,8 @@ def only_job(inputs: Sequence[Input], tables: Sequence[str] = ()) -> Job:
     members = [member for job in jobs for member in job.members]
     several = [job for job in jobs if len(job.members) > 1]
     ranks = [member.rank for member in members]
-    if len(jobs) == 1 or not several or (None not in ranks and len(set(ranks)) == len(ranks)):
+    distinct = None not in ranks and len(set(ranks)) == len(ranks)
+    if len(jobs) == 1 or distinct or (asked and not several):
         members.sort(key=lambda member: (member.rank is None, member.rank or 0))
         folder = locations.common([item.folder for item in inputs])
         return replace(jobs[0], folder=folder, members=tuple(members), stem="job")
@@ -115,6 +117,12 @@ def only_job(inputs: Sequence[Input], tables: Sequence[str] = ()) -> Job:
     if len(several) > 1:
         named = ", ".join(" ".join(filter(None, (job.name, job.window and f"window {job.window}"))) for job in several)
         raise UsageError(f"{len(several)} jobs or windows: {named}; name the files of one, as with a glob in quotes")
+    if not several:
+        folder = locations.common([item.folder for item in inputs])
+        merged = f"augment run --merge {shlex.quote(folder)} -o job.pftrace"
+        raise UsageError(
+            f"{folder}: holds {len(inputs)} traces that are no job; name one; together all the same: {merged}"
+        )
     return several[0]
 
 

@@ -138,7 +138,7 @@ def choice_in(folder: str) -> str | Job:
     if all(is_dump(item.path) for item in inputs):
         what = "holds dumps of the flight recorder, which have nothing to draw; who hangs: augment diagnose"
         raise InputError(folder, f"{what} {shlex.quote(folder)}")
-    return only_job(inputs)
+    return only_job(inputs, asked=False)
 
 
 def _of_folder(
