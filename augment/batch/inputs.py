@@ -36,6 +36,7 @@ AT_ONCE = 16  #: remote files inspected at once
 Refused = list[tuple[str, AugmentError]]  #: paths with the reason
 _OF_FOLDER = "StringIds.parquet"  #: stands for the folder that nsys export wrote, and has its name
 _NO_EVENTS = "has no traceEvents, and a trace beside it has the same name"
+ONLY_OUTPUTS = "there is no trace, but outputs of augment alone"
 _WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 
 

@@ -149,11 +149,11 @@ def say_merged(merged: Merged, say: Callable[[str], object]) -> None:
 
 
 def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence) -> list[Input]:
-    from augment.batch.inputs import choose_inputs, of_ranks
+    from augment.batch.inputs import ONLY_OUTPUTS, choose_inputs, of_ranks
 
     made = choose_inputs(names, None, evidence)
     for _, error in made.refused:
         raise error
     if not made.inputs:
-        raise UsageError("; ".join(why for _, why in made.passed_over))
+        raise UsageError("; ".join(why for _, why in made.passed_over) or ONLY_OUTPUTS)
     return of_ranks(made.inputs, ranks) if ranks else made.inputs

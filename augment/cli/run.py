@@ -213,6 +213,7 @@ class _Command:
         self._as_json, self._quiet = as_json, quiet
         self._results: list[Result] = []
         self._job_files: list[str] = []
+        self._timelines: list[str] = []
         self._concluded: list[Concluded] = []
 
     def all(self) -> int:
@@ -255,6 +256,7 @@ class _Command:
                     self._print(run.results[item.path], run.results[item.path].traces)
             for path in run.merge():
                 self._tell(path)
+                self._timelines.append(path)
             self._results = [run.results.get(result.path, result) for result in self._results]
         return self._close()
 
@@ -285,7 +287,11 @@ class _Command:
             shares = ["when all shares are done, run the same command without --shard: it compares the ranks"]
             of_jobs = shares if self._plan.shard else jobs(self._chosen.inputs, self._results, self._concluded)
             blocks = summary(self._results), of_jobs
-            for lines in (verdicts(self._concluded), *blocks, next_steps(self._results, self._job_files)):
+            for lines in (
+                verdicts(self._concluded),
+                *blocks,
+                next_steps(self._results, self._job_files, self._timelines),
+            ):
                 for line in lines:
                     say(line)
         for result in failed:
@@ -307,11 +313,9 @@ class _Command:
         if in_part or any(job.notes for job in self._concluded):
             return options.DONE_IN_PART
         if not any(result.status in ("augmented", "done_before") for result in self._results):
-            from augment.batch.inputs import no_trace
+            from augment.batch.inputs import ONLY_OUTPUTS, no_trace
 
-            messages = [result.message for result in self._results] or [
-                "there is no trace, but outputs of augment alone"
-            ]
+            messages = [result.message for result in self._results] or [ONLY_OUTPUTS]
             folders = [os.path.dirname(result.path) or "." for result in self._results]
             complain(messages[0] if len(messages) == 1 else str(no_trace(folders[0])))
             return 3

@@ -51,8 +51,8 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from measured_activity(sidecar)
         yield from waterfall(sidecar)
         yield from not_recorded(sidecar)
-        if notes := len(sidecar["diagnostics"]):
-            yield f"  {counted(notes, 'note')} on what is odd in the trace: augment doctor {shlex.quote(result.path)}"
+        if sidecar["diagnostics"]:
+            yield f"  what is odd in the trace: augment doctor {shlex.quote(result.path)}"
     elif any(result.status == "augmented" for result in augmented):  # else nothing is opened again
         lines = []
         periods: dict[str, None] = {}
@@ -136,8 +136,10 @@ def costly_lines(sidecar: Mapping[str, Any]) -> Iterator[str]:
         yield f"  GPU time by line{overlap}: {'; '.join(said)}"
 
 
-def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:
+def next_steps(results: Sequence[Result], job_files: Sequence[str], timelines: Sequence[str]) -> Iterator[str]:
     """Commands to look at the results: of a single trace, or of the first job."""
+    if timelines and not locations.protocol(timelines[0]):
+        yield f"open it: augment open {shlex.quote(timelines[0])}"
     augmented = [result for result in results if result.status in ("augmented", "done_before")]
     if job_files and not locations.protocol(job_files[0]):
         file = shlex.quote(job_files[0])

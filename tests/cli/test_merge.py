@@ -92,8 +92,9 @@ def test_a_timeline_is_no_input(job: Path, augment: Augment) -> None:
         2,
         "augment: was written by augment itself; name the trace that it was made from\n",
     )
-    assert augment("run", job).code == 0
+    assert augment("run", job, "-o", job / "out").code == 0
     assert not (job / "all.augmented.json.gz").exists()
+    assert augment("merge", job / "out").err == "augment: there is no trace, but outputs of augment alone\n"
 
 
 def test_as_part_of_a_run(job: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
@@ -102,6 +103,7 @@ def test_as_part_of_a_run(job: Path, tmp_path: Path, augment: Augment, perfetto:
     first = augment("run", job, "-o", out, "--merge", "--steps", "0")
     assert first.code == 0
     assert first.lines[-1] == str(merged)
+    assert f"open it: augment open {merged}\n" in first.err
     assert kernels(perfetto, merged) == ["k0", "k1", "k2"]
     written = merged.stat().st_mtime_ns
     assert augment("run", job, "-o", out, "--merge", "--steps", "0").lines == first.lines
