@@ -47,6 +47,9 @@ def main() -> int:
         code = commands.main(prog_name="augment", standalone_mode=False)
         return finish_output(code if isinstance(code, int) else 0)
     except click.UsageError as error:
+        if isinstance(error, click.NoSuchOption) and not error.option_name.startswith("--h"):
+            likely = [name for name in error.possibilities or () if name != "--help"]  # it is like many short names
+            error = click.NoSuchOption(error.option_name, error.message, likely, error.ctx)
         where = error.ctx.command_path if error.ctx else "augment"
         complain(f"{error.format_message()} (see {where} --help)")
         return error.exit_code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from augment.cli.options import TRACE, client_of, debug, labels_option, server_option
@@ -14,6 +16,7 @@ UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fai
     "check", short_help="A gate for CI: exit with 1 if a run is worse than a baseline, with 4 if that is uncertain."
 )
 @click.argument("test", metavar="TEST", type=TRACE)
+@click.argument("more", metavar="", nargs=-1)
 @click.option(
     "--baseline",
     metavar="CONTROL|METRICS.json",
@@ -56,6 +59,7 @@ UNCERTAIN = 4  #: the exit code if no figure fails for certain, but some may fai
 @debug
 def command(
     test: str,
+    more: tuple[str, ...],
     baseline: str | None,
     store: str | None,
     labels: dict[str, str],
@@ -94,6 +98,8 @@ def command(
     from augment.history import Store
     from augment.results.recordings import judged, judged_by_runs, run_of
 
+    if more:
+        raise UsageError(f"one run is judged: augment check --baseline {shlex.join([baseline or test, more[0]])}")
     if (baseline is None) == (store is None) and not (server and labels and baseline is None):
         raise UsageError("name one of --baseline and --against-history")
     if labels and store is None and not server:

@@ -183,6 +183,7 @@ def test_check_does_not_hold_a_device_against_a_host(tmp_path: Path) -> None:
     result = ran("check", host, "--baseline", path)
     assert result.return_value == 4
     assert "only one side has GPU work" in result.stdout
+    assert ran("check", path, host).exception.args == (f"one run is judged: augment check --baseline {path} {host}",)
     assert "host.json has no GPU work: its steps are those of the host" in result.stderr
     host.write_text(json.dumps(document)[:-1] + ' "cut')
     error = ran("check", host, "--baseline", path).exception

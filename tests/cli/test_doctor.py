@@ -169,10 +169,8 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert starts == sorted(starts)
 
 
-def test_no_page_is_offered_of_traces_that_are_no_job(folder: Path, augment: Augment) -> None:
-    ended = augment("diagnose", folder)
-    assert f"augment open {folder}" in ended.err
-    assert "augment report" not in ended.err
+def test_neither_a_page_nor_a_timeline_is_offered_of_traces_that_are_no_job(folder: Path, augment: Augment) -> None:
+    assert augment("diagnose", folder).err == ""
 
 
 def test_what_rules_lack_alike_is_said_once(folder: Path, tmp_path: Path, augment: Augment) -> None:
@@ -253,6 +251,7 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
     assert "no table is called 'peek'" in augment("diagnose", trace, "--tables", tables).err
     assert augment(tmp_path / "none.json").code == 3
     assert "No such command 'digest'" in augment("digest").err
+    assert augment("diagnose", "--step", 9).err == "augment: No such option '--step'. (see augment diagnose --help)\n"
 
 
 def test_every_command_that_is_named_works(tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -479,7 +479,7 @@ def test_what_cannot_be_opened(tmp_path: Path, augment: Augment, quick: None, tr
         (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
     for name, code, because in (
-        ("none.json", 3, "no such file"), ("b.json", 3, "without traceEvents"),
+        ("none.json", 3, "no such file"), ("b.json", 3, "not a trace: "),
         ("a.metrics.json", 2, "holds metrics"), ("empty", 3, "holds no "), ("dump_0", 3, "has nothing to draw"),
     ):  # fmt: skip
         ended = augment("open", tmp_path / name)
@@ -500,6 +500,9 @@ def test_a_folder_opens_as_one_timeline(tmp_path: Path, augment: Augment, quick:
     assert "opening job.augmented.pftrace, which is in " in again.err
     assert augment("run", tmp_path / "job", "-o", tmp_path / "out", "--quiet").code == 0
     assert "holds 2 augmented traces; name one" in augment("open", tmp_path / "out").err
+    for name in ("a", "b"):
+        write_trace(tmp_path / "mixed" / f"{name}.json", step(0))
+    assert "holds 2 traces that are no job; name one" in augment("open", tmp_path / "mixed").err
     next((tmp_path / "out").glob("*.pftrace")).unlink()
     assert augment("open", tmp_path / "out", "--no-browser", "--timeout", 0.1).lines
 
