@@ -59,14 +59,12 @@ def command(
     from augment.errors import UnknownFormat, UsageError
     from augment.pipeline.request import Request
     from augment.readers.attachments import Evidence
-    from augment.readers.attachments.tables import read_tables
     from augment.results.report.health import is_dump, is_grave, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
     if graph_capture and len(names) != 1:
         raise UsageError(f"--graph-capture: is of one trace, not of {len(names)}")
-    read_tables(tables)  # refuses them before a large trace is read
-    request = Request(region=region, tables=tables, evidence=Evidence({"graph_capture": graph_capture}))
+    request = Request(region=region, tables=tables, evidence=Evidence({"graph_capture": graph_capture})).check()
     with client_of(**server) as client:
         jobs, reports, unread = _there(client, names, request) if client else (None, *_reports(names, request))
     passed_over = [str(error) for error, is_named in unread if not is_named and isinstance(error, UnknownFormat)]
@@ -121,7 +119,6 @@ def _next(path: str, request: Request, *, has_page: bool) -> Iterator[str]:
     """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page with
     the same figures, if there is one of it."""
     from augment.cli.open import choice_in
-    from augment.core.attachment_kinds import kind_named
     from augment.core.output_files import METRICS_SUFFIX, output_path
     from augment.errors import AugmentError
     from augment.readers.attachments import begins_as
@@ -135,10 +132,14 @@ def _next(path: str, request: Request, *, has_page: bool) -> Iterator[str]:
         kind = begins_as(drawn) if isinstance(drawn, str) and os.path.isfile(drawn) else None
         if kind is None or kind.name == "memory_snapshot":  # a log alone has nothing to draw
             yield f"the timeline:   augment open {shlex.quote(shown)}"
-    given = [("--region", request.region), *(("--tables", file) for file in request.tables)]
-    given += [(f"--{kind_named(kind).option}", file) for kind, file in request.evidence.paths.items()]
+    capture = request.evidence.paths.get("graph_capture", "")
+    given = [
+        ("--region", request.region),
+        *(("--tables", file) for file in request.tables),
+        ("--graph-capture", capture),
+    ]
     options = "".join(f" {name} {shlex.quote(value)}" for name, value in given if value)
-    if has_page and os.path.isfile(path) and (request.tables or request.evidence.paths):  # of which a report has none
+    if has_page and os.path.isfile(path) and (request.tables or capture):  # of which a report has none
         metrics = shlex.quote(str(output_path(os.path.basename(path), Path(), METRICS_SUFFIX)))
         yield f"a page to send: augment run {shlex.quote(path)}{options} -o . && augment report {metrics}"
     elif has_page and (os.path.isfile(path) or not options):

@@ -322,7 +322,7 @@ def _emit(console: Console, shown: Any) -> None:
 NAME_WIDTH = 64
 NAMES_SHOWN = 2  #: names shown per side of a part
 LEAST_NS = 500  #: per step: less would show as 0.000 ms
-_MARKS = {"regression": "worse", "improvement": "better", "different": "other", "within_noise": "", "unknown": ""}
+_MARKS = {"regression": "worse", "improvement": "better", "different": "differs", "within_noise": "", "unknown": ""}
 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:

@@ -126,8 +126,9 @@ def parts(
             doubt = f"While it waits, the host is in {shown[moved]}, which itself takes {than} time than before"
             names, doubted = [], abs(sums[moved])
         elif lacking is not None and opposite >= FEW * abs(sums[lacking]):
-            where, none = "control" if whole > 0 else "test", f"{short(lacking, _LONGEST)} has none of that"
-            doubt = f"In the {where}, {none}, and other names have {time(opposite)} more"
+            has, lacks = ("test", "control") if whole > 0 else ("control", "test")
+            alone = f"Of {label}, {short(lacking, _LONGEST)} has time in the {has} alone"
+            doubt = f"{alone}, and other names have {time(opposite)} more in the {lacks}"
             doubted = abs(sums[lacking])
         if names:
             mostly = "mostly " if abs(explained[few - 1] - 1) > NEARLY else ""

@@ -170,7 +170,9 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
 
 
 def test_neither_a_page_nor_a_timeline_is_offered_of_traces_that_are_no_job(folder: Path, augment: Augment) -> None:
-    assert augment("diagnose", folder).err == ""
+    ended = augment("diagnose", folder)
+    assert "augment open" not in ended.err
+    assert "augment report" not in ended.err
 
 
 def test_what_rules_lack_alike_is_said_once(folder: Path, tmp_path: Path, augment: Augment) -> None:
