@@ -118,11 +118,8 @@ def only_job(inputs: Sequence[Input], tables: Sequence[str] = (), *, asked: bool
         named = ", ".join(" ".join(filter(None, (job.name, job.window and f"window {job.window}"))) for job in several)
         raise UsageError(f"{len(several)} jobs or windows: {named}; name the files of one, as with a glob in quotes")
     if not several:
-        folder = locations.common([item.folder for item in inputs])
-        merged = f"augment run --merge {shlex.quote(folder)} -o job.pftrace"
-        raise UsageError(
-            f"{folder}: holds {len(inputs)} traces that are no job; name one; together all the same: {merged}"
-        )
+        merged = f"augment run --merge {shlex.quote(locations.common([item.folder for item in inputs]))} -o job.pftrace"
+        raise UsageError(f"holds {len(inputs)} traces that are no job; name one; together all the same: {merged}")
     return several[0]
 
 

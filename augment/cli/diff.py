@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,8 +163,12 @@ def command(
             paths = _there(client, control, test, options | ranks | beside, drawing, folder, shown)
         else:
             with bounded(_bound((control, test), memory), folder) as expect_room:
+
+                def stage(what: str) -> None:
+                    expect_room()  # for arrays, on the disk
+                    shown.stage(what)
+
                 sides = _sides((control, test), captures.values(), tables, peaks, shown)
-                stage = _checked(expect_room, shown)
                 stage("comparing")
                 made = diff(*sides, **(options | ranks))
                 paths = write_all(made, folder, label_of(test), drawing, stage)
@@ -247,16 +251,6 @@ def _bound(paths: Sequence[str], memory: int | None) -> int | None:
 
     names = [] if memory is None else [name for path in paths for name in files_of(path) if os.path.exists(name)]
     return bound_for([Input(name, "", named=True, size=os.path.getsize(name)) for name in names], memory)
-
-
-def _checked(expect_room: Callable[[], None], shown: Bar) -> Callable[[str], None]:
-    """Shows what is done, if arrays still have room on the disk."""
-
-    def stage(what: str) -> None:
-        expect_room()
-        shown.stage(what)
-
-    return stage
 
 
 def _there(

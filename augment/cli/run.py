@@ -263,8 +263,9 @@ class _Command:
     def _tell(self, path: str) -> None:
         """Print the path of a file about a whole job."""
         from augment.cli.terminal import emit
+        from augment.core.jsontext import json_line
 
-        emit(_json({"status": "concluded", "outputs": [path]}) if self._as_json else path)
+        emit(json_line({"status": "concluded", "outputs": [path]}) if self._as_json else path)
 
     def _take(self, result: Result) -> None:
         self._results.append(result)
@@ -286,16 +287,12 @@ class _Command:
 
             shares = ["when all shares are done, run the same command without --shard: it compares the ranks"]
             of_jobs = shares if self._plan.shard else jobs(self._chosen.inputs, self._results, self._concluded)
-            blocks = summary(self._results), of_jobs
-            for lines in (
-                verdicts(self._concluded),
-                *blocks,
-                next_steps(self._results, self._job_files, self._timelines),
-            ):
+            last = next_steps(self._results, self._job_files, self._timelines)
+            for lines in (verdicts(self._concluded), summary(self._results), of_jobs, last):
                 for line in lines:
                     say(line)
         for result in failed:
-            if result.traceback and _debugging():
+            if result.traceback and "--debug" in sys.argv:
                 sys.stderr.write(result.traceback)
             complain(result.message)
         if len(self._results) == 1 and failed:
@@ -306,7 +303,7 @@ class _Command:
         for result in in_part:
             if self._quiet:
                 complain(f"{result.path}: in part: {result.partial}")
-            if result.traceback and _debugging():
+            if result.traceback and "--debug" in sys.argv:
                 sys.stderr.write(result.traceback)
         for note in dict.fromkeys(note for job in self._concluded for note in job.notes):
             complain(note)
@@ -322,20 +319,12 @@ class _Command:
         return 0
 
 
-def _debugging() -> bool:
-    return "--debug" in sys.argv
-
-
 def _as_json(result: Result) -> str:
+    from augment.core.jsontext import json_line
+
     record: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
     if result.message:
         record["message"] = result.message
     if result.partial:
         record["partial"] = result.partial
-    return _json(record)
-
-
-def _json(record: dict[str, Any]) -> str:
-    from augment.core.jsontext import json_line
-
     return json_line(record)

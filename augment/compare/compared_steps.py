@@ -251,8 +251,7 @@ _OF_PYTORCH = ("nccl:", "gloo:", "Optimizer.", "enumerate(DataLoader)", "## ")  
 
 
 def offer(*sides: Regions, command: str = "") -> str:
-    """Suggestions for ``--region`` of ``command``: the annotations with most time that recur on all sides; empty if
-    none do."""
+    """Suggestions for ``--region`` of ``command``: annotations with most time that recur on all sides, if any do."""
     recurring = [
         pattern
         for pattern in sides[0]

@@ -127,7 +127,7 @@ def parts(
             names, doubted = [], abs(sums[moved])
         elif lacking is not None and opposite >= FEW * abs(sums[lacking]):
             has, lacks = ("test", "control") if whole > 0 else ("control", "test")
-            alone = f"Of {label}, {short(lacking, _LONGEST)} has time in the {has} alone"
+            alone = f"Within {label}, {short(lacking, _LONGEST)} has time in the {has} alone"
             doubt = f"{alone}, and other names have {time(opposite)} more in the {lacks}"
             doubted = abs(sums[lacking])
         if names:

@@ -401,8 +401,7 @@ def text_of(line: Line) -> str:
 
 
 def figures_of(line: Line) -> tuple[str, str, str, str]:
-    """Baseline, test, their difference, and the interval of the change, after its estimate if the difference is not in
-    it, as text."""
+    """Baseline, test, their difference, and the interval of the change (after its estimate if that differs much)."""
     if line.test is None:
         return "–", "–", "–", ""
     after = value_text(line.test, line.figure.unit)

@@ -124,8 +124,9 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
     Raises:
         OutputError: the target is the input, or the system refuses to write it.
     """
-    if source is not None and _same_file(path, source):
-        raise OutputError(f"{path}: is the input itself; choose another folder or name")
+    with contextlib.suppress(OSError):  # one of the two does not exist: a new target, or an input that is a URL
+        if source is not None and os.path.samefile(path, source):
+            raise OutputError(f"{path}: is the input itself; choose another folder or name")
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         stream = _STREAM.fullmatch(os.path.abspath(path))
@@ -172,13 +173,6 @@ def copy_bytes(source: BinaryIO, target: BinaryIO, count: int) -> None:
             raise ValueError("is shorter than it was written")
         target.write(data)
         count -= len(data)
-
-
-def _same_file(path: Path, source: str) -> bool:
-    try:
-        return os.path.samefile(path, source)
-    except OSError:  # one of the two does not exist: a new target, or an input that is a URL
-        return False
 
 
 def _without(name: str, suffixes: tuple[str, ...]) -> str:

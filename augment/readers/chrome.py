@@ -149,9 +149,7 @@ class _Reading:
         if not outline.arrays_seen:
             known = ", ".join(short(member, 60) for member in list(outline.members)[:6]) or "none"
             hint = next((f"; {hint}" for member, hint in _HINTS.items() if member in outline.members), "")
-            raise UnknownFormat(
-                self._path, f"not a trace: a JSON object without traceEvents (its members: {known}){hint}"
-            )
+            raise UnknownFormat(self._path, f"not a trace: JSON without traceEvents (its members: {known}){hint}")
 
     def _members_up_to_events(self) -> bool:
         """Take members until traceEvents is open, or until the object closes; False in the latter case."""

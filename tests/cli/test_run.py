@@ -110,7 +110,7 @@ def test_no_trace_in_a_folder_is_passed_over(tmp_path: Path, augment: Augment) -
     assert "1 augmented, 1 passed over, 0 failed" in folder.err
     named = augment("run", tmp_path / "config.json")
     assert named.code == 3
-    assert named.err.splitlines()[-1].startswith(f"augment: {tmp_path / 'config.json'}: a JSON object without")
+    assert named.err.splitlines()[-1].startswith(f"augment: {tmp_path / 'config.json'}: not a trace: JSON without")
 
 
 def test_one_bad_file_never_stops_the_rest(tmp_path: Path, augment: Augment) -> None:

@@ -88,7 +88,7 @@ def test_a_name_that_others_had_is_not_blamed() -> None:
     (computing,) = parts(compiled, {})
     assert computing.label == "computing (mostly Compiled 0 → 30.0 ms)"
     assert computing.doubt == (
-        "Of computing, Compiled has time in the test alone, and other names have 15 ms more in the control"
+        "Within computing, Compiled has time in the test alone, and other names have 15 ms more in the control"
     )
     (new,) = parts(compiled[:1], {})
     assert (new.label, new.doubt) == ("computing (Compiled 0 → 30.0 ms)", "")

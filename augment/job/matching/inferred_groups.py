@@ -86,7 +86,7 @@ def _equal_clusters(between: Int64s, apart: int, size: int) -> Int64s | None:
     Ends of one collective differ, too, so that ranks are parted only as far as necessary: where far apart, else at
     the widest step in the distances, else at the first clear one.
     """
-    for choose in (_no_step, _widest_step, _first_step):
+    for choose in (lambda _: -1, _widest_step, _first_step):
         # The cluster of each column: with the first free column, those at most as far from it as the chosen step
         cluster = np.full(between.shape[1], -1, np.int64)
         count = 0
@@ -160,7 +160,3 @@ def _first_step(ratios: Floats) -> int:
 
 def _widest_step(ratios: Floats) -> int:
     return int(ratios.argmax()) if len(ratios) and ratios.max() >= CLEARLY else -1
-
-
-def _no_step(_: Floats) -> int:
-    return -1
