@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from augment.cli.options import TRACE, client_of, debug, labels_option, server_option
@@ -99,7 +97,7 @@ def command(
     from augment.results.recordings import judged, judged_by_runs, run_of
 
     if more:
-        raise UsageError(f"one run is judged: augment check --baseline {shlex.join([baseline or test, more[0]])}")
+        raise UsageError(f"one run is judged: augment check --baseline {baseline or test} {more[0]}")
     if (baseline is None) == (store is None) and not (server and labels and baseline is None):
         raise UsageError("name one of --baseline and --against-history")
     if labels and store is None and not server:

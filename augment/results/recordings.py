@@ -118,9 +118,9 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
     if note:
         notes.append(note)
     if hidden_by_outliers(before["wall_ns"], after["wall_ns"]):
-        means = f"the means of all steps differ by {rough_time(after['wall_ns'].mean() - before['wall_ns'].mean())}"
-        without = "the shortest and the longest fifth of each side are left out here"
-        notes.append(f"{means}, within the noise, and by these augment diff judges; {without}")
+        delta = rough_time(float(after["wall_ns"].mean() - before["wall_ns"].mean()))
+        said = f"the means of all steps, by which augment diff judges, differ by {delta}, within the noise"
+        notes.append(f"{said}; here the shortest and the longest fifth of each side are left out")
     for name, walls in zip(names, (before["wall_ns"], after["wall_ns"]), strict=True):
         median, most = trimmed_mean(walls, 0.4), float(walls.max())
         if FEWEST <= len(walls) < 1 / TRIM and most > ONCE_LONGER * median:
