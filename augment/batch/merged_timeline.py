@@ -107,8 +107,7 @@ def only_job(inputs: Sequence[Input], tables: Sequence[str] = (), *, asked: bool
     members = [member for job in jobs for member in job.members]
     several = [job for job in jobs if len(job.members) > 1]
     ranks = [member.rank for member in members]
-    distinct = None not in ranks and len(set(ranks)) == len(ranks)
-    if len(jobs) == 1 or distinct or (asked and not several):
+    if len(jobs) == 1 or (asked and not several) or (None not in ranks and len(set(ranks)) == len(ranks)):
         members.sort(key=lambda member: (member.rank is None, member.rank or 0))
         folder = locations.common([item.folder for item in inputs])
         return replace(jobs[0], folder=folder, members=tuple(members), stem="job")

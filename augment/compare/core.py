@@ -58,9 +58,8 @@ class Diff(Struct, frozen=True):
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
-    compared, not steps. ``late`` is a sentence on a rank that others wait for, and the place of its pair; ``choice`` is
-    on steps that are left out, or could be compared. ``unequal``: sentences that whole recordings are not of equal
-    work, in place of a verdict.
+    compared, not steps. ``late`` is a sentence on a rank that others wait for, and its place, ``choice`` one on steps
+    left out, or that could be. ``unequal``: sentences that whole recordings are of unequal work, in place of a verdict.
     ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
     ``trace_counts``: how many traces the control and the test have, compared or not.
     """

@@ -209,9 +209,8 @@ def test_where_a_comparison_takes_other_steps_the_gate_says_so() -> None:
         return judged(sides[0], sides[1], ("a", "b"), GateLimits())[1]
 
     (said,) = notes([1000, 1010, 990, 1005, 1600], [1200, 1210, 1190, 1205, 1195])
-    assert said.startswith("the means of all steps, by which augment diff judges, differ by +79 ns, within the noise")
-    (said,) = notes([3000, 1000, 1100], [1010, 1000, 1020])
-    assert said.startswith("a: a step takes 3.00 µs, the median 1.10 µs, and counts")
+    assert "differ by +79 ns, within the noise" in said
+    assert notes([3000, 1000, 1100], [1010, 1000, 1020])[0].startswith("a: a step takes 3.00 µs, the median 1.10 µs")
 
 
 def test_configuration() -> None:
