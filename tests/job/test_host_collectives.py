@@ -215,4 +215,7 @@ def test_a_recorded_job(shared_traces: Path) -> None:
     result = answered(paths)
     charged = {row.rank: row.after_the_others_ns / 1000 for row in rows(result, "stragglers")}
     assert charged == pytest.approx(dict(enumerate(leads)), rel=0.05)
-    assert " ".join(result.verdict.text).startswith(f"Rank {leads.index(max(leads))} ")
+    late = f"Rank {leads.index(max(leads))}"
+    assert " ".join(result.verdict.text).startswith(f"{late} ")
+    (row, *_) = result.verdict.rows
+    assert 0.9 * row.charged_ns < row.gain_ns <= row.charged_ns

@@ -87,6 +87,7 @@ def test_what_is_named_is_no_habit_of_all(folder: str, shared_traces: Path) -> N
     (row,) = answered(paths).verdict.rows
     names = re.findall(r"`(.*?)`", row.evidence)
     assert "cudaMalloc, cudaFree" not in row.evidence
+    assert row.gain_ns is None or row.gain_ns <= row.charged_ns
     ranks = {json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]["rank"]: path for path in paths}
     late = idle_below(ranks.pop(row.rank), names)
     others = [idle_below(path, names) for path in ranks.values()]

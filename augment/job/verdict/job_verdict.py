@@ -534,9 +534,9 @@ class Judgement:
         members = sorted(
             members, key=lambda member: (self._summaries[member].rank is None, self._summaries[member].rank)
         )
-        first = self._rank_row(members[0], gain)
         if len(members) == 1:
-            return first
+            return self._rank_row(members[0], min(gain, self._charged(members[0])[0]))
+        first = self._rank_row(members[0], gain)
         each = [self._summaries[member] for member in members]
         charges = [self._charged(member) for member in members]
         causes = {cause: sum(of[cause] for _, of in charges) // len(charges) for cause in charges[0][1]}
@@ -658,7 +658,7 @@ class Judgement:
             dimension=dimension_of,
             cause=cause,
             charged_ns=total,
-            gain_ns=gain if gain is not None else None if self._gain_unknown else self._gains[member],
+            gain_ns=gain if gain is not None else None if self._gain_unknown else min(self._gains[member], total),
             confidence="low" if unsure or cause == "unknown" else "high" if sure and not unnamed else "medium",
             evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
             figures=self.figures_of(reason, causes, lasts, once),
