@@ -98,8 +98,9 @@ def test_ranks_that_gain_nothing_are_not_named_where_all_wait_alike(shared_trace
     """One step of eight ranks, each of whose devices idles most of the time: none is the reason."""
     paths = job_at(shared_traces / "dlrm_8rank_v100_param" / "kineto")
     assert min(idle_ratio(path) for path in paths) > 0.3
-    (row,) = answered(paths).verdict.rows
-    assert (row.rank, row.cause) == (None, "shared")
+    verdict = answered(paths).verdict
+    (row,) = verdict.rows
+    assert (row.rank, row.cause, row.confidence) == (None, "shared", "low")
 
 
 def idle_ratio(path: Path) -> float:

@@ -69,6 +69,7 @@ EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 PLAIN = 0.25  #: what a rank is charged with that no choice of process groups explains
 MOST_NAMED = 8
+ONE_STEP = "Only one step was recorded: what follows is possible, but may be no more than how the recording began."
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
 
@@ -117,8 +118,10 @@ class Judgement:
         begin = self._replay.progress.common_begin[self._members]
         last = self._summaries[int(self._members[int(begin.argmax())])].rank
         lengths = self._own_time // max(self.step_count, 1)
-        doubts += verdict_text.own_steps(self._step_time, lengths, begin, last)
-        rows = self._rows or self._stage_rows
+        apart = [*verdict_text.own_steps(self._step_time, lengths, begin, last)]
+        doubts += apart
+        unsure = [ONE_STEP] if apart and self.step_count == 1 else []
+        rows = [replace(row, confidence="low") if unsure else row for row in self._rows or self._stage_rows]
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         texts += self._together if rows else [self._nobody, *self._late_without_gain]
         if gain := self.limiting_transfers_ns:
@@ -129,7 +132,7 @@ class Judgement:
                 most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
                 place = 0 if self.are_transfers_first else len(texts)
                 texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time, self._seen))
-        return Verdict((*texts, *doubts), rows)
+        return Verdict((*unsure, *texts, *doubts), rows)
 
     @property
     def _rows(self) -> list[Row]:

@@ -373,15 +373,13 @@ def left_out(numbers: Sequence[int], first: int) -> Iterator[str]:
 def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int | None) -> Iterator[str]:
     """What a step of the job is, where those of its ranks are longer on average by more than a tenth: that of the rank
     which is the ``last`` to ``begin``."""
-    step_ns, count = step
+    step_ns, _ = step
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
             f"The job's step of {three_digits(step_ns)} counts from when {ranks_text([last])}, the last, begins, "
             f"{three_digits(int(np.ptp(begin)))} after the first: others wait for it, and take up to "
             f"{three_digits(own_ns.max())}."
         )
-        if count == 1:
-            yield "Only one step was recorded: that may be no more than how the recording began."
 
 
 # The rows of a job's verdict, and of what would be gained.

@@ -83,12 +83,14 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
 def stragglers(sidecar: Sidecar) -> Section:
     """Who comes late, in the verdict's figures; how long others waited for each rank is in the table."""
     rows = [row for row in rows_of(sidecar, "stragglers") if row["after_the_others_ns"]]
-    named = [row for row in sidecar.get("verdict", {}).get("rows", ()) if row.get("figures", {}).get("causes_ns")]
+    judged = sidecar.get("verdict", {}).get("rows", ())
+    named = [row for row in judged if row.get("figures", {}).get("causes_ns")]
     waits = "How long others waited for each rank alone, in all steps together"
     tables = [made_table("stragglers", waits, rows, by="after_the_others_ns", folded=bool(named))] if rows else []
     if not named:
-        lead = "The verdict holds no rank responsible: what others waited for each is small, or no cure would save it."
-        return Section("Who comes late", lead if rows else "", (), tables)
+        why = "what others waited for each is small, or no cure would save it"
+        why = "all wait for their own hosts alike" if any(row["cause"] == "shared" for row in judged) else why
+        return Section("Who comes late", f"The verdict holds no rank responsible: {why}." if rows else "", (), tables)
     bars: list[Row] = []
     said = []
     for row in named:

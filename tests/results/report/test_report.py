@@ -264,6 +264,9 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     section = stragglers({"verdict": late, "analyses": {}})
     assert section.lead == "Late per step: rank 1 by 10.0 ms; at the median's speed that would save 8.00 ms."
     assert [bar["value"] for bar in section.charts[0].spec["data"]["values"]] == [11.0, -1.0, 8.0]
+    tables = {"stragglers": {"rows": [{"rank": 7, "after_the_others_ns": 1_300_000}]}}
+    alike = stragglers({"verdict": {"rows": [{"cause": "shared"}]}, "analyses": tables}).lead
+    assert alike == "The verdict holds no rank responsible: all wait for their own hosts alike."
 
 
 def test_commands_name_a_trace(outputs: Path, tmp_path: Path) -> None:
