@@ -125,13 +125,10 @@ def _batches(trace: Trace) -> str:
 def _operators(trace: Trace) -> str:
     """Where the host's time goes: ``. For 86 % of a step of 1.2 s no recorded thread runs an operator; …``, and ``.
     All operators of the recording take 412 ms: 78 % in aten::mm``."""
-    rows = operators_alone(trace)
-    windows, events = measure(trace).windows, trace.events
-    whole = arrays.union(windows.start, windows.end)
-    known = np.concatenate((rows, facts.names.fetches(trace)))  # a rule tells of fetches
-    outside = arrays.subtract(whole, arrays.union(events.ts[known], events.ts[known] + events.dur[known]))
-    ratio = arrays.total(outside) / max(arrays.total(whole), 1)
-    text = _outside(trace, outside, ratio) if ratio >= TOLD_OUTSIDE else ""
+    rows, events, windows = operators_alone(trace), trace.events, measure(trace).windows
+    outside, ran, shares = main_thread_outside(trace)
+    ratio = arrays.total(outside) / max(arrays.total(arrays.union(windows.start, windows.end)), 1)
+    text = _outside(trace, outside, ratio, ran, shares) if ratio >= TOLD_OUTSIDE else ""
     operators = facts.host.operator_calls(trace)
     chosen = arrays.is_among(operators.row, rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
@@ -155,7 +152,28 @@ def operators_alone(trace: Trace) -> arrays.Int64s:
     return rows[~facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)[trace.events.name[rows]]]
 
 
-def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
+@derived
+def main_thread_outside(trace: Trace) -> tuple[arrays.Intervals, float, list[str]]:
+    """When no thread runs an operator within steps, and what the main thread is in then: the share of code that
+    torch.compile made, and frames and annotations with most of the time, if they were recorded."""
+    windows, lane, events = measure(trace).windows, facts.critical.main_track(trace), trace.events
+    within = arrays.union(windows.start, windows.end)
+    known = np.concatenate((operators_alone(trace), facts.names.fetches(trace)))  # a rule tells of fetches
+    outside = arrays.subtract(within, arrays.union(events.ts[known], events.ts[known] + events.dur[known]))
+    ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
+    ns[facts.names.starting(trace, facts.names.STEP)] = 0
+    compiled = facts.names.starting(trace, facts.names.COMPILED)
+    ran = float(ns[compiled].sum()) / max(arrays.total(outside), 1)
+    ns[compiled] = 0
+    rows = events.slices_of(Category.USER_ANNOTATION)
+    for name in arrays.distinct(events.name[rows]).tolist():  # those that hold everything name nothing
+        spans = Spans.of(trace, rows[events.name[rows] == name])
+        _, _, inside = arrays.clip(arrays.union(spans.start, spans.end), within)
+        ns[name] *= arrays.total(inside) < WHOLE * arrays.total(within)
+    return outside, ran, _shares(trace, ns, arrays.total(outside))
+
+
+def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, shares: list[str]) -> str:
     """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
     annotations, if they were recorded."""
     whole, lane = measure(trace), facts.critical.main_track(trace)
@@ -170,20 +188,8 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float) -> str:
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
         waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network"
         text += f"; for {percent(ratio * waited)} of it {waiting} (the traces of all ranks together show which)"
-    ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
-    ns[facts.names.starting(trace, facts.names.STEP)] = 0
-    compiled = facts.names.starting(trace, facts.names.COMPILED)
-    ran = float(ns[compiled].sum()) / max(arrays.total(outside), 1)
     if ran > NAMED_RATIO:
         text += f"; {percent(ran)} of it is code that torch.compile made, whose loops are no operators ({_LOOPS})"
-        ns[compiled] = 0
-    rows = trace.events.slices_of(Category.USER_ANNOTATION)
-    within = arrays.union(whole.windows.start, whole.windows.end)
-    for name in arrays.distinct(trace.events.name[rows]).tolist():  # those that hold everything name nothing
-        spans = Spans.of(trace, rows[trace.events.name[rows] == name])
-        _, _, inside = arrays.clip(arrays.union(spans.start, spans.end), within)
-        ns[name] *= arrays.total(inside) < WHOLE * arrays.total(within)
-    shares = _shares(trace, ns, arrays.total(outside))
     if shares:
         return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"
     if 2 * ran > 1:

@@ -24,12 +24,12 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Intervals, distinct, sums
 from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
 from augment.core.output_files import TOLD
-from augment.core.text import Words, capitalized, counted, period, time, words_of
+from augment.core.text import Words, capitalized, counted, listed, period, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
-from augment.diagnosis.rules import SEEN_OF_JOB, long_calls, straggling_rank
+from augment.diagnosis.rules import SEEN_OF_JOB, launch_bound, long_calls, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS, busy_text
 from augment.diagnosis.wording import advice, answer_text, evidence, saves, title
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
@@ -291,7 +291,10 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         if _is_grave(each) and can_explain(rule, reason)
     }
     name = rank_names([answer.summaries[late[0]]])[0].capitalize()
+    alone = answer.summaries[late[0]].own_diagnosis
     look = compared(reason)
+    if alone and alone.outside and row.cause == "host" and row.figures.get("where") == "no_operator":
+        look = f"While no thread runs an operator, its main thread spends {listed(alone.outside)}"
     way = [f"{name}: {look}"] if look else []
     steps = answer.judgement.step_count or 1
     late_ns = max(row.charged_ns / steps, 1)
@@ -302,7 +305,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             more = not in_job and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
             who = f"{name} (by its own trace, not the job's gain)" if more else name
             place = _place(answer.summaries[late[0]], problem)
-            return [*way, f"{who}: {problem['title']}{place}", problem["advice"], *transfers]
+            alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
+            return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *transfers]
     return [*way, *transfers]
 
 

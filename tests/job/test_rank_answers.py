@@ -620,6 +620,23 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
         assert "Other ranks wait for this one" not in " ".join(rank_answer(job, rank).text)
 
 
+def test_what_makes_a_recorded_host_late(shared_traces: Path) -> None:
+    """Without a device, what its main thread is in. One that launches what its peers do needs no fewer launches."""
+    for folder, cause in (
+        (
+            "evidence/joint_gloo_2rank",
+            "Rank 0: While no thread runs an operator, its main thread spends 66 % in <built-",
+        ),
+        ("traces/h100_8rank_modded_nanogpt", "Rank 1: Compare its CPU with its peers': "),
+    ):
+        job = recorded(shared_traces.parent / folder)
+        if job is None:
+            pytest.skip("the job is not at hand")
+        first, *others = cures(job)
+        assert first.startswith(cause)
+        assert not any("CUDA graphs" in each for each in others)
+
+
 # What a job draws on a rank's timeline, judged by Perfetto's engine.
 
 

@@ -16,7 +16,7 @@ from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRo
 from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
 from augment.core.findings import Column, columns_of
 from augment.core.text import runs
-from augment.diagnosis import verdict
+from augment.diagnosis import host_alone, verdict
 from augment.diagnosis.drawing import DrawnDiagnosis
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rules import SEEN_OF_JOB, straggling_rank
@@ -104,6 +104,7 @@ class OwnDiagnosis(msgspec.Struct, frozen=True):
     busy: int = -1
     nothing: int = -1
     device_count: int = 0
+    outside: list[str] = []  #: what its main thread is in while a host without devices runs no operator
 
 
 class RankSummary(msgspec.Struct):
@@ -267,10 +268,12 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
     grave = [row.rule for row in findings.rows if row.severity not in (None, "info") and row.confidence != "low"]
     drawn, devices = DrawnDiagnosis.of(findings.annotations, trace), len(gpu_work(trace).devices)
+    alone = not devices and len(rank_progress.host_collectives(trace).ts)
+    outside = host_alone.main_thread_outside(trace)[2] if alone else []
     busy, nothing = -1, -1
     for place, each in enumerate(verdict.sentences(trace)):
         busy, nothing = place if each.is_state and devices else busy, place if each.is_nothing else nothing
-    diagnosis = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, others, busy, nothing, devices)
+    diagnosis = OwnDiagnosis(vendor(trace), sentences, rows, grave, drawn, others, busy, nothing, devices, outside)
     return zlib.compress(msgspec.msgpack.encode(diagnosis))
 
 
