@@ -22,6 +22,7 @@ from augment.core.output_files import fitting, is_output, remove_unfinished, ste
 from augment.core.text import ranges_text
 from augment.core.trace import distributed
 from augment.errors import AugmentError, InputError, expect_regular
+from augment.readers import stage_timeline
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.chrome import BYTE_ORDER_MARK
 from augment.readers.containers import CHUNK, OpenText, open_text
@@ -348,8 +349,8 @@ def identify(path: str) -> FileIdentity:
 
 
 def has_events(path: str) -> bool:
-    """Whether a file may be a trace: JSON with ``traceEvents`` or a list, or no JSON. True if it cannot be read: its
-    conversion reports the reason."""
+    """Whether a file may be a trace: JSON with ``traceEvents``, a list, or of a pipeline stage, or no JSON. True if it
+    cannot be read: its conversion reports the reason."""
     try:
         return _TRACE_EVENTS in _members_before_events(path)
     except (AugmentError, Broken, Ended, OSError, ValueError):
@@ -357,7 +358,8 @@ def has_events(path: str) -> bool:
 
 
 def _members_before_events(path: str) -> dict[str, Any]:
-    """The members before the events, and :data:`_TRACE_EVENTS` if there are events, or the text is no object."""
+    """The members before the events, and :data:`_TRACE_EVENTS` if there are events, or the text is no object, or the
+    timeline of a pipeline stage."""
     members: dict[str, Any] = {}
     with _opened(path) as text:
         window = TextWindow(text, CHUNK)
@@ -365,7 +367,7 @@ def _members_before_events(path: str) -> dict[str, Any]:
         if window.data[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
             window.drop(len(BYTE_ORDER_MARK))
         reader = Members(window)
-        if reader.blank() != ord("{"):
+        if reader.blank() != ord("{") or stage_timeline.recognizes(window.data[:CHUNK].tobytes()):
             return {_TRACE_EVENTS: None}
         window.drop(1)
         with contextlib.suppress(Ended, Broken):  # keep the members before the damage

@@ -23,7 +23,7 @@ from augment.job.parallel import Dimensions, buckets, comparison, dimensions, pi
 from augment.job.path import Path, path_of, step_parts
 from augment.job.path import path as path_figures
 from augment.job.ranks import LISTED, UNKNOWN, RankSummary, read_summary
-from augment.job.verdict import Judgement, WhatIfRow, late_ranks
+from augment.job.verdict import Judgement, WhatIfRow, late_ranks, unrelated
 
 _BROKEN = 0.05  #: share of a group's collectives that cannot be one, to doubt all of them
 _NAMED = 5  #: incomplete traces named in the diagnostic
@@ -121,7 +121,10 @@ class Answer(Struct, frozen=True, dict=True):
     @cached_property
     def verdict(self) -> Verdict:
         """The answer in sentences and rows."""
-        return self.judgement.verdict
+        verdict, whose = self.judgement.verdict, self.dimensions.pipelines
+        if verdict.joined or isinstance(pipeline.pipeline(self.summaries, self.clocks, self.matched, whose), Skipped):
+            return verdict
+        return replace(verdict, text=(unrelated(len(self.summaries), in_stages=True),))
 
     @cached_property
     def path(self) -> Path | Skipped:

@@ -13,6 +13,7 @@ import pytest
 
 from augment.analyses import temporal_breakdown
 from augment.arrays.types import NO_INDEX
+from augment.batch.inputs import has_events
 from augment.core.findings import AugmentedTrace
 from augment.core.trace import Category
 from augment.diagnosis.verdict import verdict
@@ -236,6 +237,7 @@ def slices(path: Path) -> list[tuple[str, int, int]]:
 def test_primus(tmp_path: Path) -> None:
     path = tmp_path / "pp_rank_3.json"
     path.write_text(json.dumps(PRIMUS))
+    assert has_events(str(path))  # so that augment open takes it from a folder
     assert read(str(path)).rank == 3
     assert slices(path) == [
         ("ProfilerStep#1", 0, 9_500_000),

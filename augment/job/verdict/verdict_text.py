@@ -42,11 +42,12 @@ _NOUNS: dict[Cause, str] = {
 UNEVEN = {"compute": "computing", "copies": "copying", "host": "on its host"}
 
 
-def unrelated(count: int) -> str:
-    """The sentence on traces that nothing joins."""
+def unrelated(count: int, *, in_stages: bool = False) -> str:
+    """The sentence on traces that nothing joins, but for the passes of ``in_stages`` of a pipeline."""
     if count == 1:
         return "One trace: nothing shows of which job it is a rank."
-    return f"These {spelled(count)} traces share no collectives: nothing shows that they are ranks of one job."
+    shown = "their passes are those of one pipeline" if in_stages else "nothing shows that they are ranks of one job"
+    return f"These {spelled(count)} traces share no collectives: {shown}."
 
 
 def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str:
