@@ -164,7 +164,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         steps, span = summary.step_column("number")[judged].tolist(), int(length.sum()) * alone.device_count
         alike = (summary.step_column("end") - summary.step_column("start"))[steady]
         alone_ns = int(alike.mean()) if len(alike) else 0
-        whose = f"; findings on this rank alone are of its steady steps, of {time(alone_ns)}" if alone_ns else ""
+        whose = f"; what only its own trace shows is of its usual steps, of {time(alone_ns)} each" if alone_ns else ""
         notes = f" (mean of the {counted(len(steps), 'step')} by which the job is judged{whose})"
         busy = busy_text(words, alone.device_count, span, parts, f"a step of {time(int(length.mean()))}", notes)
         said[alone.busy] = busy, []
