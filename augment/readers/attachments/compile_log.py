@@ -158,7 +158,8 @@ class _CompileReading:
             line = int(metrics.get("co_firstlineno") or 0)
             of.line = CodeLine(str(metrics.get("co_filename") or "?"), line, str(name))
         if metrics.get("fail_type"):
-            of.failure = f"{metrics['fail_type']}: {_first(str(metrics.get('fail_reason')))}"[:LONGEST_TEXT]
+            reason = str(metrics.get("fail_reason")).replace(":\n", ": ")  # "backend='inductor' raised:\nRuntimeError"
+            of.failure = f"{metrics['fail_type']}: {_first(reason)}"[:LONGEST_TEXT]
         taken = _ns(_number(metrics.get("entire_frame_compile_time_s")) * 1e6)
         of.stated_ns = taken or _ns(_number(metrics.get("dynamo_cumulative_compile_time_us")))
         if of.compile_id == AHEAD_OF_TIME and metrics.get("start_time") and metrics.get("end_time_us"):
