@@ -16,7 +16,7 @@ from augment.compare.noise import FEWEST
 from augment.compare.totals import CONTROL, EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
-from augment.core.text import counted, rough_interval, rough_time, short, spaced, three_digits, time
+from augment.core.text import capitalized, counted, rough_interval, rough_time, short, spaced, three_digits, time
 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
@@ -66,7 +66,8 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     if large:
         means = ", as means of the ranks" if is_late else ""
         text.append(f"Its largest parts{means}: {', '.join(f'{rough_time(each.ns)} {each.label}' for each in large)}.")
-    text += [f"{each.doubt}: work may only have moved between names." for each in kinds if each.doubted_ns >= least]
+    doubts = "; ".join(each.doubt for each in kinds if each.doubted_ns >= least)
+    text += [f"{capitalized(doubts)}: work may only have moved between names."] if doubts else []
     text += _of_computing(step, figures.get("compute_ns"))
     phases = _rows(outcomes, "diff_phases")
     if len(phases) > 1:
@@ -119,16 +120,16 @@ def parts(
         if opposite > abs(whole):
             ends = [max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__)]
             such = " and ".join(f"{rough_time(sums[name])} {short(name, _LONGEST)}" for name in ends)
-            doubt = f"Within {label} ({rough_time(whole)} in all) differences cancel, such as {such}"
+            doubt = f"within {label} ({rough_time(whole)} in all) differences cancel, such as {such}"
             doubted = min(abs(sums[name]) for name in ends)
         elif moved := next((each for each in names if kind == "host_wait" and on_host.get(each, 0) * whole < 0), None):
             than = "less" if whole > 0 else "more"
-            doubt = f"While it waits, the host is in {shown[moved]}, which itself takes {than} time than before"
+            doubt = f"while it waits, the host is in {shown[moved]}, which itself takes {than} time than before"
             names, doubted = [], abs(sums[moved])
         elif lacking is not None and opposite >= FEW * abs(sums[lacking]):
-            has, lacks = ("test", "control") if whole > 0 else ("control", "test")
-            alone = f"Within {label}, {short(lacking, _LONGEST)} has time in the {has} alone"
-            doubt = f"{alone}, and other names have {time(opposite)} more in the {lacks}"
+            only, change = ("new in", "less") if whole > 0 else ("gone from", "more")
+            name = f"{short(lacking, _LONGEST)} is {only} the test"
+            doubt = f"within {kind_title(kind)}, {name}, and other names take {time(opposite)} {change} there"
             doubted = abs(sums[lacking])
         if names:
             mostly = "mostly " if abs(explained[few - 1] - 1) > NEARLY else ""
