@@ -177,7 +177,9 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
     """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
     annotations, if they were recorded."""
     whole, lane = measure(trace), facts.critical.main_track(trace)
-    length = f"{'a step' if whole.unit == 'step' else 'the recording'} of {time(whole.length_ns)}"
+    length = f"{words(trace).a_step} of {time(whole.length_ns)}"
+    if whole.unit == "recording" and time(whole.length_ns) != time(int(trace.events.end.max() - trace.events.ts[0])):
+        length = f"the {time(whole.length_ns)} between the first and the last operator or call"
     some = f"For {percent(ratio)} of {length} no recorded thread runs an operator"
     text = f". {some if len(operators_alone(trace)) else f'No operator runs in {length}'}"  # none: not of PyTorch
     collectives = facts.collectives.host_collectives(trace)
@@ -187,11 +189,11 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
         names = arrays.distinct(trace.events.name[collectives.row]).tolist()
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
         waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network"
-        text += f"; for {percent(ratio * waited)} of it {waiting} (the traces of all ranks together show which)"
+        text += f", and for {percent(waited)} of that time {waiting} (the traces of all ranks together show which)"
     if ran > NAMED_RATIO:
-        text += f"; {percent(ran)} of it is code that torch.compile made, whose loops are no operators ({_LOOPS})"
+        text += f"; {percent(ran)} of that is code that torch.compile made, whose loops are no operators ({_LOOPS})"
     if shares:
-        return f"{text}; the main thread then spends {listed(shares)}{_standing_still(trace, lane)}"
+        return f"{text}; of that time the main thread spends {listed(shares)}{_standing_still(trace, lane)}"
     if 2 * ran > 1:
         return text
     unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"

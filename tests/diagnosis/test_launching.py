@@ -539,7 +539,7 @@ def test_collectives_of_the_host_are_waits_for_others(longer: int) -> None:
     assert f"{'80' if not longer else '82'} % of a step" in text
     assert "gloo:all_reduce waits for other ranks or the network" in text
     assert (
-        "Step 3 takes 1.8 times the median of 100 ms, 100 % of the excess is collectives of the host" in text
+        "Step 3 takes 1.8 times the median of 100 ms; 100 % of the excess is collectives of the host" in text
     ) == bool(longer)
     assert ("save 13 ms per step (12 %)" in text) == bool(longer)
 

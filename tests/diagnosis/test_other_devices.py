@@ -111,7 +111,7 @@ def test_launches_without_kernels_are_said() -> None:
     waits = [call("cudaDeviceSynchronize", ts + 100_000, ts + 900_000) for ts in range(0, 3_000_000, 1_000_000)]
     text = verdict(trace_of(*STEPS, *calls, *waits))[0]
     assert text.startswith("20 kernels were launched, but none was recorded (record with ProfilerActivity.CUDA")
-    assert ". No operator runs in a step of 1.0 ms; the main thread then spends 80 % in cudaDeviceSync" in text
+    assert ". No operator runs in a step of 1.0 ms; of that time the main thread spends 80 % in cudaDeviceSync" in text
 
 
 def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
