@@ -108,9 +108,8 @@ def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places:
     covered = median(steps.covered_ratio[places])
     if covered >= LEAST_COVERED or trace.context.attached(GraphCapture) is not None:
         return ""
-    return (
-        f"bytes are known of {percent(covered)} of the busy time; --graph-capture FILE has shapes of kernels in graphs"
-    )
+    graphs = "; record the graph capture, too (--graph-capture FILE)" * bool((steps.graph_ratio[places] > 0).any())
+    return f"bytes are known of {percent(covered)} of the busy time{graphs}"
 
 
 # What engines call the options that rules advise.

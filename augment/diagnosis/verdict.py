@@ -382,7 +382,7 @@ def _left_out(trace: Trace) -> str:
     if before and whole.unit == "step" and whole.count == 1 and proven_of_host_ns(trace) is None:
         before += "; with one step, whether every step begins so is unknown"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
-    return " and ".join(filter(None, (before, after)))
+    return "; and ".join(filter(None, (before, after)))
 
 
 def _notes(trace: Trace) -> str:
@@ -404,7 +404,7 @@ def _notes(trace: Trace) -> str:
     if spent >= TOLD_RATIO:
         notes.append(f"recomputing activations takes at least {percent(spent)} of it")
     if whole.tail_ns:
-        notes.append(f"without {time(whole.tail_ns)} at the end of the last, of which nothing was recorded")
+        notes.append(f"without {time(whole.tail_ns)} at the end of the last step, of which nothing was recorded")
     if whole.capture_count:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
     if whole.compilation_count:
