@@ -91,10 +91,7 @@ def measure(trace: Trace) -> Measure:
             calls = events.slices_of(*LAUNCHES)
             tail = max(int((events.ts[calls] + events.dur[calls]).max(initial=0) - windows.end[0]), 0)
     length = windows.end - windows.start
-    like = windows
-    if is_served(trace):  # a first prefill is slower than decodes, and is steady
-        phase = phases(trace, windows)
-        like = windows.take(np.flatnonzero(phase == phase[:1]))
+    like = like_first(trace, windows)
     like_length = like.end - like.start
     warm_up = bool(real and len(like) > 2 and like_length[0] > WARM_UP * arrays.median(like_length[1:]))
     warm_up = warm_up and bool(like_length[0] > AGAIN * like_length[2:].max(initial=0))
@@ -114,6 +111,12 @@ def measure(trace: Trace) -> Measure:
     mean = int(length.mean()) if len(length) else 0
     unit: Literal["step", "recording"] = "step" if real else "recording"
     return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, *left_out)
+
+
+def like_first(trace: Trace, windows: StepWindows) -> StepWindows:
+    """The steps to compare the first with: of an engine those of its phase, as prefills are slower than decodes."""
+    phase = phases(trace, windows) if is_served(trace) else np.zeros(len(windows))
+    return windows.take(np.flatnonzero(phase == phase[:1]))
 
 
 def _is_hidden(windows: StepWindows) -> bool:

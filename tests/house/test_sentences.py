@@ -171,7 +171,7 @@ SAMPLES: list[Seen] = [
     rules.graph_breaks.GraphBreaks(2, ["model.py:4: Failed to trace builtin operator"]),
     rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
     rules.small_grids.SmallGrids(12 * MS, 0.12, "splitKreduce_kernel"),
-    rules.slow_start.SlowStart(90 * MS, 2.1),
+    *(rules.slow_start.SlowStart(90 * MS, times) for times in (2.1, 1.2)),
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),
     rules.step_outliers.StepOutliers([4, 7], 90 * MS, 40 * MS, "", 0.0),
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "exposed communication", 0.8),

@@ -29,7 +29,8 @@ class SlowStart(rule.Seen, frozen=True):
         return f"{first}, {self.times:.1f} times as long as the others: it is left out here"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"the first step takes {self.times:.1f} times as long as the others: it is no warm-up"
+        why = "so do some later ones" if self.times > judging.WARM_UP else "it is no warm-up"
+        return f"the first step takes {self.times:.1f} times as long as the others: {why}"
 
     def advice(self, words: text.Words) -> str:
         return "Give the profiler's schedule a warmup step, so that only steady steps are recorded"
@@ -37,7 +38,7 @@ class SlowStart(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Compare the first step with the median of the others."""
-    windows = facts.steps.windows(trace)
+    windows = judging.like_first(trace, facts.steps.recorded_windows(trace))
     if judging.measure(trace).unit == "recording" or len(windows) < 3:
         return rule.NotApplicable("fewer than three steps were recorded")
     length = windows.end - windows.start
