@@ -129,14 +129,15 @@ def stage_of_rule(rule: Rule) -> Stage:
     return "rules" if rule.NAME in _FIRST else "diagnosis"
 
 
-def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, int, bool, float]:
-    """What must come first; what is merely possible last (with ``few`` pieces of work, all is); then by severity, then
-    what is about the recording, then by the time that would be saved. A wait costs time where the host has much to do,
-    and a step is long for a reason: what that is comes first if it saves nearly as much."""
+def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, bool, int, bool, float]:
+    """What must come first; what saves nothing last, before it the merely possible (all, with ``few`` pieces of work);
+    then by severity, what is about the recording, and the time that would be saved. A wait costs time where the host
+    has much to do, and a step is long for a reason: what that is comes first if it saves nearly as much."""
     problem, grade = finding.found, SEVERITIES.index(finding.severity)
     unsure = problem.confidence == "low" and not few
     saved = (problem.saved_ns or 0) * (NEARLY if finding.rule in _EFFECTS else 1.0)
-    return not problem.first, unsure, grade, not problem.of_recording, -saved
+    idle = finding.severity == "info" and problem.saved_ns is None and not problem.of_recording
+    return not problem.first, idle, unsure, grade, not problem.of_recording, -saved
 
 
 def _limit(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
