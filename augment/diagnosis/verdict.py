@@ -29,7 +29,7 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
-from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, small_grids, step_outliers
+from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, host_gaps, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import heading, title, words
@@ -239,7 +239,8 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
     """That the device idles for a good part of the time, but no rule knows why; empty if it does not."""
     idle, whole = idle_in_steps(trace), measure(trace)
     explained = sum(each.saved_ratio or 0 for each in result.findings)
-    loading = [each.found.spans for each in result.findings if each.rule == LONG_CALLS and each.saved_ratio is None]
+    once = (LONG_CALLS, host_gaps.NAME)  # of what only begins, nothing is saved
+    loading = [each.found.spans for each in result.findings if each.rule in once and each.saved_ratio is None]
     explained += sum(whole.ratio(idle_ns(trace, spans).sum() / whole.count) for spans in loading)
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     if beside_workers_ns(trace) is not None:

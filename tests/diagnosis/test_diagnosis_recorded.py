@@ -222,6 +222,7 @@ def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
     others = host_gaps.check(read(str(TRACES / "b200_tracelens/b200_eager_rank0of8.json.gz")))
     assert isinstance(others, Found)
     assert "at their first call" in advice_of(others)
+    assert (others.saved_ns, others.severity) == (None, "warning"), "no run is faster by recording later"
 
 
 def waited_in_calls(name: str) -> tuple[float, float]:
