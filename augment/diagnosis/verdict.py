@@ -74,7 +74,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     """The verdict's sentences, at most six."""
     result, say = diagnose(trace), words(trace)
     first = [each for each in result.findings if each.found.first]
-    grave = [each for each in result.findings if each.is_grave and not each.found.first]
+    grave = [each for each in _possible(result) if each.is_grave]
+    stated = tuple(each.rule for each in result.findings if each.is_grave and each.found.of_recording)
     few = is_excerpt(trace) and not first
     said = first[:1]
     if few and not _possible(result):
@@ -87,7 +88,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         if not alone and (served := served_sentence(trace)):
             made.append(Sentence(served, is_state=True))
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
-        made.append(Sentence(state, is_state=True))
+        made.append(Sentence(state, stated, is_state=True))
     made += [_of_finding(say, each) for each in chosen]
     possible: list[Sentence] = []
     if few and _possible(result):
@@ -232,7 +233,8 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
 
 def _possible(result: RankedFindings) -> list[Finding]:
     """The findings that would be grave if they were certain."""
-    return [each for each in result.findings if each.severity != "info" and not each.found.first]
+    grave = (each for each in result.findings if each.severity != "info")
+    return [each for each in grave if not (each.found.first or each.found.of_recording)]
 
 
 def _unexplained(trace: Trace, result: RankedFindings) -> str:

@@ -109,7 +109,10 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
 def test_launches_without_kernels_are_said() -> None:
     calls = [call("cudaLaunchKernel", 1_000 * at, 1_000 * at + 500, correlation=at) for at in range(20)]
     waits = [call("cudaDeviceSynchronize", ts + 100_000, ts + 900_000) for ts in range(0, 3_000_000, 1_000_000)]
-    text = verdict(trace_of(*STEPS, *calls, *waits))[0]
+    trace = trace_of(*STEPS, *calls, *waits)
+    (text,) = verdict(trace)
+    (lost,) = diagnose(trace).findings
+    assert (lost.rule, lost.severity) == ("partial_recording", "warning")
     assert text.startswith("20 kernels were launched, but none was recorded (record with ProfilerActivity.CUDA")
     assert ". No operator runs in a step of 1.0 ms; of that time the main thread spends 80 % in cudaDeviceSync" in text
 

@@ -35,6 +35,7 @@ from augment.diagnosis.recording_completeness import (
     ends_early,
     held_up,
     is_excerpt,
+    kernel_launches,
     late_device,
     lost_ratio,
     share_of_work,
@@ -54,6 +55,7 @@ Problem = Literal[
     "cut_with_earlier_work",
     "ends_early",
     "lost_kernels",
+    "no_work",
     "held_up",
     "late_first_work",
     "excerpt",
@@ -72,6 +74,7 @@ _TITLES: dict[Problem, str] = {
     "idle time at its end is not real",
     "lost_kernels": "{ratio} of the kernels that were launched are missing from the recording: part of the idle "
     "time is not real",
+    "no_work": "No {gpu} work was recorded, only the launches of {count}",
     "held_up": "The {gpu} begins work up to {time} after its launch, {count}: something outside the file holds it up",
     "late_first_work": "The first work of a stream was queued for {time} while the file shows an idle {gpu}: it "
     "probably lacks earlier work",
@@ -91,6 +94,7 @@ _ADVICE: dict[Problem, str] = {
     "ends_early": "Call {torch}.synchronize() before the recording ends, so that all work is in it",
     "lost_kernels": "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are "
     "full",
+    "no_work": "Record with {kernels}",
     "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. An idle device may "
     "also need time to wake up",
     "late_first_work": "Record whole steps: {warmup}, and do not cut between a launch and its work",
@@ -113,7 +117,7 @@ class PartialRecording(rule.Seen, frozen=True):
     whole_count: int | None = None  #: of those steps, the ones known to be whole
 
     def title(self, words: text.Words) -> str:
-        noun = "time" if self.problem == "held_up" else "piece"
+        noun = {"held_up": "time", "no_work": "kernel"}.get(self.problem, "piece")
         return words.fill(
             _TITLES[self.problem],
             what=self.what,
@@ -139,7 +143,7 @@ def check(trace: Trace) -> rule.Answer:
     """Ask the reader, and count the work launched before the recording."""
     if trace.partial is not None:
         whole = len(facts.steps.recorded_windows(trace))
-        return _first(
+        return _all(
             trace,
             PartialRecording("truncated", trace.partial, count=len(facts.steps.recorded(trace)), whole_count=whole),
         )
@@ -147,32 +151,32 @@ def check(trace: Trace) -> rule.Answer:
     ratio = share_of_work(trace, early)
     if part := facts.source.cut_text(trace.source.metadata):
         if facts.source.lacks_causes(trace.source.metadata):
-            return _first(trace, PartialRecording("cut_without_causes", part))
+            return _all(trace, PartialRecording("cut_without_causes", part))
         if ratio >= MOST_EARLY:
-            return _first(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
-        return _first(trace, PartialRecording("cut", part), severity="info")
+            return _all(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
+        return _all(trace, PartialRecording("cut", part), severity="info")
     if (lost := lost_ratio(trace)) > MOST_LOST:
-        return _first(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=lost))
+        return _all(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=lost))
+    if not len(facts.gpu.work(trace)) and (launched := len(kernel_launches(trace))):
+        return _all(trace, PartialRecording("no_work", count=launched))
     if answer := _late(trace):
         return answer
     if is_excerpt(trace):
-        seen = PartialRecording("excerpt", count=len(facts.gpu.work(trace)))
-        return rule.Found(seen, _whole(trace), "high", severity="info", of_recording=True)
+        return _all(trace, PartialRecording("excerpt", count=len(facts.gpu.work(trace))), "info")
     if (unlaunched := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
-        return _first(trace, PartialRecording("no_launches", work_ratio=unlaunched), severity="info")
+        return _all(trace, PartialRecording("no_launches", work_ratio=unlaunched), severity="info")
     if ratio < MOST_EARLY:
         before = f", but for {text.percent(ratio)} of the {{gpu}}'s work, which was launched before it"
         return _backward(trace) or rule.Fine(f"the recording is whole{before if ratio >= text.LEAST_SHARE else ''}")
-    seen, spans = (
-        PartialRecording("earlier_work", work_ratio=ratio),
-        rule.Spans.of(trace, facts.gpu.work(trace).row[early]),
-    )
+    seen = PartialRecording("earlier_work", work_ratio=ratio)
+    spans = rule.Spans.of(trace, facts.gpu.work(trace).row[early])
     return rule.Found(seen, spans, "high", severity="info", of_recording=True)
 
 
-def _first(trace: Trace, seen: PartialRecording, severity: rule.Severity = "warning") -> rule.Found:
-    """What puts all else in doubt."""
-    return rule.Found(seen, _whole(trace), "high", severity=severity, first=True)
+def _all(trace: Trace, seen: PartialRecording, severity: rule.Severity = "warning") -> rule.Found:
+    """What is said of all the recording, in most cases first, as it puts all else in doubt."""
+    first = seen.problem not in ("no_work", "excerpt")
+    return rule.Found(seen, _whole(trace), "high", severity=severity, first=first, of_recording=not first)
 
 
 def _late(trace: Trace) -> rule.Found | None:
