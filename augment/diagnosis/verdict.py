@@ -193,8 +193,9 @@ _BOUNDS = {
 
 def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
-    say = words(trace)
+    say, whole = words(trace), measure(trace)
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
+    since = f" from the first {say.gpu} work on" * (whole.lead_in_ns > HIGH_RATIO * whole.length_ns)
     if unexplained := _unexplained(trace, result):
         parts = [("Possible", each) for each in _possible(result)[:1] if each.rule == LONG_CALLS]
         parts = parts or [("The largest known cause", each) for each in sure[:1]]
@@ -202,26 +203,25 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     possible = _possible(result)
     if facts.source.lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told
+    elif not possible and not sure:
+        possible = [each for each in result.findings if each.found.saved_ns and not each.found.first]
     parts = [("Possible", each) for each in possible[:1]]
     if sure:
-        parts = [("No serious problem. The largest minor one", sure[0]), *parts]
+        parts = [(f"No serious problem{since}. The largest minor one", sure[0]), *parts]
     elif possible:
         parts = [("No cause is certain. The likeliest", possible[0])]
     loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
-    if parts or loads or not facts.gpu.coverage(trace):  # nearly all rules are about the device
-        return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,)) for lead, each in parts]
+    if parts or loads or is_excerpt(trace) or not facts.gpu.coverage(trace):  # nearly all rules are about the device
+        return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,), is_title=not sure) for lead, each in parts]
     for each in result.findings:
         seen = each.found.seen
         if isinstance(seen, small_grids.SmallGrids) and 2 * say.ratio(seen.small_ns) >= 1:
             return [Sentence(f"{title(say, each)}; what larger grids would save is not known.", (each.rule,))]
-    whole, beside = measure(trace), ""
-    if whole.unit == "step" and whole.lead_in_ns > HIGH_RATIO * whole.length_ns:
-        beside = f", nor why the {say.gpu} had no work in the {time(whole.lead_in_ns)} before its first"
-    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}{beside}."
+    text = f"No rule found a cause that would save as much as 2 % of {say.a_step}{since}."
     # what to look at if the devices are the limit: the kernel that takes most of their time
     work, inside = facts.gpu.work(trace), work_in_steps(trace)
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
-    if spent.any() and 2 * spent.sum() >= measure(trace).length_ns * measure(trace).count:
+    if spent.any() and 2 * spent.sum() >= whole.length_ns * whole.count:
         share = percent(float(spent.max() / spent.sum()))
         text += f" {short(trace.strings[int(spent.argmax())])} is {share} of the {say.gpu}'s work."
     recorded = facts.steps.recorded_windows(trace)

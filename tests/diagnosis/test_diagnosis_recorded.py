@@ -18,12 +18,15 @@ from typing import Any
 
 import pytest
 
+from augment import with_tables
+from augment.core import GraphCapture
 from augment.diagnosis import host_causes
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Found
-from augment.diagnosis.rules import allocator_calls, cold_start, host_gaps
+from augment.diagnosis.rule import Fine, Found
+from augment.diagnosis.rules import allocator_calls, cold_start, host_gaps, slow_start
 from augment.diagnosis.verdict import verdict
+from augment.diagnosis.wording import answer_text, words
 from augment.readers import read
 from said import advice_of, title_of
 
@@ -223,6 +226,24 @@ def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
     assert isinstance(others, Found)
     assert "at their first call" in advice_of(others)
     assert (others.saved_ns, others.severity) == (None, "warning"), "no run is faster by recording later"
+
+
+def test_savings_come_before_what_saves_nothing() -> None:
+    name = "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz"
+    first, *_, last = (each.found for each in diagnose(read(str(TRACES / name))).findings)
+    assert (first.saved_ns is None, last.saved_ns) == (False, None)
+
+
+def test_a_possible_saving_is_named_and_a_first_region_begins_with_its_work() -> None:
+    folder = TRACES / "vllm_mi300_tracelens"
+    capture = GraphCapture(read(str(folder / "decode_full_capture.pt.trace.json.gz")))
+    text = verdict(read(str(folder / "decode_full_graph_execution.json.gz")).changed(capture))
+    assert text[2].startswith("No cause is certain. The likeliest: Matrix products reach 32 % of")
+    trace = read(str(TRACES / "a100_torch_compile_ao/quantize_vit_quant.json.gz"))
+    assert verdict(trace)[1].startswith("No serious problem from the first GPU work on. The largest minor one")
+    answer = slow_start.check(with_tables(trace, region="timed region"))
+    assert isinstance(answer, Fine)
+    assert "1.2 times as long as the others: it is no" in answer_text(words(trace), answer)
 
 
 def waited_in_calls(name: str) -> tuple[float, float]:

@@ -42,8 +42,8 @@ class SmallGrids(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Add up the kernels of the steps whose grids are small."""
     fills, work = facts.gpu.occupancy(trace), facts.gpu.work(trace)
-    if not fills.is_known:
-        return rule.NotApplicable("no kernel says its occupancy")
+    if not fills.is_known or len(work) < 2:
+        return rule.NotApplicable("no kernel says its occupancy, or there is only one")
     places = np.flatnonzero(facts.gpu.small_grids(trace) & judging.work_in_steps(trace))
     dur = work.end[places] - work.ts[places]
     small = int(dur.sum()) // judging.measure(trace).count
