@@ -64,7 +64,7 @@ def test_a_figure_that_appears_twice_is_one_figure(chosen: str | JobOptions, tmp
     (diagnosis,) = (each for each in drawn if isinstance(each, SliceTrack) and each.name == "Diagnosis")
     assert isinstance(diagnosis.names, Texts)
     names = [diagnosis.names.values[code] for code in diagnosis.names.codes]
-    slices = dict(zip(names, diagnosis.args["saved_per_step_ns"], strict=True))
+    slices = dict(list(zip(names, diagnosis.args["saved_per_step_ns"], strict=True))[1:])
     for row in (row for row in sidecar["analyses"]["diagnosis"]["rows"] if row["status"] == "found"):
         headed = short_heading(row)
         (saved_ns,) = {int(ns) for name, ns in slices.items() if name.startswith(f"{headed}: {row['title']}")}
