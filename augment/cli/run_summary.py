@@ -185,10 +185,12 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
 
 def verdicts(concluded: Sequence[Concluded]) -> Iterator[str]:
     """The sentences about each job."""
+    if not concluded:  # nothing of jobs is loaded
+        return
+    from augment.job.rank_answers import in_folder
+
     names = _names_of_jobs([each.job for each in concluded])
     for each, name in zip(concluded[:SHOWN], names, strict=False):
-        from augment.job.rank_answers import in_folder
-
         if len(concluded) > 1:
             yield f"{name}:"
         folder = locations.common([locations.parent(member.input.path) for member in each.job.members])

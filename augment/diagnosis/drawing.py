@@ -167,10 +167,11 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME]
     slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]
     grave = [each for each in findings if each.is_grave] or [each for each in findings if each.severity != "info"][:1]
-    known = [
-        (each.saved_ratio, each.found.confidence, each.found.at_most, each.found.seen.at_least) for each in findings
-    ]
-    labels = [f"{heading(each.rule)}{saves(*known[findings.index(each)])}" for each in grave]
+    saved = {
+        each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.seen.at_least)
+        for each in findings
+    }
+    labels = [f"{heading(each.rule)}{saved[each.rule]}" for each in grave]
     verdict = f"{'; '.join(labels)}: {headline(trace)} → {advice(words, grave[0])}" if grave else headline(trace)
     texts = [
         texts_of(
@@ -180,11 +181,11 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
             evidence(words, each),
             each.severity,
             each.found.confidence,
-            saves=saves(*saving),
+            saves=saved[each.rule],
             where=_where(trace, each),
             limit=each.limit or "",
         )
-        for each, saving in zip(findings, known, strict=True)
+        for each in findings
     ]
     texts.append(of_verdict(verdict, texts[findings.index(grave[0])] if grave else None))
     saved_ns = [-1 if each.found.saved_ns is None else each.found.saved_ns for each in findings]

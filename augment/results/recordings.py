@@ -104,10 +104,12 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
 
 def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
     """Compare the steps of two runs of these names, the baseline's first."""
+    from statistics import median
+
     from augment.compare import gate
     from augment.compare.compared_steps import ONCE_LONGER, offer, recurring, units, without_outlying_first_step
     from augment.compare.diff_verdict import difference
-    from augment.compare.noise import FEWEST, TRIM, hidden_by_outliers, trimmed_mean
+    from augment.compare.noise import FEWEST, TRIM, hidden_by_outliers
     from augment.core.text import rough_time, three_digits
 
     (baseline, tested), before, after = names, control.samples, test.samples
@@ -122,9 +124,9 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         said = f"the means of all steps, by which augment diff judges, differ by {delta}, within the noise"
         notes.append(f"{said}; here the shortest and the longest fifth of each side are left out")
     for name, walls in zip(names, (before["wall_ns"], after["wall_ns"]), strict=True):
-        median, most = trimmed_mean(walls, 0.4), float(walls.max())
-        if FEWEST <= len(walls) < 1 / TRIM and most > ONCE_LONGER * median:
-            long = f"a step takes {three_digits(most)}, the median {three_digits(median)}, and counts, as steps are few"
+        usual, most = median(walls.tolist()), float(walls.max())
+        if FEWEST <= len(walls) < 1 / TRIM and most > ONCE_LONGER * usual:
+            long = f"a step takes {three_digits(most)}, the median {three_digits(usual)}, and counts, as steps are few"
             notes.append(f"{name}: {long}; augment diff leaves it out if it compiles or captures, which happens once")
     lines = gate.check(before, after, limits)
     if control.in_steps != test.in_steps:

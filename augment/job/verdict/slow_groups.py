@@ -55,9 +55,10 @@ def slow_groups(replay: Replay, summaries: Sequence[RankSummary]) -> Iterator[Sl
     labels = [(dimension_told(group.description) or group.description) for group in named]
     pairs = list(zip(first.tolist(), second.tolist(), strict=True))
     alike = [(label, node[low] == node[high]) for label, (low, high) in zip(labels, pairs, strict=True)]
-    of_unit = np.array([alike.index(key) for key in alike], np.int64)
+    codes = {key: code for code, key in enumerate(dict.fromkeys(alike))}
+    of_unit = np.array([codes[key] for key in alike], np.int64)
     _, which = combinations(of_unit[unit], matched.kind, matched.bytes, matched.members)
-    usual = replay.moving.copy()
+    usual, are_nodes_known = replay.moving.copy(), all(node)
     slow: dict[int, list[float]] = defaultdict(list)
     for _, chosen in each(which, int(which.max(initial=-1)) + 1):
         if matched.bytes[chosen[0]] < 0 and first[unit[chosen[0]]] >= 0:
@@ -65,7 +66,8 @@ def slow_groups(replay: Replay, summaries: Sequence[RankSummary]) -> Iterator[Sl
         medians = {
             group: float(np.median(replay.moving[chosen[places]]))
             for group, places in each(unit[chosen], len(named))
-            if len(places) >= FEWEST and (all(node) or first[group] < 0 or np.sum(group_of == group_of[group]) == 1)
+            if len(places) >= FEWEST
+            and (are_nodes_known or first[group] < 0 or np.sum(group_of == group_of[group]) == 1)
         }
         for group, median in medians.items():
             others = [value for other, value in medians.items() if other != group]
