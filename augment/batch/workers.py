@@ -39,7 +39,8 @@ _DISCONNECTED = "the cluster connection was lost; run the same command again to 
 class Workers(Protocol):
     """The executor that :func:`work_through` submits tasks to.
 
-    ``lost`` is the exception of a future whose worker died, and of :meth:`submit` when no worker is left.
+    ``lost`` is the exception of a future whose worker died, and of :meth:`submit` when no worker is left. Workers that
+    died are replaced.
     """
 
     lost: type[Exception]
@@ -50,14 +51,8 @@ class Workers(Protocol):
     def submit(self, task: Callable[[], T]) -> Future[T]:
         """Submit a task."""
 
-    def renew(self) -> None:
-        """Restore lost workers. Called when all tasks under way have ended."""
-
     def stop(self) -> None:
-        """Stop the tasks under way now, and remove their partial outputs."""
-
-    def close(self) -> None:
-        """Release the workers after the work is done."""
+        """Release the workers. What is under way, as on an interrupt, ends now and removes its partial outputs."""
 
 
 def work_through(
@@ -68,10 +63,10 @@ def work_through(
     needed: Callable[[Input], int] = lambda _: 0,
     budget: int = 0,
 ) -> Iterator[Result]:
-    """Run the task of each of ``inputs``.
+    """Run the task of each of ``inputs``, and stop the workers.
 
     A worker that dies fails its own input only. Each input that may have killed it is tried once more while nothing
-    else runs. On an interrupt the workers are stopped.
+    else runs.
 
     Args:
         task_of: makes the task when a worker is free for it.
@@ -90,16 +85,14 @@ def work_through(
             while following in results:
                 yield results.pop(following)
                 following += 1
-    except BaseException:
+    finally:
         workers.stop()
-        raise
-    workers.close()
 
 
 def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T, None, None]:
     """The results of ``tasks``, each submitted when a worker will be free. What a dying worker leaves is done here.
 
-    The workers are stopped where the results are not all wanted, as on an interrupt, and closed at the end.
+    The workers are stopped at the end, also where the results are not all wanted, as on an interrupt.
 
     Raises:
         OutputError: the connection to the cluster was lost.
@@ -122,10 +115,8 @@ def in_order(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T,
             except CancelledError as error:
                 raise OutputError(_DISCONNECTED) from error
             yield result
-    except BaseException:
+    finally:
         workers.stop()
-        raise
-    workers.close()
 
 
 def in_order_by_files(tasks: Sequence[Callable[[], T]], workers: Workers) -> Generator[T, None, None]:
@@ -178,9 +169,6 @@ class _TaskPool(Struct):
             yield self._alone(self.suspects.popleft())
             return
         self._give_out()
-        if not self.running:
-            self.workers.renew()  # the workers died while idle
-            return
         for future in sorted(wait(self.running, return_when=FIRST_COMPLETED).done, key=self.running.__getitem__):
             yield from self._take(future)
 
@@ -215,13 +203,11 @@ class _TaskPool(Struct):
         """Run an input's task while nothing else runs; if the worker dies again, this input fails."""
         item = self.inputs[index]
         sweep([item])
-        self.workers.renew()
         try:
             return index, self.workers.submit(self.task_of(item)).result()
         except self.workers.lost:
             pass
         sweep([item])
-        self.workers.renew()
         because = "its worker process died, perhaps from lack of memory; try fewer --jobs"
         return index, Result(item.path, "failed", message=f"{item.path}: {because}", exit_code=1)
 
@@ -248,41 +234,44 @@ class _Context(SpawnContext):
 
 
 class Processes:
-    """``size`` processes of this machine. If one dies all do, because the executor cannot tell which one died."""
+    """``size`` processes of this machine. Each has an executor, so one that dies ends no other.
+
+    An executor of several begins them one by one, and may lose sight of one that begins as another dies.
+    """
 
     lost: type[Exception] = BrokenProcessPool
 
     def __init__(self, size: int) -> None:
-        self._size, self._context = size, _Context()
-        self._executor = self._new()
+        self._context = _Context()
+        self._executors = [self._new() for _ in range(size)]
+        self._latest: list[Future[Any] | None] = [None] * size
 
     def capacity(self) -> int:
         """The number of processes."""
-        return self._size
+        return len(self._executors)
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
-        """Submit a task to the next free process."""
-        return self._executor.submit(_guarded, task)
-
-    def renew(self) -> None:
-        """Start new processes."""
-        self._executor.shutdown()
-        self._executor = self._new()
+        """Submit a task to a free process, or begin it."""
+        free = next(number for number, future in enumerate(self._latest) if future is None or future.done())
+        try:
+            future = self._executors[free].submit(_guarded, task)
+        except self.lost:
+            self._executors[free].shutdown()
+            self._executors[free] = self._new()
+            future = self._executors[free].submit(_guarded, task)
+        self._latest[free] = future
+        return future
 
     def stop(self) -> None:
         """Send SIGTERM, which runs every ``finally`` block."""
         for process in self._context.begun:
             if process.is_alive():
                 process.terminate()
-        self._executor.shutdown(cancel_futures=True)
-
-    def close(self) -> None:
-        """Shut the processes down."""
-        self._executor.shutdown()
+        for executor in self._executors:
+            executor.shutdown(cancel_futures=True)
 
     def _new(self) -> ProcessPoolExecutor:
-        self._context.begun.clear()
-        return ProcessPoolExecutor(self._size, mp_context=self._context, initializer=_begin)
+        return ProcessPoolExecutor(1, mp_context=self._context, initializer=_begin)
 
 
 class _WorkerEnded(BaseException):
@@ -322,7 +311,7 @@ def _end_idle(woken: int) -> None:
 def _end(*_: object) -> None:
     if _working:
         raise _WorkerEnded  # runs every ``finally`` block, which removes partial files
-    os._exit(143)  # runs none: queue locks stay taken, so no other worker reads half a message
+    os._exit(143)
 
 
 def _guarded(task: Callable[[], T]) -> T:
@@ -397,16 +386,9 @@ class DaskCluster:
             result.set_exception(CancelledError() if there.cancelled() else error)
         self._under_way.pop(result, None)
 
-    def renew(self) -> None:
-        """Do nothing: the cluster replaces its workers itself."""
-
     def stop(self) -> None:
-        """Cancel what has not begun. A thread cannot be stopped, so tasks under way are finished."""
+        """Cancel what has not begun, and disconnect. A thread cannot be stopped, so tasks under way are finished."""
         self._client.cancel(list(self._under_way.values()))
-        self._client.close()
-
-    def close(self) -> None:
-        """Disconnect from the cluster, which keeps running."""
         self._client.close()
 
 
@@ -468,18 +450,11 @@ class RayCluster:
         else:
             result.set_exception(getattr(error, "cause", None) or error)
 
-    def renew(self) -> None:
-        """Do nothing: the cluster replaces its workers itself."""
-
     def stop(self) -> None:
-        """Cancel what has not ended."""
+        """Cancel what has not ended, and disconnect from the cluster, which keeps running."""
         for reference in list(self._under_way.values()):
             with contextlib.suppress(Exception):
                 self._ray.cancel(reference)
-        self.close()
-
-    def close(self) -> None:
-        """Disconnect from the cluster, which keeps running."""
         self._ray.shutdown()
 
 

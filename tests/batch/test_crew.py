@@ -12,18 +12,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import test_pool as pool
-from odd_work import fails, long_result
+from odd_work import dies_of_some, fails, long_result
 from running import contents
 from test_job_tracks import FORMATS, batch, lines
 
 from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
-from augment.batch.inputs import choose_inputs
+from augment.batch.inputs import Input, choose_inputs
 from augment.batch.workers import Processes, T, in_order, in_order_by_files
 from augment.errors import InputError, OutputError
 from augment.job import answer
@@ -60,14 +61,14 @@ def test_what_a_dying_worker_leaves_is_done_here(refuses: bool) -> None:
     workers = Threads((2, 7), refuses)
     results = list(in_order([partial(square, number, threading.get_ident()) for number in range(9)], workers))
     assert results == [(number**2, number in (2, 7)) for number in range(9)]
-    assert workers.ended == "closed"
+    assert workers.stopped
 
 
 def test_an_error_stops_the_workers() -> None:
     workers = Threads()
     with pytest.raises(InputError):
         list(in_order([partial(answer.portion, [b"no summary"], ["rank 0"], 0, 1)] * 5, workers))
-    assert workers.ended == "stopped"
+    assert workers.stopped
 
 
 def test_a_lost_connection_is_an_error_of_its_own() -> None:
@@ -80,7 +81,7 @@ def test_a_lost_connection_is_an_error_of_its_own() -> None:
     workers = Disconnected()
     with pytest.raises(OutputError, match="connection was lost"):
         list(in_order([partial(square, 1, 0)], workers))
-    assert workers.ended == "stopped"
+    assert workers.stopped
 
 
 def test_long_results_need_not_be_sent() -> None:
@@ -94,6 +95,28 @@ def test_processes_end_quietly_after_an_error(capfd: pytest.CaptureFixture[str])
     with pytest.raises(InputError):
         list(in_order_by_files([fails] * 3, Processes(2)))
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_process_that_begins_as_another_dies_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor of both would not know it yet as it ends itself; who waits for it would wait for ever."""
+    begun: list[SpawnProcess] = []
+    start = SpawnProcess.start
+
+    def late(self: SpawnProcess) -> None:
+        begun.append(self)
+        if len(begun) == 2:
+            begun[0].join()
+        start(self)
+
+    monkeypatch.setattr(SpawnProcess, "start", late)
+    workers = Processes(2)
+    died, ended = (
+        workers.submit(partial(dies_of_some, Input(name, str(tmp_path), named=True))) for name in ("deadly", "a")
+    )
+    assert isinstance(died.exception(), Processes.lost)
+    assert ended.result().status == "augmented"
+    workers.stop()
+    assert [process.is_alive() for process in begun] == [False, False]
 
 
 def test_processes_of_others_go_on_after_an_error() -> None:

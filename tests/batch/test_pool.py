@@ -32,7 +32,7 @@ class Threads:
         self._lock = threading.Lock()
         self.under_way: set[str] = set()
         self.together: list[set[str]] = []
-        self.ended = ""
+        self.stopped = False
         self.go = threading.Event()  # what waits goes on when this is set
         self.pair = threading.Barrier(2)  # what is of a pair goes on when both are under way
 
@@ -42,15 +42,8 @@ class Threads:
     def submit(self, task: Task) -> Future[Result]:
         return self._executor.submit(self._convert, task().path)
 
-    def renew(self) -> None:
-        assert not self.under_way
-
     def stop(self) -> None:
-        self.ended = "stopped"
-        self._executor.shutdown()
-
-    def close(self) -> None:
-        self.ended = "closed"
+        self.stopped = True
         self._executor.shutdown()
 
     def _convert(self, path: str) -> Result:
@@ -88,7 +81,7 @@ def test_results_come_in_order_and_are_told_at_once() -> None:
     assert [result.path for result in work_through(inputs(*names), task_of, workers, tell)] == names
     assert output[0] != "waits"
     assert sorted(output) == sorted(names)
-    assert workers.ended == "closed"
+    assert workers.stopped
 
 
 @pytest.mark.parametrize(("deaths", "status"), [(1, "augmented"), (2, "failed")])
@@ -115,7 +108,7 @@ def test_an_end_before_the_end_stops_the_workers() -> None:
     results = work_through(inputs("a", "d", "b"), task_of, workers)
     assert next(results).path == "a"
     results.close()
-    assert workers.ended == "stopped"
+    assert workers.stopped
 
 
 def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
