@@ -130,6 +130,20 @@ def test_what_one_front_accepts_workers_do_and_the_other_tells(fleet: Fleet, tmp
     assert first.wait(second.create(paths[0])).state == SUCCEEDED
 
 
+def test_progress_of_two_workers_never_goes_back(fleet: Fleet, tmp_path: Path) -> None:
+    other = fleet.another()
+    job = fleet.callers[0].create(*(trace(tmp_path / f"rank{at}.json", 40 + at) for at in range(12)))
+    watch = fleet.callers[1].stub.WatchJob(calls.WatchJobRequest(name=job), timeout=PATIENCE_S)
+    seen = [update.job.progress for update in watch]
+    other.terminate()
+    assert other.wait() == 0
+    converted = [progress.done_count for progress in seen if progress.stage == "converting"]
+    assert converted == sorted(converted)
+    assert (seen[-1].done_count, seen[-1].total_count) == (14, 14)
+    spent = {stage.stage: stage.duration.ToTimedelta() for stage in seen[-1].stages}
+    assert spent["converting"] > spent["comparing"]  # all of it, not what the server of the last step saw
+
+
 def test_a_worker_that_stood_still_ends_nothing(fleet: Fleet, tmp_path: Path) -> None:
     """SIGSTOP beyond its lease, then SIGCONT: another one has done its job, and its own outputs count for nothing."""
     caller, late, path = fleet.callers[0], fleet.worker, trace(tmp_path / "a.json")

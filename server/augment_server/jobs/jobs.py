@@ -62,6 +62,7 @@ FIELDS = {
     "labels": Field("labels", "labels"),
     "priority": Field("number", "priority"),
 }
+CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
 #: a whole job leaves other clients a tenth of what it takes itself, at most a gigabyte
 _LEFT, _MOST_LEFT = 10, 1 << 30
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
@@ -100,7 +101,8 @@ class Begun:
     first: bool = True  #: whether this is the first step that begins
     deadline_s: float | None = None  #: the caller's deadline
     attached: tuple[Given, ...] = ()  #: what was recorded beside the traces of the job
-    progress: bytes | None = None  #: what other servers have told of it
+    running_s: float = 0.0  #: how long the job had run
+    progress: bytes | None = None  #: how far it was
 
 
 class Jobs:
@@ -378,6 +380,8 @@ class Jobs:
                 values = (RUNNING, now, catalog.server, attempt, row["id"], QUEUED)
                 if not db.execute(f"UPDATE jobs SET {change} WHERE id = ? AND state = ?", values).rowcount:  # noqa: S608
                     raise Overtaken
+                if step and not step.is_last:
+                    _count_converted(db, row["id"], step, step.ended)
             elif step and step.is_last:  # the attempt that can end the job
                 db.execute("UPDATE jobs SET attempt = ? WHERE id = ?", (attempt, row["id"]))
             elif not step:
@@ -396,7 +400,8 @@ class Jobs:
         name = row["file_name"] if step.is_last else traces[0].file_name
         counts, first, given = (step.attempts, step.deaths), row["state"] == QUEUED, tuple(traces)
         facts = (row["id"], row["client"], spec, name, given, *counts, queued_s, attempt)
-        return Begun(*facts, step, whole, first, deadline_s, beside, row["progress"])
+        running_s = 0.0 if first else max(0.0, (now - row["started_ns"]) / 1e9)
+        return Begun(*facts, step, whole, first, deadline_s, beside, running_s, row["progress"])
 
     def waiting_s(self) -> dict[str, float]:
         """How long each client has waited whose jobs all wait."""
@@ -522,14 +527,17 @@ class Jobs:
             counts = parts.end(db, begun.id, begun.step, begun.attempt, _text_of(error), made)
             why = parts.first_error(db, begun.id) if counts is not None else None
             failed = bool(why) and self._end(db, begun.id, FAILED, why)
+            if counts is not None and not failed:
+                _count_converted(db, begun.id, begun.step, counts)
         return counts, failed
 
     def _end(self, db: Database, job: str, state: int, error: bytes | None, attempt: str = "") -> bool:
         progress = self._progress[job].SerializeToString() if job in self._progress else None
         ours, last = (" AND attempt = ?", [attempt]) if attempt else ("", [])
-        change = f"state = ?, error = ?, progress = ?, ended_ns = ? WHERE id = ? AND state IN (?, ?){ours}"
+        change = "state = ?, error = ?, progress = COALESCE(?, progress), ended_ns = ?"
         values = (state, error, progress, now_ns(), job, QUEUED, RUNNING, *last)
-        ended = bool(db.execute(f"UPDATE jobs SET {change}", values).rowcount)  # noqa: S608 - our own texts
+        query = f"UPDATE jobs SET {change} WHERE id = ? AND state IN (?, ?){ours}"  # noqa: S608 - our own texts
+        ended = bool(db.execute(query, values).rowcount)
         if ended:
             parts.close(db, job)
             _count_ended(db, job)
@@ -635,6 +643,12 @@ class Jobs:
 
 def _hour() -> int:
     return now_ns() // (3600 * 10**9)
+
+
+def _count_converted(db: Database, job: str, step: Step, count: int) -> None:
+    """Let all servers see how many traces of a whole job are converted."""
+    progress = v1.Progress(stage=CONVERTING, done_count=count, total_count=step.of).SerializeToString()
+    db.execute("UPDATE jobs SET progress = ? WHERE id = ?", (progress, job))
 
 
 def _count_ended(db: Database, job: str) -> None:

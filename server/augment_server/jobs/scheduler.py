@@ -25,7 +25,7 @@ from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.base.observer import Observer
 from augment_server.base.threads import Apart
-from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
+from augment_server.jobs.jobs import CANCELLED, CONVERTING, FAILED, SUCCEEDED, Begun, Jobs, state_name
 from augment_server.jobs.worker_requests import Order, Orders, expect_outputs, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
 from augment_server.storage.places import Places
@@ -116,7 +116,7 @@ class Scheduler:
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._list_watchers: set[ListWatch] = set()
         self._telling: dict[str, asyncio.TimerHandle] = {}
-        self._progress: dict[str, JobProgress] = {}  # progress of running jobs
+        self._began_s: dict[str, float] = {}  # running jobs, and since when
         self._without_store: dict[str, float] = {}  # jobs that wait for the store of bytes, and since when
         self._wake, self._attend = asyncio.Event(), asyncio.Event()
         self._stopping = False
@@ -317,8 +317,8 @@ class Scheduler:
         if self._catalog.is_shared and not any(other.begun.id == job for other in self._attempts):
             with contextlib.suppress(Refusal):
                 await self._apart(self._jobs.save_progress, job)
-            self._progress.pop(job, None)  # from now on another server may know more
-            self._jobs.forget(job)
+            self._began_s.pop(job, None)
+            self._jobs.forget(job)  # from now on another server may know more
         self._wake.set()
 
     async def _conclude(self, attempt: _Attempt) -> None:
@@ -372,7 +372,11 @@ class Scheduler:
         if begun.attempts > self._limits.max_job_attempts:
             tried = f"{begun.file_name}: abandoned after {begun.attempts - 1} attempts, each ended with the server"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
-        progress = self._progress_of(begun)
+        self._began_s[begun.id] = time.monotonic() - begun.running_s
+        of_a_trace = begun.step and not begun.step.is_last
+        progress = (
+            TraceProgress(begun.id, self._observer) if of_a_trace else JobProgress(begun, self._jobs, self._observer)
+        )
 
         def stage(said: Said) -> None:
             progress.next(said)
@@ -427,14 +431,6 @@ class Scheduler:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
-        """The object that receives the stages: the job's progress, or that of one trace of a whole job."""
-        if begun.step is None or begun.id not in self._progress:
-            self._progress[begun.id] = JobProgress(begun, self._jobs, self._observer)
-        if begun.step is None or begun.step.is_last:
-            return self._progress[begun.id]
-        return TraceProgress(begun.id, self._observer)
 
     def _publish(self, attempt: _Attempt, made: Outputs) -> Outputs:
         """Publish the outputs as those of the job, or of one of its traces; returns them with their sizes. Blocks.
@@ -505,8 +501,7 @@ class Scheduler:
             await self._remove(f"ranks/{job}")
         elif ended is None and made.folder:  # the job has ended, or another attempt was begun
             await self._remove(made.folder)
-        elif ended is not None and job in self._progress:
-            self._progress[job].traces_done(ended)
+        elif ended is not None:
             self._changes(job)
 
     async def _remove(self, key: str) -> None:
@@ -518,9 +513,8 @@ class Scheduler:
 
     def _ended(self, job: str, state: int, reason: str = "") -> None:
         self._without_store.pop(job, None)
-        progress = self._progress.pop(job, None)
-        seconds = time.monotonic() - progress.started if progress else 0.0
-        self._observer.job_finished(job, state_name(state), seconds, reason)
+        now = time.monotonic()
+        self._observer.job_finished(job, state_name(state), now - self._began_s.pop(job, now), reason)
         self.changed(job)
 
     async def _queue_again(self, begun: Begun, *, died: bool = False, yielded: bool = False) -> None:
@@ -590,7 +584,6 @@ class Scheduler:
         await self._workers.close()
 
 
-CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
 _STAGES = (CONVERTING, "reading", "analysing", "writing", "comparing", "drawing", "merging", "diagnosing")
 _OF_DIFF = ("reading the control", "reading the test")
 
@@ -604,23 +597,24 @@ def known_stages() -> frozenset[str]:
 
 
 class JobProgress:
-    """The progress of a job, from the messages of its workers, and the durations of its stages.
+    """The progress of a job, or of a whole job's last step, from its worker's messages; the durations of its stages.
 
-    A whole job has one progress for all steps. Its first stage is the conversion of the traces, each of which counts.
+    The first stage of a whole job is the conversion of its traces, each of which counts.
     """
 
     def __init__(self, begun: Begun, jobs: Jobs, observer: Observer) -> None:
         self._job, self._jobs, self._observer = begun.id, jobs, observer
         self._now = v1.Progress()
-        self.started = self._since = time.monotonic()
+        self._since = time.monotonic() - begun.running_s
         self._traces = begun.step.of - 1 if begun.step else 0
         self._ended = 0  # stages but that of the traces
-        if begun.step and begun.progress:
-            self._now.ParseFromString(begun.progress)
-        elif begun.step and not begun.step.is_last:
-            self._now.stage, self._now.done_count, self._now.total_count = CONVERTING, begun.step.ended, begun.step.of
-        if self._now.stage:
-            self._jobs.tell(self._job, self._now)
+        if begun.step:
+            before = v1.Progress.FromString(begun.progress or b"")
+            if before.stage == CONVERTING:
+                self._now = before
+                self._jobs.tell(self._job, self._now)
+            else:  # of an attempt at this step
+                self._now.stages.extend(each for each in before.stages if each.stage == CONVERTING)
 
     def next(self, said: Said) -> None:
         """Begin the next stage."""
@@ -629,11 +623,6 @@ class JobProgress:
         self._now.stage, self._now.done_count = said.stage, said.done + self._traces
         self._now.total_count = said.of + self._traces
         self._jobs.tell(self._job, self._now)
-
-    def traces_done(self, count: int) -> None:
-        """Count the converted traces of a whole job."""
-        if self._now.stage == CONVERTING:
-            self._now.done_count = max(self._now.done_count, count)
 
     def end(self) -> None:
         """End the current stage, if there is one."""
