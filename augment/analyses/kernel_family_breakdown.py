@@ -31,8 +31,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import each, intervals, is_any
 from augment.core import GPU_WORK, Findings, OfDevice, Trace, column
-from augment.facts.gpu.kernel_families import MATRIX_FAMILIES
-from augment.facts.operators.matrix_products import MatrixUse, matrix_use
 
 NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)
@@ -67,7 +65,7 @@ def analyze(trace: Trace) -> Findings:
     code = device * len(families.names) + families.family
     busy: _Sums = {}
     sums: tuple[_Sums, _Sums, _Sums] = ({}, {}, {})
-    use = matrix_use(trace)
+    use = facts.operators.matrix_use(trace)
     order = work.by_time
     for value, places in each(code[order], len(work.devices) * len(families.names)):
         group = order[places]
@@ -83,7 +81,7 @@ def analyze(trace: Trace) -> Findings:
         key = (share.device.start, share.key)
         name = families.names[share.key]
         units = used, not_used, eligible
-        matrix = [unit[key] for unit in units] if name in MATRIX_FAMILIES else [None] * len(units)
+        matrix = [unit[key] for unit in units] if name in facts.gpu.MATRIX_FAMILIES else [None] * len(units)
         rows.append(
             Row(
                 share.device.rank,
@@ -103,4 +101,8 @@ def analyze(trace: Trace) -> Findings:
 _Sums = dict[tuple[int, int], int]
 
 
-_SORTS = ((MatrixUse.USED,), (MatrixUse.NOT_USED, MatrixUse.ELIGIBLE, MatrixUse.NOT_ELIGIBLE), (MatrixUse.ELIGIBLE,))
+_SORTS = (
+    (facts.operators.MatrixUse.USED,),
+    (facts.operators.MatrixUse.NOT_USED, facts.operators.MatrixUse.ELIGIBLE, facts.operators.MatrixUse.NOT_ELIGIBLE),
+    (facts.operators.MatrixUse.ELIGIBLE,),
+)

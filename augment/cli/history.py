@@ -113,12 +113,11 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
     from statistics import median
 
     from augment.cli.terminal import emit
-    from augment.compare.diff_verdict import figure_title
-    from augment.compare.gate import level_text
+    from augment.compare import diff_verdict, gate
     from augment.history import series
 
     figure = old_names.FIGURES.get(figure, figure)
-    title, unit = figure_title(figure), figure.rpartition("_")[2]
+    title, unit = diff_verdict.figure_title(figure), figure.rpartition("_")[2]
     runs = _runs(store, labels, server)
     expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
     for (device, ranks), (members, changed) in series(runs, figure).items():
@@ -141,7 +140,7 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
 
         print_rows(f"{text.capitalized(title)}{f' · {of}' if of else ''}", rows[-limit:])
         for place, change in sorted(change_at.items()):
-            emit(f"{title} {level_text(change.before, change.after, figure)} at {members[place].name}")
+            emit(f"{title} {gate.level_text(change.before, change.after, figure)} at {members[place].name}")
         if not changed:
             emit(f"no change of {title} was found")
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from augment import facts
 from augment.arrays import NO_INDEX, Int64s
-from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace
-from augment.core.attachment_kinds import kind_named
+from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace, attachment_kinds
 from augment.facts.names import strings_where
 from augment.readers import HEAD, perfetto, reader_named
 from augment.readers.attachments import Evidence
@@ -46,7 +45,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
     sizes = trace.source.world_size, None
     used, near = (Evidence().near(trace.source.path, trace.rank, size).of(trace.rank) for size in sizes)
     beside = [
-        {"kind": kind, "what": kind_named(kind).what, "path": path, "is_used": kind in used}
+        {"kind": kind, "what": attachment_kinds.kind_named(kind).what, "path": path, "is_used": kind in used}
         for kind, path in (near | used).items()
     ]
     streams: dict[str, set[str]] = {}

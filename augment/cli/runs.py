@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from augment.core.output_files import SERVER_JOB
+from augment.core import output_files
 from augment.errors import InputError, UnknownFormat
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ def traces_of(path: str, shown: Bar) -> Iterator[Trace]:
 
 def label_of(path: str) -> str:
     """The name of a run: its file's STEM, or its folder's name."""
-    from augment.core.output_files import stem
-
     real = os.path.abspath(path)
-    return os.path.basename(real) if os.path.isdir(real) else stem(real)
+    return os.path.basename(real) if os.path.isdir(real) else output_files.stem(real)
 
 
 def labels_of(*paths: str) -> list[str]:
@@ -88,11 +86,10 @@ def metrics_of(folder: str) -> list[str]:
     trace there has none and no job's tell of all: then its traces are to be analysed. Both are said."""
     from augment.batch.inputs import choose_inputs, has_events
     from augment.cli.terminal import complain
-    from augment.core.output_files import METRICS_SUFFIX, is_of_job, output_path
-    from augment.core.text import counted
+    from augment.core import text
     from augment.results.report.health import metrics_among
 
-    below = [str(path.relative_to(folder)) for path in Path(folder).rglob(f"*{METRICS_SUFFIX}")]
+    below = [str(path.relative_to(folder)) for path in Path(folder).rglob(f"*{output_files.METRICS_SUFFIX}")]
     metrics = metrics_among(name for name in below if not os.path.basename(name).startswith("."))
     if not metrics:
         return []
@@ -104,12 +101,13 @@ def metrics_of(folder: str) -> list[str]:
     without = [
         item.path
         for item in inputs
-        if output_path(item.output_name, Path(item.folder), METRICS_SUFFIX) not in there and has_events(item.path)
+        if output_files.output_path(item.output_name, Path(item.folder), output_files.METRICS_SUFFIX) not in there
+        and has_events(item.path)
     ]
-    of_job = is_of_job(metrics[0])
+    of_job = output_files.is_of_job(metrics[0])
     if without:
         outcome = "they are not judged; augment run makes them" if of_job else "all are analysed"
-        complain(f"{folder}: {counted(len(without), 'trace')} without metrics: {outcome}")
+        complain(f"{folder}: {text.counted(len(without), 'trace')} without metrics: {outcome}")
     return [] if without and not of_job else [os.path.join(folder, name) for name in metrics]
 
 
@@ -127,11 +125,10 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
 
 def recorded_at(path: str) -> list[str]:
     """The files of :func:`recording_of`, or the name of a server's job."""
-    return [path] if SERVER_JOB.fullmatch(path) else _metrics_at(path) or files_of(path)
+    return [path] if output_files.SERVER_JOB.fullmatch(path) else _metrics_at(path) or files_of(path)
 
 
 def _metrics_at(path: str) -> list[str]:
-    from augment.core.output_files import is_of_job
     from augment.results.recordings import of_ranks
     from augment.results.sidecars import is_sidecar
 
@@ -141,7 +138,7 @@ def _metrics_at(path: str) -> list[str]:
         return of_ranks(sorted(metrics_of(path)))
     if not is_sidecar(path):
         return []
-    if is_of_job(path):
+    if output_files.is_of_job(path):
         folder = os.path.dirname(path) or "."
         raise InputError(path, f"tells of a job as a whole; name the folder of its ranks' metrics: {folder}")
     return [path]

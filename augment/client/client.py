@@ -26,8 +26,7 @@ from augment.client.session import (
 )
 from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name, sent_path
 from augment.compare.gate import GateLimits, Limit, Line, line_of
-from augment.core.attachment_kinds import TABLES
-from augment.core.output_files import METRICS_SUFFIX, OF_DIFF, OF_TRACE, SERVER_JOB, SUMMARY_SUFFIX, stem
+from augment.core import attachment_kinds, output_files
 from augment.errors import AugmentError, ServiceError, UsageError
 from augment.pipeline.request import Request, spec_of
 from augment.v1 import resources_pb2, service_pb2
@@ -97,7 +96,9 @@ class Client(Session):
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
         request = Request.of(request, fields)
-        self._expect_taken(request.tables or request.peaks or request.region, TABLES, "attachment_kinds")
+        self._expect_taken(
+            request.tables or request.peaks or request.region, attachment_kinds.TABLES, "attachment_kinds"
+        )
         spec = spec_of(request, summaries=summaries)
         spec.metrics_only = metrics_only
         beside = [*beside_all(request), *attached(request.evidence.of_traces.get(name, {}))]
@@ -175,7 +176,7 @@ class Client(Session):
             functions=functions,
             formats=formats,
             overlay=overlay,
-            label=label or (stem(controls[0]) if len(controls) == 1 else ""),
+            label=label or (output_files.stem(controls[0]) if len(controls) == 1 else ""),
             name=sent_name(name),
             control_rank=control_rank,
             test_rank=test_rank,
@@ -183,7 +184,7 @@ class Client(Session):
             arrow_count=arrow_count,
             peaks=peaks,
         )
-        beside = [Attached(TABLES, table, None) for table in tables]
+        beside = [Attached(attachment_kinds.TABLES, table, None) for table in tables]
         controls_at = [1, *range(len(tests) + 1, len(paths))]
         tests_at = [0, *range(2, len(tests) + 1)]
         for capture, places in zip(captures, (controls_at, tests_at), strict=True):
@@ -203,11 +204,15 @@ class Client(Session):
             spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(diff=spec)
 
-        stems = {stem(sent_name(path)): stem(path) for path in tests if not SERVER_JOB.fullmatch(path)}
+        stems = {
+            output_files.stem(sent_name(path)): output_files.stem(path)
+            for path in tests
+            if not output_files.SERVER_JOB.fullmatch(path)
+        }
         if len(tests) > 1:
             stems[spec.name or "job"] = name or "job"
         elif not stems:
-            stems[_ANY] = stem(tests[0])
+            stems[_ANY] = output_files.stem(tests[0])
         return self._done(wanted, paths[0], out, deadline, tell, control=controls[0], stems=stems, inputs=paths)
 
     def augment_job(
@@ -252,7 +257,9 @@ class Client(Session):
         title = name or "job"
         deadline, names = Deadline(timeout_s, title), JobNames(paths, Path(out), self.address, name)
         request = Request.of(request, fields)
-        self._expect_taken(request.tables or request.peaks or request.region, TABLES, "attachment_kinds")
+        self._expect_taken(
+            request.tables or request.peaks or request.region, attachment_kinds.TABLES, "attachment_kinds"
+        )
         spec = resources_pb2.WholeJobSpec(
             augment=spec_of(request, summaries=summaries),
             name=names.title,
@@ -523,7 +530,9 @@ class Client(Session):
         paths, title = {called: os.fspath(path) for called, path in named.items()}, name or "job"
         request, deadline = request or Request(), Deadline(timeout_s, title)
         tell = progress or (lambda _stage, _done, _of: None)
-        self._expect_taken(request.tables or request.peaks or request.region, TABLES, "attachment_kinds")
+        self._expect_taken(
+            request.tables or request.peaks or request.region, attachment_kinds.TABLES, "attachment_kinds"
+        )
         self._expect_taken(ranks, "job", "rank_jobs")
         merge = resources_pb2.MergeSpec(no_align=not align, everything=everything, only=True, ranks=_rank_ranges(ranks))
 
@@ -593,7 +602,7 @@ class Client(Session):
         for name in dict.fromkeys(trace for trace, _ in places if trace):
             seams = b"".join(content for (trace, _), content in zip(places, contents, strict=True) if trace == name)
             files = [path for trace, path in places if trace == name and not path.name.endswith(SEAMS_SUFFIX)]
-            summaries = tuple(path for path in files if path.name.endswith(SUMMARY_SUFFIX))
+            summaries = tuple(path for path in files if path.name.endswith(output_files.SUMMARY_SUFFIX))
             made[name] = Augmented(tuple(path for path in files if path not in summaries), summaries, seams)
         return AugmentedJob(made, tuple(path for trace, path in places if not trace))
 
@@ -612,9 +621,9 @@ class Client(Session):
 
         ``stems`` are the STEMs of the outputs on the server and here, if they are not that of ``path``.
         """
-        stems = stems or {stem(sent_name(path)): stem(path)}
+        stems = stems or {output_files.stem(sent_name(path)): output_files.stem(path)}
         with self._ran(wanted, deadline, tell, path, control) as done:
-            is_there = "://" in path or SERVER_JOB.fullmatch(path)
+            is_there = "://" in path or output_files.SERVER_JOB.fullmatch(path)
             folder = Path(out if out is not None else "." if is_there else os.path.dirname(path))
             return self._fetch(done, path, stems, folder, deadline, tell, inputs or [path])
 
@@ -628,7 +637,7 @@ class Client(Session):
         tell: Progress,
         paths: Sequence[str],
     ) -> Augmented:
-        endings = OF_DIFF if job.spec.WhichOneof("kind") == "diff" else OF_TRACE
+        endings = output_files.OF_DIFF if job.spec.WhichOneof("kind") == "diff" else output_files.OF_TRACE
         downloads = [
             Download(
                 artifact, out / _local_name(artifact.file_name, stems, endings, path, self.address), self._connection
@@ -636,7 +645,7 @@ class Client(Session):
             for artifact in job.artifacts
         ]
         expect_apart([download.target for download in downloads], paths)
-        if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
+        if not downloads or not downloads[-1].target.name.endswith(output_files.METRICS_SUFFIX):
             raise ServiceError(
                 f"{path}: {self.address}: the server made no metrics; it may be of another version", "", ""
             )
@@ -647,7 +656,7 @@ class Client(Session):
             else:
                 download.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
                 files.append(download.target)
-        summaries = tuple(file for file in files if file.name.endswith(SUMMARY_SUFFIX))
+        summaries = tuple(file for file in files if file.name.endswith(output_files.SUMMARY_SUFFIX))
         return Augmented(tuple(file for file in files if file not in summaries), summaries, seams)
 
 

@@ -9,12 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, StackIndexes, compressed
 from augment.core import Category, Trace
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, directly_around, enclosing
-from augment.facts.operators.captured_graphs import graph_work
-from augment.facts.operators.operator_work import work_families
 from augment.facts.steps.step_windows import StepWindows, step_of_work, steps
 
 CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
@@ -91,14 +88,14 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
         paths: the call paths of both sides; extended.
         functions: whether Python functions count as calls.
     """
-    stacks = call_stacks(trace)
+    stacks = facts.host.stacks(trace)
     # whether each slice of the call stacks is a call; steps are not
     wanted = np.zeros(256, np.bool_)
     wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
     kept: Bools = wanted[trace.events.category[stacks.row]]
     kept[stacks.place_of[steps(trace).row]] = False
     places = stacks.where(kept)
-    parent = directly_around(trace, places)
+    parent = facts.host.directly_around(trace, places)
     row = stacks.row[places]
     depth = np.zeros(len(parent), np.int32)
     above: Int32s = parent.copy()
@@ -141,11 +138,11 @@ def levels(depth: Int32s) -> list[npt.NDArray[np.intp]]:
 
 
 def _work(trace: Trace, places: StackIndexes, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> CallWork:
-    work, names, graphs = gpu_work(trace), paths.names, graph_work(trace)
+    work, names, graphs = facts.gpu.work(trace), paths.names, facts.operators.graphs(trace)
     launched = work.launch != NO_INDEX
     call = np.full(len(work), NO_INDEX, np.int32)
-    families = work_families(trace)
-    call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[work.launch[launched]]]
+    families = facts.operators.work_families(trace)
+    call[launched] = facts.host.enclosing(trace, places)[facts.host.stacks(trace).place_of[work.launch[launched]]]
     path = np.append(path_of_call, np.int32(NO_INDEX))[call]  # NO_INDEX reads the last entry
     captured = graphs.owner >= 0
     if captured.any():

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from augment.arrays import OUTLIER, Bools, Intervals, Places, clip, robust_z, sums, union
 from augment.compare.totals import Samples
-from augment.core import Category, Diagnostic, Trace
-from augment.core.text import short, three_digits, value_text
+from augment.core import Category, Diagnostic, Trace, text
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.first_calls import cold_operators
 from augment.diagnosis.rule import Spans
@@ -197,7 +196,7 @@ def without_one_offs(
             longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
             for place in np.flatnonzero(longer).tolist():
                 if not left_out[place]:
-                    took = f"{three_digits(length[place])} (median {three_digits(usual)})"
+                    took = f"{text.three_digits(length[place])} (median {text.three_digits(usual)})"
                     said.append(f"step {windows.number[place]} of the {side}, {took}")
                 left_out[place] = True
     if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):
@@ -299,7 +298,7 @@ def recurring(control: Regions, test: Regions) -> tuple[str, bool] | None:
 def units(control: Regions, test: Regions, name: str) -> tuple[str, str]:
     """What a region of both sides is called, and how often each has it: ``30 and 10 × frame *``."""
     names = control[name].names | test[name].names
-    called = short(names.pop() if len(names) == 1 else name)
+    called = text.short(names.pop() if len(names) == 1 else name)
     return called, f"{control[name].count:,} and {test[name].count:,} × {called}"
 
 
@@ -320,13 +319,13 @@ def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
         called, many = units(sides[0], sides[1], name)
         walls = [int((windows.end - windows.start).sum()) for windows in (steps.control, steps.test)]
         each = [
-            f"{three_digits(was)} and {three_digits(now)} ({100 * (now / max(was, 1) - 1):+.1f} %)"
+            f"{text.three_digits(was)} and {text.three_digits(now)} ({100 * (now / max(was, 1) - 1):+.1f} %)"
             for was, now in (
                 (walls[0] / before.count, walls[1] / after.count),
                 (before.ns / before.count, after.ns / after.count),
             )
         ]
-        lengths = " and ".join(map(three_digits, walls))
+        lengths = " and ".join(map(text.three_digits, walls))
         how = f"--region {shlex.quote(called)}" if category != Category.KERNEL else "annotate equal parts, and --region"
         return [
             f"The recordings are not of equal work ({many}): their lengths, {lengths}, do not compare.",
@@ -351,7 +350,9 @@ def outlying_first_step(control: Samples, test: Samples) -> str:
     for side, steps in sides:
         z = robust_z(np.rint(steps).astype(np.int64))
         if z is not None and abs(z[0]) > OUTLIER:
-            lengths = f"{value_text(float(steps[0]), 'ns')}, the median {value_text(float(np.median(steps)), 'ns')}"
+            lengths = (
+                f"{text.value_text(float(steps[0]), 'ns')}, the median {text.value_text(float(np.median(steps)), 'ns')}"
+            )
             reasons.append(f"in the {side} it takes {lengths}")
     return f"the first step is an outlier and left out on both sides: {'; '.join(reasons)}" if reasons else ""
 

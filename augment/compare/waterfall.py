@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
+from augment import facts
 from augment.arrays import NO_INDEX, Bytes, Int32s, Int64s, Intervals, Places, clip, union
 from augment.compare.alignment import main_thread
 from augment.compare.call_tables import change_of
@@ -16,13 +17,7 @@ from augment.compare.diff_rows import KindRow, PartChange, PartRow
 from augment.compare.noise import chance_of, corrected
 from augment.compare.totals import CONTROL, TEST, Ledger, verdict_of
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import UNKNOWN
-from augment.facts.gpu.launched_work import before_recording
 from augment.facts.host.occupancy import innermost, occupants
-from augment.facts.names import fetches
-from augment.facts.steps.step_figures import step_idle
-from augment.facts.waits.gap_causes import GapCategory
 
 # Divides each step's window completely among its owners: what ran, or what was waited for.
 #
@@ -58,9 +53,9 @@ _MASK = {
     TileKind.EXPOSED_MEMORY: MEMORY,
 }
 _IDLE = {
-    GapCategory.HOST_WAIT: TileKind.HOST_WAIT,
-    GapCategory.KERNEL_WAIT: TileKind.KERNEL_WAIT,
-    GapCategory.OTHER: TileKind.OTHER,
+    facts.waits.GapCategory.HOST_WAIT: TileKind.HOST_WAIT,
+    facts.waits.GapCategory.KERNEL_WAIT: TileKind.KERNEL_WAIT,
+    facts.waits.GapCategory.OTHER: TileKind.OTHER,
 }
 
 
@@ -102,8 +97,8 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
         )
         return _joined([host])
     trace = side.trace
-    idle = step_idle(trace, device, side.steps)
-    kind = np.array([_IDLE[category] for category in GapCategory], np.uint8)[idle.category]
+    idle = facts.steps.step_idle(trace, device, side.steps)
+    kind = np.array([_IDLE[category] for category in facts.waits.GapCategory], np.uint8)[idle.category]
     main = main_thread(side)
     thread = np.where(idle.launch != NO_INDEX, trace.events.track[idle.launch], np.int32(main))
     waits = np.flatnonzero((kind == TileKind.HOST_WAIT) & (thread != NO_INDEX))
@@ -111,7 +106,7 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
     start, end, events = idle.start[waits], idle.end[waits], trace.events
     doing = occupants(trace, CALLS, start, end, thread[waits]).name
     # whatever operators fetch a batch, it is the fetch that is waited for
-    rows = fetches(trace)
+    rows = facts.names.fetches(trace)
     which, _, parts = clip(Intervals(start, end), union(events.ts[rows], events.end[rows]))
     doing[2 * np.bincount(which, parts.end - parts.start, len(waits)) > end - start] = events.name[rows[:1]]
     known = doing >= 0
@@ -128,9 +123,9 @@ def _joined(pieces: list[_Piece]) -> Tiles:
 
 
 def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
-    work, coverage = gpu_work(side.trace), type_coverage(side.trace)[device]
+    work, coverage = facts.gpu.work(side.trace), type_coverage(side.trace)[device]
     name = side.work.name.copy()
-    name[before_recording(side.trace)] = names.number(BEFORE)
+    name[facts.gpu.before_recording(side.trace)] = names.number(BEFORE)
     windows = Intervals(side.steps.start, side.steps.end)
     in_time = work.by_time[work.devices[device].places]
     for kind, mask in _MASK.items():
@@ -252,7 +247,7 @@ class Waterfall:
                 families.setdefault(self._family[keys[0]], []).append(keys)
             for family, alike in families.items():
                 together = tuple(key for keys in alike for key in keys)
-                if self._names.texts[family] != UNKNOWN and all(self._occurs(together)):
+                if self._names.texts[family] != facts.gpu.UNKNOWN_FAMILY and all(self._occurs(together)):
                     yield _WaterfallPart(kind, operator, together, renamed=True)
                 else:
                     rest += alike
@@ -335,7 +330,7 @@ class ByKind:
         for device in devices:
             if device is None:
                 continue
-            gpu = gpu_work(side.trace).devices[device]
+            gpu = facts.gpu.work(side.trace).devices[device]
             places = np.arange(gpu.start, gpu.stop)
             places = places[side.work.step[places] >= 0]
             step, family = side.work.step[places].astype(np.int64), side.work.family[places]

@@ -15,7 +15,6 @@ from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import FAR_LONGER
 from augment.diagnosis.judging import idle_ns, measure, rows_in_steps, within_steps
 from augment.diagnosis.rule import Spans
-from augment.facts.waits.dependencies import DependencyKind
 from augment.facts.waits.sync_dependencies import freeing_calls
 
 
@@ -26,7 +25,7 @@ def waiting_calls(trace: Trace) -> arrays.EventRows:
     work, behind which nothing comes. Calls that give memory back have a rule of their own; those that only ask whether
     work is done, as a watchdog does, wait for nothing."""
     graph = facts.critical.graph(trace)
-    calls = arrays.distinct(graph.to_row[graph.kind == DependencyKind.SYNC].astype(np.int64))
+    calls = arrays.distinct(graph.to_row[graph.kind == facts.waits.DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
     calls = calls[~arrays.is_among(calls, freeing_calls(trace))]
     calls = calls[~facts.names.matching(trace, _ASKS)[trace.events.name[calls]]]

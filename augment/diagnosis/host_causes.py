@@ -30,9 +30,7 @@ from augment.diagnosis.judging import (
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import NOWHERE, WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
-from augment.facts import critical, gpu, host
-from augment.facts.names import CALLS_FOR_MEMORY, LONG_CALL_NS, OTHER_CALLS, matching, starting
-from augment.facts.waits.dependencies import DependencyKind
+from augment.facts import critical, gpu, host, names, waits
 
 RETURN_NS = 100_000  #: so soon after the work that it waits for a call returns
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
@@ -60,7 +58,7 @@ class Cause(Struct, frozen=True):
 def fetching(trace: Trace) -> Cause | None:
     """Fetches of batches, but those that only take from workers what is there: their time is the host's own."""
     rows = fetches_in_steps(trace)
-    of_workers = matching(trace, _OF_WORKERS)[trace.events.name[rows]]
+    of_workers = names.matching(trace, _OF_WORKERS)[trace.events.name[rows]]
     if of_workers.any() and len(launches := kernel_launches(trace)):
         rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * arrays.median(trace.events.dur[launches]))]
     return _of_slices(trace, rows)
@@ -76,7 +74,7 @@ def beside_workers_ns(trace: Trace) -> int | None:
     if cause is None or whole.ratio(cause.saved_ns) < WARNING_RATIO:
         return None
     rows = fetches_in_steps(trace)
-    rows = rows[matching(trace, _OF_WORKERS)[trace.events.name[rows]]]
+    rows = rows[names.matching(trace, _OF_WORKERS)[trace.events.name[rows]]]
     waits = arrays.is_among(rows, cause.spans.row)
     steps = arrays.distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
     apart = np.diff(trace.events.end[rows])[waits[1:] & waits[:-1]]
@@ -89,7 +87,7 @@ def beside_workers_ns(trace: Trace) -> int | None:
 def allocating(trace: Trace) -> Cause | None:
     """Calls that ask the driver for memory, and wait while they do."""
     calls = trace.events.slices_of(*LAUNCHES)
-    rows = rows_in_steps(trace, calls[matching(trace, CALLS_FOR_MEMORY)[trace.events.name[calls]]])
+    rows = rows_in_steps(trace, calls[names.matching(trace, names.CALLS_FOR_MEMORY)[trace.events.name[calls]]])
     rows = _of_no_cold_start(trace, rows[~arrays.is_among(rows, single_calls(trace))])  # those create the context
     if not len(rows):
         return None
@@ -126,7 +124,7 @@ def stalling(trace: Trace) -> Cause | None:
 def may_lack_requests(trace: Trace) -> bool:
     """Whether the host may be that of a server without requests: it stalls in nothing that was recorded, and neither
     steps nor lines of Python are recorded, nor anything of a training."""
-    cause, known = stalling(trace), starting(trace, "autograd::", "Optimizer.").any()
+    cause, known = stalling(trace), names.starting(trace, "autograd::", "Optimizer.").any()
     known |= (trace.events.category == Category.PYTHON_FUNCTION).any()
     return measure(trace).unit == "recording" and cause is not None and not known and bool((cause.spans.row < 0).all())
 
@@ -191,7 +189,7 @@ def profiler_slices(trace: Trace) -> arrays.EventRows:
     thread that is not known (0), while devices idle and these threads begin, end and await nothing."""
     events, segments = trace.events, host.host_segments(trace)
     rows = events.slices_of(Category.OVERHEAD)
-    rows = rows[~matching(trace, DRIVERS_OWN)[events.name[rows]]]
+    rows = rows[~names.matching(trace, DRIVERS_OWN)[events.name[rows]]]
     lanes = critical.launching_tracks(trace)
     there = np.isin(events.track[rows], lanes)
     spans = Spans.of(trace, rows)
@@ -231,18 +229,18 @@ def single_calls(trace: Trace) -> arrays.EventRows:
     other, the outermost."""
     events = trace.events
     rows = rows_in_steps(trace, events.slices_of(*LAUNCHES))
-    rows = rows[events.dur[rows] >= LONG_CALL_NS]
-    names = events.name[rows]
-    rows = rows[~matching(trace, OTHER_CALLS)[names]]
+    rows = rows[events.dur[rows] >= names.LONG_CALL_NS]
+    named = events.name[rows]
+    rows = rows[~names.matching(trace, names.OTHER_CALLS)[named]]
     rows = rows[
         ~arrays.is_among(rows, waiting_calls(trace)) & ~arrays.is_among(rows, arrays.distinct(standstills(trace).row))
     ]
-    memory = matching(trace, CALLS_FOR_MEMORY)[events.name[rows]]
+    memory = names.matching(trace, names.CALLS_FOR_MEMORY)[events.name[rows]]
     rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
     rows = rows[host.outermost(trace, rows, LAUNCHES) == rows]
     rows = _of_no_cold_start(trace, rows)
     chosen: arrays.EventRows = rows[
-        idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], LONG_CALL_NS)
+        idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], names.LONG_CALL_NS)
     ]
     return chosen
 
@@ -257,7 +255,7 @@ def _of_no_cold_start(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:
 def _collections(trace: Trace) -> arrays.EventRows:
     """The rows of collections in steady steps; of those within each other, the outermost."""
     events = trace.events
-    named = matching(trace, _COLLECTING)
+    named = names.matching(trace, _COLLECTING)
     rows = events.where((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
     rows = rows[~arrays.is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
     rows = rows_in_steps(trace, rows)
@@ -311,7 +309,7 @@ def _runs_of_frames(trace: Trace, lane: int, ts: arrays.Int64s, row: arrays.Even
     ask whether work is done are part of them while devices idle: what the host waits for is something else."""
     events = trace.events
     chosen = np.append(critical.host_kinds(trace, row) == critical.BoundBy.OUTSIDE_OPERATORS, False)
-    polls = np.flatnonzero((row >= 0) & matching(trace, _POLLS)[events.name[row]])
+    polls = np.flatnonzero((row >= 0) & names.matching(trace, _POLLS)[events.name[row]])
     chosen[polls] = idle_ns(trace, Spans(ts[polls], ts[polls + 1], row[polls])) > 0
     outside = where(ts, chosen)
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
@@ -323,7 +321,7 @@ def _runs_of_frames(trace: Trace, lane: int, ts: arrays.Int64s, row: arrays.Even
         return NOWHERE
     around = np.full(len(start), arrays.NO_INDEX, arrays.EventRow)
     frames = events.slices_of(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP)
-    frames = frames[(events.track[frames] == lane) & (events.dur[frames] >= MOST_AROUND * LONG_CALL_NS)]
+    frames = frames[(events.track[frames] == lane) & (events.dur[frames] >= MOST_AROUND * names.LONG_CALL_NS)]
     frames = frames[np.argsort(-events.dur[frames], kind="stable")]
     spans = Spans.of(trace, frames)
     which, stretch, parts = clip(Intervals(spans.start, spans.end), Intervals(start, end))
@@ -368,7 +366,7 @@ def _long_handovers(trace: Trace) -> tuple[Spans, arrays.Int64s]:
     """The times in which neither the main thread nor one that works for it does anything for long, until one of them
     goes on; the rows are what the main thread is in. And the edges of the graph that are so long."""
     graph, segments, main = (critical.graph(trace), host.host_segments(trace), critical.main_track(trace))
-    edges = np.flatnonzero((graph.kind == DependencyKind.HANDOVER) & (graph.weight >= LONG_NS))
+    edges = np.flatnonzero((graph.kind == waits.DependencyKind.HANDOVER) & (graph.weight >= LONG_NS))
     into = graph.lane[graph.target[edges]] == main
     edges = edges[into | (graph.lane[graph.source[edges]] == main)]
     if not len(edges):
@@ -385,6 +383,6 @@ def _other_work(trace: Trace, row: arrays.EventRows) -> arrays.Bools:
     """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
     kind = critical.host_kinds(trace, row)
     other: arrays.Bools = (kind == critical.BoundBy.CPU_OPERATOR) | (kind == critical.BoundBy.OUTSIDE_OPERATORS)
-    named = compiles(trace) | starting(trace, *_COMMUNICATION)
+    named = compiles(trace) | names.starting(trace, *_COMMUNICATION)
     other &= ~((row >= 0) & named[trace.events.name[row]])
     return other

@@ -17,7 +17,6 @@ from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
-from augment.facts.steps.step_figures import StepIdle, step_idle
 from augment.facts.steps.step_windows import (
     StepWindows,
     is_served,
@@ -295,10 +294,10 @@ def saved_by_host(trace: Trace, cut: what_if.Cut) -> int:
 
 
 @derived(until="diagnosis")
-def idle_in_steps(trace: Trace) -> list[StepIdle]:
+def idle_in_steps(trace: Trace) -> list[facts.steps.StepIdle]:
     """The idle time of each device in the steady steps, in the order of ``gpu_work(trace).devices``."""
     windows = measure(trace).windows
-    return [step_idle(trace, place, windows) for place in range(len(facts.gpu.work(trace).devices))]
+    return [facts.steps.step_idle(trace, place, windows) for place in range(len(facts.gpu.work(trace).devices))]
 
 
 @derived

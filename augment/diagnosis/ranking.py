@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.core import RankInJob, Stage, Trace, derived
-from augment.core.text import percent
+from augment import facts
+from augment.core import RankInJob, Stage, Trace, derived, text
 from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step, unknown_ratio
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
@@ -29,9 +29,6 @@ from augment.diagnosis.rule import (
 )
 from augment.diagnosis.rules import RULES, Rule, partial_recording
 from augment.diagnosis.wording import words
-from augment.facts.critical.what_if import Cut, joined, saved_ns
-from augment.facts.gpu.device_activity import type_coverage
-from augment.facts.source.cut_mark import is_period
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 _EFFECTS = ("synchronizing_calls", "step_outliers")  #: of what else there is to find
@@ -77,7 +74,7 @@ def diagnose(trace: Trace) -> RankedFindings:
         certain = problem.first or problem.of_recording  # about the recording itself
         if is_doubtful(trace) and not certain and problem.confidence != "low":
             problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
-        if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
+        if facts.source.is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
             problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
         ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
         findings.append(Finding(name, problem.severity or severity_of(ratio), problem, ratio))
@@ -108,7 +105,7 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
     answer, job = rule.check(trace), trace.context.attached(RankInJob)
     trace.context.end(stage_of_rule(rule))
     if rule.NAME in _OF_KINDS and isinstance(answer, Fine) and (unknown := unknown_ratio(trace)) > WARNING_RATIO:
-        return NoData(f"what kernels do that take {percent(unknown)} of the {{gpu}}'s time is not known", _TEACH)
+        return NoData(f"what kernels do that take {text.percent(unknown)} of the {{gpu}}'s time is not known", _TEACH)
     if job is not None and isinstance(answer, Found):
         answer = judged_in_job(answer, job, words(trace))
     most = None if rule.NAME in _BESIDE_WORKERS else beside_workers_ns(trace)
@@ -147,11 +144,11 @@ def _limit(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
     cut, saved = problem.cut, problem.saved_ns or 0
     if problem.saved_ns is not None and problem.saved_ns == beside_workers_ns(trace):
         return "batches"
-    if cut is None or not saved or not type_coverage(trace) or has_pauses(trace):
+    if cut is None or not saved or not facts.gpu.coverage(trace) or has_pauses(trace):
         return None
     if abs(saved_a_step(trace, cut) - saved) > (1 - NEARLY) * saved:
         return None
-    if saved_ns(trace, cut) // measure(trace).count > saved / NEARLY:
+    if facts.critical.saved_ns(trace, cut) // measure(trace).count > saved / NEARLY:
         return "host"
     left, then = decided_in_steps(trace, cut)
     rest = (then.ns - left.ns) // measure(trace).count
@@ -162,5 +159,5 @@ def _limit(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
     return limit if 2 * more[limit] > then.ns - left.ns else None
 
 
-def _saved_by_both(trace: Trace, first: Cut, second: Cut) -> int:
-    return saved_a_step(trace, joined([first, second]))
+def _saved_by_both(trace: Trace, first: facts.critical.Cut, second: facts.critical.Cut) -> int:
+    return saved_a_step(trace, facts.critical.joined([first, second]))

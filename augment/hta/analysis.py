@@ -17,9 +17,7 @@ from augment import facts, stragglers
 from augment.arrays import NO_INDEX, Int64s
 from augment.core import COMPLETE, Category
 from augment.errors import UsageError
-from augment.hta import counters
-from augment.hta import frames as plots
-from augment.hta.frames import NO_ARG, frame_of, microseconds, pandas, table
+from augment.hta import counters, frames
 from augment.hta.traces import DEFAULT_TRACE_DIR, PathName, Trace, TraceFiles, overlaid
 from augment.pipeline import augment
 from augment.writers import chrome
@@ -66,10 +64,10 @@ class TraceAnalysis:
             for rank in self.t.get_ranks()
             for row in self.t.rows(rank, "communication_computation_overlap")
         ]
-        frame = table(records, ["rank", "device", "comp_comm_overlap_pctg"])
+        frame = frames.table(records, ["rank", "device", "comp_comm_overlap_pctg"])
         if visualize and len(frame):
             title = "Computation-Communication Overlap"
-            plots.show(lambda px: px.bar(frame, x="rank", y="comp_comm_overlap_pctg", title=title))
+            frames.show(lambda px: px.bar(frame, x="rank", y="comp_comm_overlap_pctg", title=title))
         return frame
 
     def get_profiler_steps(self) -> list[int]:
@@ -102,15 +100,17 @@ class TraceAnalysis:
         if profiler_steps is not None and not chosen:
             raise UsageError(f"no step of {list(profiler_steps)}; there are {known}")
         if straggler_identification_impl is not None:
-            frames = pandas().concat(self.t.get_all_traces(), names=["rank", "idx"]).reset_index()
-            frames = frames[frames["iteration"].isin(chosen)]
-            counts = straggler_identification_impl(frames, self.t.symbol_table, count, visualize)
+            whole = frames.pandas().concat(self.t.get_all_traces(), names=["rank", "idx"]).reset_index()
+            whole = whole[whole["iteration"].isin(chosen)]
+            counts = straggler_identification_impl(whole, self.t.symbol_table, count, visualize)
             named: list[int] = counts.sort_values(ascending=False)[:count].index.tolist()
             return named
         if visualize:
             rows = stragglers.stragglers(self.t.events)
-            scores = pandas().DataFrame({"rank": [row.rank for row in rows], "score": [row.score for row in rows]})
-            plots.show(lambda px: px.bar(scores, x="rank", y="score", title="Potential Stragglers"))
+            scores = frames.pandas().DataFrame(
+                {"rank": [row.rank for row in rows], "score": [row.score for row in rows]}
+            )
+            frames.show(lambda px: px.bar(scores, x="rank", y="score", title="Potential Stragglers"))
         late_ranks = stragglers.potential_stragglers(self.t.events, chosen or None, count)
         if not late_ranks:
             warnings.warn("no stragglers: no collective is shared by two ranks", stacklevel=2)
@@ -149,15 +149,15 @@ class TraceAnalysis:
                 records += [(*_figures(row), kernel_type, rank) for row in chosen]
         shares = sorted(times.items(), key=lambda item: -item[1])
         total = sum(times.values())
-        by_type = table(
-            [(name, microseconds(ns), round(100 * ns / total, 1) if total else math.nan) for name, ns in shares],
+        by_type = frames.table(
+            [(name, frames.microseconds(ns), round(100 * ns / total, 1) if total else math.nan) for name, ns in shares],
             ["kernel_type", "sum", "percentage"],
         )
         records.sort(key=lambda record: (record[6], record[0], record[7]))
-        kernels = table(records, [*_COLUMNS, "kernel_type", "rank"])
+        kernels = frames.table(records, [*_COLUMNS, "kernel_type", "rank"])
         if visualize and len(kernels):
             title = "Kernel Type Percentage Across All Ranks"
-            plots.show(
+            frames.show(
                 lambda px: px.pie(by_type, values="percentage", names="kernel_type", title=title), image_renderer
             )
             for kernel_type, of_type in kernels.groupby("kernel_type"):
@@ -180,14 +180,14 @@ class TraceAnalysis:
         if not annotated:
             return None
         leaf = facts.gpu.annotations_of_work(trace, include_steps=True)
-        names = [NO_ARG if row == NO_INDEX else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
+        names = [frames.NO_ARG if row == NO_INDEX else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
         frame = self.t.get_trace(rank).loc[work.row].copy()
         full, category = frame.pop("s_name"), frame.pop("s_cat")
-        frame["user_annotation"] = pandas().Series(names, index=frame.index, dtype=object)
+        frame["user_annotation"] = frames.pandas().Series(names, index=frame.index, dtype=object)
         if expand_names:
             frame["s_name"] = full if short else frame["name"]
             frame["s_cat"] = category
-            frame["s_user_annotation"] = frame["user_annotation"].replace(NO_ARG, "")
+            frame["s_user_annotation"] = frame["user_annotation"].replace(frames.NO_ARG, "")
         return frame.sort_values("ts", kind="stable").reset_index(drop=True)
 
     def get_gpu_user_annotation_breakdown(
@@ -216,7 +216,7 @@ class TraceAnalysis:
         if not records:
             warnings.warn(f"no annotation on the {side.upper()} in any trace", stacklevel=2)
             return None
-        frame = table(records, [*_COLUMNS, "rank"])
+        frame = frames.table(records, [*_COLUMNS, "rank"])
         if visualize:
             _show_shares(frame, "User annotation distribution on each rank", image_renderer)
         return frame
@@ -228,13 +228,13 @@ class TraceAnalysis:
             for row in self.t.rows(rank, "temporal_breakdown"):
                 times = (row.idle_ns, row.compute_ns, row.non_compute_ns)
                 shares = (round(100 * time / row.span_ns, 2) if row.span_ns else math.nan for time in times)
-                records.append((rank, row.device, *map(microseconds, (*times, row.span_ns)), *shares))
+                records.append((rank, row.device, *map(frames.microseconds, (*times, row.span_ns)), *shares))
         parts = ("idle_time", "compute_time", "non_compute_time")
         columns = [*(f"{part}(us)" for part in parts), "kernel_time(us)", *(f"{part}_pctg" for part in parts)]
-        frame = table(records, ["rank", "device", *columns])
+        frame = frames.table(records, ["rank", "device", *columns])
         if visualize and len(frame):
             title = "Temporal breakdown across ranks"
-            plots.show(lambda px: px.bar(frame, x="rank", y=[f"{part}_pctg" for part in parts], title=title))
+            frames.show(lambda px: px.bar(frame, x="rank", y=[f"{part}_pctg" for part in parts], title=title))
         return frame
 
     def get_idle_time_breakdown(
@@ -264,20 +264,20 @@ class TraceAnalysis:
                 row.device,
                 row.stream,
                 row.category,
-                microseconds(row.idle_ns),
+                frames.microseconds(row.idle_ns),
                 math.nan if row.idle_ratio is None else round(row.idle_ratio, 2),
             )
             for rank, row in gaps
         ]
-        frame = table(records, ["rank", "device", "stream", "idle_category", "idle_time", "idle_time_ratio"])
+        frame = frames.table(records, ["rank", "device", "stream", "idle_category", "idle_time", "idle_time_ratio"])
         if visualize and len(frame):
             y = "idle_time_ratio" if visualize_pctg else "idle_time"
             shown = frame.assign(stream=frame["stream"].astype(str))
             title = "Idle time breakdown per stream"
-            plots.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
+            frames.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
         if not show_idle_interval_stats:
             return frame, None
-        # HTA's second frame, its index the category; the deviation of one gap is NaN, as pandas has it
+        # HTA's second frame, its index the category; the deviation of one gap is NaN, as frames.pandas has it
         statistics = []
         for rank, row in gaps:
             std = row.std_ns if row.gap_count > 1 else None
@@ -285,7 +285,7 @@ class TraceAnalysis:
             us = (math.nan if ns is None else round(ns / 1000, 2) for ns in figures)
             statistics.append((row.category, rank, row.device, row.stream, float(row.gap_count), *us))
         columns = ["idle_category", "rank", "device", "stream", *counters.STATISTICS]
-        return frame, table(statistics, columns).set_index("idle_category")
+        return frame, frames.table(statistics, columns).set_index("idle_category")
 
     def get_frequent_cuda_kernel_sequences(
         self,
@@ -300,17 +300,17 @@ class TraceAnalysis:
         """The sequences of kernels that an operator launches, and a copy of the trace in which ``top_k`` are marked."""
         if not operator_name:
             warnings.warn("operator_name is empty: name an operator", stacklevel=2)
-            return pandas().DataFrame()
+            return frames.pandas().DataFrame()
         rank = self.t.chosen([rank] if rank else None)[0]  # HTA's default is 0
         asked = {"operator": operator_name, "min_kernel_count": min_pattern_len, "at_minimum_depth": True}
         rows = self.t.rows(rank, "frequent_kernel_patterns", top_pattern_count=_ALL_PATTERNS, **asked)
         if not rows:
-            return pandas().DataFrame()
+            return frames.pandas().DataFrame()
         records = [
             ("|".join([row.operator, *row.pattern]), row.count, row.kernel_ns / 1000, row.cpu_ns / 1000) for row in rows
         ]
         columns = ["pattern", "count", "GPU kernel duration (us)", "CPU op duration (us)"]
-        frame = pandas().DataFrame.from_records(records, columns=columns)
+        frame = frames.pandas().DataFrame.from_records(records, columns=columns)
         frame = frame.sort_values(["count", "pattern"], ascending=[False, True], ignore_index=True)
         name = "frequent_kernel_patterns"
         options = {name: {**asked, "top_pattern_count": top_k}}
@@ -319,7 +319,7 @@ class TraceAnalysis:
         if visualize:
             shown = frame[:top_k].assign(pattern=frame["pattern"].str.replace("|", "<br>", regex=False))
             title = f"Top {len(shown)} frequent patterns for rank {rank}"
-            plots.show(lambda px: px.bar(shown, x=shown.index, y="count", hover_data=["pattern"], title=title))
+            frames.show(lambda px: px.bar(shown, x=shown.index, y="count", hover_data=["pattern"], title=title))
         return frame
 
     get_frequent_cuda_kernel_patterns = get_frequent_cuda_kernel_sequences  #: its old name
@@ -335,7 +335,7 @@ class TraceAnalysis:
             "avg_aten_op_launch_delay",
             "avg_runtime_delay",
         ]
-        frames = {}
+        of_ranks = {}
         for rank in self.t.chosen(ranks):
             records = [
                 (
@@ -347,9 +347,9 @@ class TraceAnalysis:
                 )
                 for row in self.t.rows(rank, "operator_launch_delay", operator_prefix="aten::")
             ]
-            frame = frame_of(records, columns)
-            frames[rank] = frame.sort_values(list(sort_by or ["occurrence_count"]), ascending=False, kind="stable")
-        return frames
+            frame = frames.frame_of(records, columns)
+            of_ranks[rank] = frame.sort_values(list(sort_by or ["occurrence_count"]), ascending=False, kind="stable")
+        return of_ranks
 
     def get_cuda_kernel_launch_stats(
         self,
@@ -360,19 +360,19 @@ class TraceAnalysis:
         visualize: bool = True,
     ) -> dict[int, pd.DataFrame]:
         """The duration of each launch, the duration of its GPU work, and the delay between them; by rank."""
-        frames = {}
+        of_ranks = {}
         for rank in self.t.chosen(ranks):
             trace = self.t.of_rank(rank)
             work, delays = facts.gpu.work(trace), facts.gpu.delays(trace)
             if not include_memory_events:
                 delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
             delays = delays.take(np.argsort(delays.row, kind="stable"))
-            frame = pandas().DataFrame(
+            frame = frames.pandas().DataFrame(
                 {
                     "correlation": trace.events.correlation[delays.row],
-                    "cpu_duration": microseconds(delays.cpu_ns),
-                    "gpu_duration": microseconds(delays.gpu_ns),
-                    "launch_delay": microseconds(delays.delay_ns),
+                    "cpu_duration": frames.microseconds(delays.cpu_ns),
+                    "gpu_duration": frames.microseconds(delays.gpu_ns),
+                    "launch_delay": frames.microseconds(delays.delay_ns),
                 }
             )
             if not len(frame):
@@ -388,9 +388,9 @@ class TraceAnalysis:
                     (outliers, "cpu_duration", f"Runtime event duration outliers (> {runtime_cutoff} us)"),
                     (late, "launch_delay", f"Launch delay outliers (> {launch_delay_cutoff} us)"),
                 )
-                plots.show(partial(_histograms, lists, rank))
-            frames[rank] = frame
-        return frames
+                frames.show(partial(_histograms, lists, rank))
+            of_ranks[rank] = frame
+        return of_ranks
 
     def generate_trace_with_counters(
         self,
@@ -433,7 +433,7 @@ class TraceAnalysis:
 
     def get_cupti_counter_data_with_operators(self, ranks: Ranks = None) -> list[pd.DataFrame]:
         """The kernels' CUPTI counters with the operators around their launches; a frame for each rank with counters."""
-        frames = []
+        of_ranks = []
         for rank in self.t.chosen(ranks):
             ranges = facts.gpu.counter_ranges(self.t.of_rank(rank))
             if not len(ranges.row):
@@ -448,9 +448,9 @@ class TraceAnalysis:
                 "top_level_op": [stack[0] if stack else "" for stack in stacks],
                 "bottom_level_op": [stack[-1] if stack else "" for stack in stacks],
             }
-            counters = pandas().DataFrame(ranges.counters).drop(columns="flop", errors="ignore")
-            frames.append(pandas().concat([frame, pandas().DataFrame(added), counters], axis=1))
-        return frames
+            counters = frames.pandas().DataFrame(ranges.counters).drop(columns="flop", errors="ignore")
+            of_ranks.append(frames.pandas().concat([frame, frames.pandas().DataFrame(added), counters], axis=1))
+        return of_ranks
 
     def critical_path_analysis(
         self, rank: int, annotation: str, instance_id: Instance, data_load_events: Sequence[str] | None = None
@@ -538,7 +538,7 @@ _COLUMNS = ("name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)")
 
 
 def _figures(row: _Named) -> tuple[Any, ...]:
-    return row.name, *map(microseconds, (row.sum, row.max, row.min, row.std, row.mean))
+    return row.name, *map(frames.microseconds, (row.sum, row.max, row.min, row.std, row.mean))
 
 
 def _largest(rows: Iterable[_Named], most: int, ratio: float, keep: Callable[[str], bool]) -> list[_Named]:
@@ -574,4 +574,4 @@ def _pooled(name: str, rows: Sequence[_Named]) -> _Named:
 
 def _show_shares(frame: pd.DataFrame, title: str, renderer: str | None) -> None:
     """A pie for each rank."""
-    plots.show(lambda px: px.pie(frame, values="sum (us)", names="name", facet_col="rank", title=title), renderer)
+    frames.show(lambda px: px.pie(frame, values="sum (us)", names="name", facet_col="rank", title=title), renderer)

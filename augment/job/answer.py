@@ -15,8 +15,6 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, each
 from augment.core import CounterTrack, Diagnostic, Findings, Outcome, Skipped, SliceTrack, Verdict, text
 from augment.job import aggregates, collectives, timeline
-from augment.job.aggregates import Aggregation
-from augment.job.collectives import Waits, apart, waits
 from augment.job.matching import Clock, Matched, align, match
 from augment.job.matching import clocks as alignment
 from augment.job.parallel import Dimensions, buckets, comparison, dimensions, pipeline, sharding, volumes
@@ -65,7 +63,7 @@ class Answer(Struct, frozen=True, dict=True):
     summaries: Sequence[RankSummary]
     clocks: Sequence[Clock]
     matched: Matched
-    parted: Waits
+    parted: collectives.Waits
     diagnostics: Sequence[Diagnostic]
     parallelism: Mapping[str, int] = field(default_factory=dict)  #: sizes of dimensions that the user states
     aggregation: aggregates.Aggregation | None = None  #: of figures that the summaries no longer hold
@@ -309,7 +307,7 @@ def answer_of(
         summaries,
         clocks,
         matched,
-        waits(matched, clocks),
+        collectives.waits(matched, clocks),
         [*matched.diagnostics, *doubts],
         parallelism or {},
         aggregation,
@@ -326,12 +324,12 @@ def _joined(summaries: Sequence[RankSummary], *, trusted: bool) -> tuple[Matched
     refuted = np.zeros(len(matched), np.bool_)
     if unnamed.any() and not unnamed.all():
         clocks, _ = align(matched.take(~unnamed), summaries, trusted=trusted)
-        broken = np.bincount(matched.group, apart(matched, clocks), len(matched.groups))
+        broken = np.bincount(matched.group, collectives.apart(matched, clocks), len(matched.groups))
         count = np.bincount(matched.group, unnamed, len(matched.groups))
         refuted = unnamed & (broken > _BROKEN * np.maximum(count, 1))[matched.group]
         matched = matched.take(~refuted)
     clocks, doubts = align(matched, summaries, trusted=trusted)
-    wrong = apart(matched, clocks)
+    wrong = collectives.apart(matched, clocks)
     if lost := int(wrong.sum()) + int(refuted.sum()):
         why = "collectives without known group in which a rank ends before another begins: not matched; left out"
         doubts.append(Diagnostic("collectives_apart", lost, why))
@@ -399,7 +397,7 @@ class Portion(Struct, frozen=True):
     summary's file."""
 
     summaries: list[RankSummary]
-    aggregation: Aggregation
+    aggregation: aggregates.Aggregation
     hashes: list[bytes]
 
 
@@ -420,7 +418,7 @@ def portion(contents: Iterable[bytes], names: Sequence[str], first: int, count: 
     Raises:
         InputError: a summary is damaged or has another version.
     """
-    made = Portion([], Aggregation(), [])
+    made = Portion([], aggregates.Aggregation(), [])
     for member, (content, name) in enumerate(zip(contents, names, strict=True), first):
         summary = read_summary(content, name)
         made.hashes.append(hashlib.sha256(content).digest())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.core.old_names import TABLES
+from augment.core import old_names
 from augment.errors import UsageError, expect_known
 from augment.readers.attachments import Evidence
 
@@ -80,7 +80,7 @@ class Request(Struct, frozen=True):
         from augment.analyses import ANALYSES, options_of
 
         known = {analysis.NAME: analysis for analysis in ANALYSES}
-        only, skip = ([TABLES.get(name, name) for name in names] for names in (self.only, self.skip))
+        only, skip = ([old_names.TABLES.get(name, name) for name in names] for names in (self.only, self.skip))
         for name in (*only, *skip, *self.options):
             expect_known(name, known, "analysis")
         for name, values in self.options.items():
@@ -218,7 +218,7 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
 def everything() -> dict[str, list[dict[str, Any]]]:
     """What can be requested, as plain data: the registries of analyses, rules of the diagnosis, readers and writers."""
     from augment.analyses import ANALYSES, options_of
-    from augment.core.findings import columns_of
+    from augment.core import findings
     from augment.diagnosis.rules import RULES
     from augment.readers import READERS
     from augment.writers import WRITERS
@@ -229,7 +229,7 @@ def everything() -> dict[str, list[dict[str, Any]]]:
                 "name": analysis.NAME,
                 "about": _sentence(analysis),
                 "options": options_of(analysis),
-                "columns": [{"name": c.name, "doc": c.doc, "unit": c.unit} for c in columns_of(analysis.Row)],
+                "columns": [{"name": c.name, "doc": c.doc, "unit": c.unit} for c in findings.columns_of(analysis.Row)],
             }
             for analysis in ANALYSES
         ],

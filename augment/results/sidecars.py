@@ -12,14 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from augment.analyses import ANALYSES
+from augment.core import output_files, tabular
 from augment.core.old_names import current
-from augment.core.output_files import DIFF_METRICS_SUFFIX, METRICS_SUFFIX, TOLD
-from augment.core.tabular import Table, concatenated
 from augment.core.text import device_label
 from augment.errors import AugmentError, InputError, UnknownFormat, expect_regular
 from augment.writers.metrics import found_in_job
 
-_SUFFIXES = (DIFF_METRICS_SUFFIX, METRICS_SUFFIX)
+_SUFFIXES = (output_files.DIFF_METRICS_SUFFIX, output_files.METRICS_SUFFIX)
 
 
 class _Analysis(Struct):
@@ -82,7 +81,11 @@ def sidecars_in(sources: Sequence[str | os.PathLike[str]]) -> Iterator[Sidecar]:
                 raise InputError(source, "no such file or folder")
             yield Sidecar.of(source, read_sidecar(source))
             continue
-        paths = [path for path in sorted(Path(source).rglob(f"*{METRICS_SUFFIX}")) if not path.name.startswith(".")]
+        paths = [
+            path
+            for path in sorted(Path(source).rglob(f"*{output_files.METRICS_SUFFIX}"))
+            if not path.name.startswith(".")
+        ]
         if not paths:
             raise InputError(source, "holds no metrics; augment run writes them")
         for path in paths:
@@ -96,7 +99,7 @@ def is_sidecar(path: str) -> bool:
     try:
         expect_regular(path)
         with open(path, "rb") as file:
-            return b'"schema_version"' in file.read(64) or path.endswith(METRICS_SUFFIX)
+            return b'"schema_version"' in file.read(64) or path.endswith(output_files.METRICS_SUFFIX)
     except OSError as error:
         raise InputError.of(path, error) from error
 
@@ -156,7 +159,7 @@ def verdict_in_job(of_job: Mapping[str, Any] | None, sentences: Sequence[str]) -
 def in_job(content: dict[str, Any]) -> dict[str, Any]:
     """The metrics of a rank as its job tells them: its verdict, those rows of the diagnosis that differ from the rank's
     alone, and which steps are judged. Unchanged if the job is unknown."""
-    of_job = content.get(TOLD)
+    of_job = content.get(output_files.TOLD)
     if not of_job:
         return content
     verdict = content.get("verdict", {"text": [], "rows": []})
@@ -193,7 +196,7 @@ def with_device_names(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "analyses": analyses}
 
 
-class Frames(dict[str, Table]):
+class Frames(dict[str, tabular.Table]):
     """Tables by name. Its text is one line, not all their rows."""
 
     def __repr__(self) -> str:
@@ -241,7 +244,7 @@ def row_types() -> dict[str, type[Struct]]:
 def frames_of(sidecars: Iterable[Sidecar]) -> Frames:
     """A table for each analysis of ``sidecars``, in their order, and those beside them."""
     types = row_types()
-    tables: dict[str, list[Table]] = {}
+    tables: dict[str, list[tabular.Table]] = {}
     leads: dict[str, list[dict[str, Any]]] = {}
     for sidecar in sidecars:
         # what a sidecar has besides analyses
@@ -254,7 +257,7 @@ def frames_of(sidecars: Iterable[Sidecar]) -> Frames:
         beside = {name: {"status": "ok", "rows": rows} for name, rows in others.items() if rows and rows[0]}
         for name, analysis in {**content["analyses"], **beside}.items():
             outcome = {"status": analysis["status"], "reason": analysis.get("reason")}
-            table = Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
+            table = tabular.Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
             lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
             if "rank" not in table.columns:
                 lead["rank"] = sidecar.rank
@@ -262,8 +265,8 @@ def frames_of(sidecars: Iterable[Sidecar]) -> Frames:
             leads.setdefault(name, []).append(lead)
     frames = Frames()
     for name, parts in tables.items():
-        table = concatenated(name, parts, leads[name])
+        table = tabular.concatenated(name, parts, leads[name])
         order = dict.fromkeys(each for each in ("run", "trace", "rank", *table.columns) if each in table.columns)
         columns = {each: table.columns[each] for each in order}
-        frames[name] = Table(table.name, columns, table.kinds, table.status, table.reason)
+        frames[name] = tabular.Table(table.name, columns, table.kinds, table.status, table.reason)
     return frames

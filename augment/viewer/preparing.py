@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment import facts
-from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace
-from augment.core.output_files import METRICS_SUFFIX, is_output, output_path
+from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace, output_files
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.facts.steps import window
 from augment.pipeline import augment
@@ -48,7 +47,7 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
         InputError: the file cannot be read.
         UsageError: the file holds metrics.
     """
-    if name.endswith(METRICS_SUFFIX):
+    if name.endswith(output_files.METRICS_SUFFIX):
         raise UsageError(f"{name}: holds metrics, not a trace; augment show prints them")
     if os.path.isdir(name):
         raise UsageError(f"{name}: is a folder; name one trace in it")
@@ -58,7 +57,9 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
     expect_regular(name)
     if is_of_several(path):
         return Prepared(path, timeline_view(first_view(path)))
-    if not (is_output(name) or path.name.endswith(tuple(writer.SUFFIX for writer in WRITERS))):  # not augment's
+    if not (
+        output_files.is_output(name) or path.name.endswith(tuple(writer.SUFFIX for writer in WRITERS))
+    ):  # not augment's
         made = newer_beside(path)
         if made is None:
             # Augment into ``folder``
@@ -96,7 +97,7 @@ def newer_beside(path: Path) -> Path | None:
     """The best augmented trace next to a raw one that is not older than it."""
     changed = path.stat().st_mtime_ns
     for writer in map(writer_named, _BEST_FIRST):
-        output = output_path(path.name, path.parent, writer.SUFFIX)
+        output = output_files.output_path(path.name, path.parent, writer.SUFFIX)
         if output.exists() and output.stat().st_mtime_ns >= changed:
             return output
     return None
@@ -131,7 +132,7 @@ def _partial_of_source(path: Path) -> str | None:
     if suffix is None:
         return None
     try:
-        sidecar = json.loads(path.with_name(path.name.removesuffix(suffix) + METRICS_SUFFIX).read_bytes())
+        sidecar = json.loads(path.with_name(path.name.removesuffix(suffix) + output_files.METRICS_SUFFIX).read_bytes())
         partial = sidecar["source"]["partial"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

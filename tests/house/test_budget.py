@@ -14,11 +14,11 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 83_614
+LINES = 83_577
 FILES = 397
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
-IMPORTS, MANY_IMPORTS = 4, 10
+IMPORTS, MANY_IMPORTS = 4, 9
 PRIVATE_FUNCTIONS = 0.30
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5

@@ -33,8 +33,7 @@ from augment.arrays import (
     union,
 )
 from augment.core import Category, Texts, Trace, derived
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts import gpu, steps
 from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, places_of
 from augment.facts.host.training_phases import TrainingPhase, training_phases
 from augment.facts.names import (
@@ -52,7 +51,6 @@ from augment.facts.names import (
     stated_kind,
 )
 from augment.facts.source.event_args import ArgColumns, arg_columns
-from augment.facts.steps.step_windows import steps, steps_of_gpu_work
 
 _INT64_MAX = (1 << 63) - 1
 ARGS = (
@@ -142,19 +140,19 @@ class Collectives(Struct, frozen=True):
 @derived(until="summary")
 def collectives(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     place = work.where(work.type == KernelType.COMMUNICATION)
     place = place[np.argsort(work.ts[place], kind="stable")]
     reader = _Told(trace, work.row[place], work.launch[place])
     kind = reader.kinds()
     groups, group = reader.groups()
-    numbers = np.append(steps(trace).number, NO_VALUE)
+    numbers = np.append(steps.recorded(trace).number, NO_VALUE)
     # the time of each place of gpu_work in which its device communicates and computes nothing, ns
     exposed = np.zeros(len(place), np.int64)
-    for coverage in type_coverage(trace):
+    for coverage in gpu.coverage(trace):
         places = np.flatnonzero((place >= coverage.device.start) & (place < coverage.device.stop))
         span = work.ts[place[places]], work.end[place[places]]
-        exposed[places] = coverage.time_within(*span, any_of=COMMUNICATION, none_of=COMPUTATION)
+        exposed[places] = coverage.time_within(*span, any_of=gpu.COMMUNICATION, none_of=gpu.COMPUTATION)
     return Collectives(
         place=place,
         ts=work.ts[place],
@@ -163,7 +161,7 @@ def collectives(trace: Trace) -> Collectives:
         kind=kind,
         seq=reader.ints("Seq"),
         bytes=reader.bytes(kind),
-        step=numbers[steps_of_gpu_work(trace)[place]],
+        step=numbers[steps.of_work(trace)[place]],
         peer=reader.peers(kind),
         received=reader.received(),
         exposed_ns=np.maximum(exposed, 0),
@@ -272,12 +270,12 @@ class _Told:
 def exposed_ns(trace: Trace, chosen: CollectiveIndexes, start: Int64s) -> int:
     """For how long a device, in the mean, communicates in the ``chosen`` collectives from ``start`` on and computes
     nothing, ns. What several streams do at a time counts once."""
-    every, exposed, devices = collectives(trace), 0, type_coverage(trace)
+    every, exposed, devices = collectives(trace), 0, gpu.coverage(trace)
     for coverage in devices:
         places = every.place[chosen]
         here = (places >= coverage.device.start) & (places < coverage.device.stop)
         running = union(start[here], np.maximum(every.end[chosen][here], start[here]))
-        exposed += total(clip(running, coverage.intervals_of(any_of=COMMUNICATION, none_of=COMPUTATION))[2])
+        exposed += total(clip(running, coverage.intervals_of(any_of=gpu.COMMUNICATION, none_of=gpu.COMPUTATION))[2])
     return exposed // max(len(devices), 1)
 
 
@@ -351,7 +349,7 @@ def _phases(trace: Trace) -> Bytes:
 
 def _launch_places(trace: Trace) -> Int64s:
     """The place of each collective's launch in the call stacks, int64; -1: none."""
-    launch = gpu_work(trace).launch[collectives(trace).place]
+    launch = gpu.work(trace).launch[collectives(trace).place]
     places = np.full(len(launch), -1, np.int64)
     known = launch != NO_INDEX
     places[known] = call_stacks(trace).place_of[launch[known]]

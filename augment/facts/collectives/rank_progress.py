@@ -30,10 +30,9 @@ from augment.arrays import (
     sums,
 )
 from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, Where, derived
+from augment.facts import gpu, host, steps, waits
 from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, is_of
 from augment.facts.host.occupancy import occupants
 from augment.facts.names import (
     ALL_GATHER,
@@ -49,8 +48,6 @@ from augment.facts.names import (
     matching,
     starting,
 )
-from augment.facts.steps.step_windows import steps
-from augment.facts.waits.gap_causes import launch_end
 from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
@@ -85,7 +82,7 @@ def held_up(trace: Trace) -> Bools:
     work that had been launched by then (or whose launch is unknown), or a call of the host returned that waited for the
     device, or no other work followed.
     """
-    work, collective = gpu_work(trace), collectives(trace)
+    work, collective = gpu.work(trace), collectives(trace)
     held = np.ones(len(collective), np.bool_)
     for coverage in type_coverage(trace):
         index = np.flatnonzero((collective.place >= coverage.device.start) & (collective.place < coverage.device.stop))
@@ -106,7 +103,7 @@ def held_up(trace: Trace) -> Bools:
 def follows(trace: Trace) -> Int64s:
     """The one of ``collectives`` that each had to wait for, because it was the next on its stream; :data:`NO_INDEX` if
     it did not."""
-    work, collective = gpu_work(trace), collectives(trace)
+    work, collective = gpu.work(trace), collectives(trace)
     if not len(collective):
         return np.empty(0, np.int64)
     number = np.full(len(work), NO_INDEX, np.int64)
@@ -198,7 +195,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
     """The collectives of a rank without GPU work."""
     events = trace.events
     row = events.slices_of()
-    if not len(gpu_work(trace)):
+    if not len(gpu.work(trace)):
         row = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
         row = row[(starting(trace, *_BACKENDS) | matching(trace, _IN_MEMORY))[events.name[row]]]
         inner = np.zeros(len(row), np.bool_)  # the same under a name of the dispatcher and of the library
@@ -211,7 +208,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
     kinds = dict.fromkeys(kind_of(name) for name in names) or {OTHER: None}
     codes = np.array([list(kinds).index(kind_of(name)) for name in names], np.int32)
     ts, end = events.ts[row], events.ts[row] + np.maximum(events.dur[row], 0)
-    number = np.append(steps(trace).number, NO_VALUE)
+    number = np.append(steps.recorded(trace).number, NO_VALUE)
     operators = host_operators(trace) if len(row) else Intervals(ts, end)
     exposed = end - ts
     which, _, computing = intervals.clip(Intervals(ts, end), operators)
@@ -231,7 +228,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
         end=end,
         kind=Texts(codes, tuple(kinds)),
         bytes=np.array([*map(_bytes, trace.args_of(row), names)], np.int64),
-        step=number[steps(trace).at(ts)],
+        step=number[steps.recorded(trace).at(ts)],
         exposed_ns=exposed,
         group=only_group,
     )
@@ -362,12 +359,12 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     chosen = np.sort(longest)
     start, end = gaps.start[chosen], end[chosen]
     thread = np.full(len(chosen), main_track, np.int32)
-    if len(gpu_work(trace)):
-        thread = trace.events.track[gpu_work(trace).launch[_ending(trace, gaps.end[chosen])]]
+    if len(gpu.work(trace)):
+        thread = trace.events.track[gpu.work(trace).launch[_ending(trace, gaps.end[chosen])]]
     in_slices = (Category.CPU_OP, Category.USER_ANNOTATION)
     name, name_ns, row, inside_ns = occupants(trace, in_slices, start, end, thread)
     # In slices of many names, none with most of a wait: the innermost around the longest that holds most of it
-    stacks, of_slices = call_stacks(trace), is_of(trace, in_slices, ~starting(trace, STEP))
+    stacks, of_slices = host.stacks(trace), host.is_of(trace, in_slices, ~starting(trace, STEP))
     left = np.flatnonzero((2 * inside_ns >= end - start) & (2 * name_ns < end - start))
     around = stacks.parent[stacks.place_of[row[left]]]
     while len(left := left[around >= 0]):  # one round per level of nesting
@@ -413,15 +410,15 @@ def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:
     begin = min(int(trace.events.ts[rows].min()), int(ts[0]))
     if begin < ts[0]:
         idle = Intervals(np.append(begin, idle.start), np.append(ts[0], idle.end))
-    if not len(gpu_work(trace)):
+    if not len(gpu.work(trace)):
         return idle, idle.end, np.ones(len(idle.end), np.bool_)
     following = _ending(trace, idle.end)
-    return idle, launch_end(trace, following), gpu_work(trace).launch[following] != NO_INDEX
+    return idle, waits.launch_end(trace, following), gpu.work(trace).launch[following] != NO_INDEX
 
 
 def _ending(trace: Trace, moments: Int64s) -> WorkIndexes:
     """The places of the first GPU work that starts at or after each of ``moments``."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     order = np.argsort(work.ts, kind="stable").astype(work.by_time.dtype, copy=False)
     place = np.searchsorted(work.ts[order], moments, side="left")
     return order[np.minimum(place, len(order) - 1)]

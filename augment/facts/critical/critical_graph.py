@@ -22,10 +22,8 @@ from augment.arrays import (
 )
 from augment.core import Diagnostic, Trace, derived
 from augment.core.threads import Threads
+from augment.facts import gpu, host, steps
 from augment.facts.critical.handovers import handovers, main_track
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.occupancy import host_segments
-from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import (
     LONGEST_NS,
     CallWaits,
@@ -134,11 +132,11 @@ def critical_graph(trace: Trace) -> CriticalGraph:
     at = asked.index(launches_of_work)
     waits[at] = slow_launches(trace, waits[at], known, waits[-1])
     lanes = _lanes(trace, waits)
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
     # the recording's start and end, over threads, GPU work and steps; broken work may end before it starts
-    starts = [int(column.min()) for column in (lanes.ts, work.ts, steps(trace).ts) if len(column)]
-    ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, steps(trace).end) if len(column)]
+    starts = [int(column.min()) for column in (lanes.ts, work.ts, steps.recorded(trace).ts) if len(column)]
+    ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, steps.recorded(trace).end) if len(column)]
     ts[0], ts[-1] = min(starts, default=0), max(ends, default=0)
     diagnostics = [diagnostic for wait in waits for diagnostic in wait.diagnostics]
     parts = [partial(_along_threads, lanes), *(partial(_across, trace, lanes, wait.dependencies) for wait in waits)]
@@ -191,7 +189,7 @@ def _known(trace: Trace, dependencies: list[Dependencies]) -> Int64s:
 
     Work without a known launch counts as launched with the work before it, or before the recording.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     began = trace.events.ts[:1].min(initial=np.iinfo(np.int64).max)
     queued = np.maximum(launched_by(trace), np.minimum(began, work.ts))
     known: Int64s = np.where(work.launch != NO_INDEX, launched_at(trace), queued)
@@ -204,7 +202,7 @@ def _known(trace: Trace, dependencies: list[Dependencies]) -> Int64s:
 
 def _lanes(trace: Trace, waits: list[CallWaits]) -> _Lanes:
     """The nodes on threads: ends of dependencies, of waits, and of the threads themselves."""
-    segments = host_segments(trace)
+    segments = host.host_segments(trace)
     track, start, end = (np.concatenate([getattr(wait, name) for wait in waits]) for name in ("track", "start", "end"))
     edges = [wait.dependencies for wait in waits]
     moments_of = [(each.from_track, each.from_ts) for each in edges] + [(each.to_track, each.to_ts) for each in edges]
@@ -257,7 +255,7 @@ def _along_threads(lanes: _Lanes) -> _Edges:
 
 def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
     """The dependencies as edges."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     first_work = 1 + len(lanes.ts)
     from_work, to_work = dependencies.from_work != NO_INDEX, dependencies.to_work != NO_INDEX
     source, target = ((first_work + place).astype(np.int32) for place in (dependencies.from_work, dependencies.to_work))
@@ -287,7 +285,7 @@ def _at(column: Int64s, places: Places) -> Int64s:
 
 def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
     """The edges from the last moment of the main thread and the last work of each stream to the recording's end."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
     last_node = np.flatnonzero(lanes.track == main_track(trace))[-1:]
     source = np.concatenate((1 + last_node, 1 + len(lanes.ts) + last_work))

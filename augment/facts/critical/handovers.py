@@ -9,12 +9,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRow, Int64s, Places, combinations, distinct
 from augment.core import LAUNCHES, Category, Trace, derived
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.host.call_stacks import call_stacks, thread_bounds
-from augment.facts.host.occupancy import host_segments
+from augment.facts import gpu, host, names, steps
 from augment.facts.host.queued_tasks import queued_tasks
-from augment.facts.names import matching, starting
-from augment.facts.steps.step_windows import steps
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_dependencies import sync_calls
 
@@ -39,7 +35,7 @@ def main_track(trace: Trace) -> int:
     it may execute a few of autograd's functions itself. -1 without threads.
     """
     events = trace.events
-    driving = (steps(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
+    driving = (steps.recorded(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
     on_thread = [np.bincount(events.track[rows], minlength=len(trace.tracks)) for rows in driving]
     by_flow = _masters_by_flow(trace)
     working = {*by_flow, *_autograd_threads(trace), *_queue_threads(trace)}
@@ -57,7 +53,7 @@ def main_track(trace: Trace) -> int:
 @derived(until="diagnosis")
 def launching_tracks(trace: Trace) -> list[int]:
     """The tracks of the threads that launch work or ask another to do so, of the backward pass and the main thread."""
-    launch, main = gpu_work(trace).launch, main_track(trace)
+    launch, main = gpu.work(trace).launch, main_track(trace)
     rows = np.append(launch[launch != NO_INDEX], queued_tasks(trace).put)
     tracks = {*distinct(trace.events.track[rows]).tolist(), *_autograd_threads(trace), *_masters_by_flow(trace), main}
     return sorted(tracks - {NO_INDEX})
@@ -75,7 +71,7 @@ def handovers(trace: Trace) -> CallWaits:
     # the tracks of threads that work for another, each with the track of that other thread
     every = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
     masters = {to: by for to, by in every.items() if to != by and every.get(by) != to}
-    segments = host_segments(trace)
+    segments = host.host_segments(trace)
     parts = []
     executing = _queue_threads(trace)
     for track in np.flatnonzero(np.diff(segments.bounds)).tolist():
@@ -117,9 +113,9 @@ def _autograd_threads(trace: Trace) -> list[int]:
     """The tracks on which autograd's functions are executed: ``autograd::engine::…``, before PyTorch 1.9 functions such
     as ``AddmmBackward``."""
     events = trace.events
-    executes = starting(trace, "autograd::engine::")
+    executes = names.starting(trace, "autograd::engine::")
     if not executes.any():
-        executes = matching(trace, _BACKWARD)
+        executes = names.matching(trace, _BACKWARD)
     rows = events.slices_of(Category.CPU_OP)
     counts = np.bincount(events.track[rows[executes[events.name[rows]]]], minlength=1)
     return [int(track) for track in np.flatnonzero(counts)]
@@ -127,8 +123,8 @@ def _autograd_threads(trace: Trace) -> list[int]:
 
 def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     """The work of ``track`` within single segments of ``master``, from its outermost slices."""
-    stacks, events, segments = call_stacks(trace), trace.events, host_segments(trace)
-    slices = slice(*thread_bounds(trace)[track : track + 2])
+    stacks, events, segments = host.stacks(trace), trace.events, host.host_segments(trace)
+    slices = slice(*host.thread_bounds(trace)[track : track + 2])
     rows = stacks.row[slices][stacks.parent[slices] < 0]
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     piece = segments.of(master)
@@ -148,7 +144,7 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
 
 def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> CallWaits:
     """The master waits during its segment; the other thread waits from the end of a burst to the start of the next."""
-    segments, count = host_segments(trace), len(bursts.start)
+    segments, count = host.host_segments(trace), len(bursts.start)
     tracks, masters = np.full(count, track, np.int32), np.full(count, master, np.int32)
     unknown = np.full(count, -1, EventRow)
     begun, resumed = segments.ts[bursts.segment], segments.ts[bursts.segment + 1]
@@ -166,7 +162,7 @@ def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Call
 def _start(trace: Trace, track: int, main: int) -> CallWaits:
     """Without further evidence, the start of a thread depends on the main thread's progress until then. While the main
     thread waits for a device it makes none: what counts then is that it began to wait."""
-    segments = host_segments(trace)
+    segments = host.host_segments(trace)
     piece, main_piece = segments.of(track), segments.of(main)
     ts = segments.ts[piece][:1]
     reach = segments.ts[main_piece][[0, -1]]

@@ -13,11 +13,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, each, is_among, reserved
 from augment.core import LAUNCHES, Category, Trace, derived
+from augment.facts import gpu, host
 from augment.facts.critical.critical_graph import critical_graph, latest, walk
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import before_recording
-from augment.facts.host.call_stacks import call_stacks, outermost, thread_bounds
-from augment.facts.host.occupancy import host_segments
 from augment.facts.names import STEP, starting
 from augment.facts.steps.step_windows import recorded_windows, step_windows, steps
 from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
@@ -139,25 +136,25 @@ def critical_path(trace: Trace) -> CriticalPath:
 
     It is cut where steps begin and end.
     """
-    graph, segments, stacks = critical_graph(trace), host_segments(trace), call_stacks(trace)
-    work, events = gpu_work(trace), trace.events
+    graph, segments, stacks = critical_graph(trace), host.host_segments(trace), host.stacks(trace)
+    work, events = gpu.work(trace), trace.events
     start, end = windows(trace)
     edges = np.ascontiguousarray(walk(graph.binding, graph.source, len(graph) - 1))
     pieces = len(segments.ts) + 2 * (len(edges) + len(start)) + 1  # at most; far fewer are filled
     codes = len(trace.strings) * len(BoundBy)
     early = np.zeros(len(events), np.bool_)  # whether each event is work launched before the recording
-    early[work.row[before_recording(trace)]] = True
+    early[work.row[gpu.before_recording(trace)]] = True
     state = loops.PathProgress()
     time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
     slices = [reserved(pieces, kind) for kind in (np.int64, np.uint8, np.int32)]
     named = [reserved(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
     # the row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none. A
     # step that an early profiler recorded as an operator counts only where no other operator is.
-    rows, operators = call_stacks(trace).row, (Category.CPU_OP,)
-    around = outermost(trace, rows, operators)
+    rows, operators = host.stacks(trace).row, (Category.CPU_OP,)
+    around = host.outermost(trace, rows, operators)
     step = starting(trace, STEP)
     if step[trace.events.name[around[around >= 0]]].any():
-        within = outermost(trace, rows, operators, ~step)
+        within = host.outermost(trace, rows, operators, ~step)
         around = np.where(within >= 0, within, around)
     made = native("critical.follow")(
         *(edges, graph.kind, graph.source, graph.target, graph.self_ns, graph.to_row, graph.ts, graph.lane),
@@ -220,12 +217,12 @@ def _steps_among_operators(trace: Trace) -> EventRows:
 @derived(until="rules")
 def _in_loader(trace: Trace) -> Bools:
     """Whether each event lies within a fetch from a data loader, by PyTorch's annotation."""
-    stacks, events = call_stacks(trace), trace.events
+    stacks, events = host.stacks(trace), trace.events
     in_loader = np.zeros(len(events) + 1, np.bool_)  # one more entry: row -1 reads the last
     loads = starting(trace, "enumerate(DataLoader)")
     if not loads.any():
         return in_loader
-    ts, bounds = events.ts[stacks.row], thread_bounds(trace)
+    ts, bounds = events.ts[stacks.row], host.thread_bounds(trace)
     places = np.flatnonzero(loads.take(events.name[stacks.row]))
     stop = places + 1
     for track, index in each(events.track[stacks.row[places]], len(trace.tracks)):  # the slices within it follow it

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from augment import arrays
 from augment.core import Trace, derived
+from augment.facts import gpu, waits
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
 from augment.facts.critical.handovers import launching_tracks, main_track
 from augment.facts.critical.longest_path import (
@@ -25,10 +26,8 @@ from augment.facts.critical.longest_path import (
     node_slack,
     windows,
 )
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.host.occupancy import host_segments
 from augment.facts.names import KernelType
-from augment.facts.waits.dependencies import DependencyKind
 from augment.kernels.native import native
 
 # How much shorter would a recording be if chosen time were not spent: on a thread, by GPU work, or in waits?
@@ -37,7 +36,10 @@ from augment.kernels.native import native
 # Delays keep their length.
 
 
-_GOING_ON = (DependencyKind.THREAD, DependencyKind.OPEN)  #: from a moment of a thread to its next, or the end
+_GOING_ON = (
+    waits.DependencyKind.THREAD,
+    waits.DependencyKind.OPEN,
+)  #: from a moment of a thread to its next, or the end
 _REPLAYS = 4  #: of a recording that comes again and again
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
@@ -86,7 +88,7 @@ def without_host_time(trace: Trace, track: arrays.Int32s, start: arrays.Int64s, 
 def without_work(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` of ``gpu_work`` take ``ns`` (int64, of each) less."""
     graph = critical_graph(trace)
-    less = np.zeros(len(gpu_work(trace)), np.int64)
+    less = np.zeros(len(gpu.work(trace)), np.int64)
     less[places] = ns
     edges = np.flatnonzero(graph.self_ns > 0)
     less = less[graph.source[edges] - graph.first_work]
@@ -101,7 +103,7 @@ def taken_work_ns(trace: Trace, cut: Cut) -> int:
     taken = np.zeros(len(graph.self_ns), np.int64)
     np.maximum.at(taken, cut.edge, cut.ns)
     edges = np.flatnonzero(graph.self_ns > 0)
-    least = np.full(len(gpu_work(trace)), np.iinfo(np.int64).max, np.int64)
+    least = np.full(len(gpu.work(trace)), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(least, graph.source[edges] - graph.first_work, np.minimum(taken[edges], graph.self_ns[edges]))
     return int(least[least < np.iinfo(np.int64).max].sum())
 
@@ -110,12 +112,12 @@ def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as if it ran in fewer kernels: the delays
     between such kernels on a stream become shorter in proportion.
     """
-    graph, work = critical_graph(trace), gpu_work(trace)
+    graph, work = critical_graph(trace), gpu.work(trace)
     ratio = np.zeros(len(work) + 1)
     ratio[places] = ns / np.maximum(work.end[places] - work.ts[places], 1)
     chosen = np.zeros(len(work) + 1, np.bool_)
     chosen[places] = True
-    edges = np.flatnonzero(graph.kind == DependencyKind.STREAM)
+    edges = np.flatnonzero(graph.kind == waits.DependencyKind.STREAM)
     for side in (graph.source, graph.target):
         edges = edges[chosen[side[edges] - graph.first_work]]
     source = graph.source[edges] - graph.first_work
@@ -126,7 +128,7 @@ def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
 def without_waits(trace: Trace, calls: arrays.EventRows) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)
-    edges = np.flatnonzero(graph.kind == DependencyKind.SYNC)
+    edges = np.flatnonzero(graph.kind == waits.DependencyKind.SYNC)
     edges = edges[arrays.is_among(graph.to_row[edges], arrays.distinct(calls))]
     return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
 
@@ -153,7 +155,7 @@ def _ending(trace: Trace) -> arrays.Int64s:
 def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
     """How much earlier the main thread would be where it is at ``until`` (ns), ns; never below 0. It does not wait for
     room in queues: those are full of work of before the recording, which would take less time, too."""
-    full = np.flatnonzero(critical_graph(trace).kind == DependencyKind.FULL_QUEUE)
+    full = np.flatnonzero(critical_graph(trace).kind == waits.DependencyKind.FULL_QUEUE)
     room = Cut(full, np.full(len(full), FOREVER_NS, np.int64))
     return max(_gain(critical_graph(trace), joined([cut, room]), _going_on(trace, until)), 0)
 
@@ -183,11 +185,11 @@ def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int
     the first step and left the last, ns, as it may wait for the devices behind that. ``since`` earlier work was done:
     the devices may begin then.
     """
-    graph, work = critical_graph(trace), gpu_work(trace)
+    graph, work = critical_graph(trace), gpu.work(trace)
     going_on = _going_on(trace, host[1])
     ending = _ending(trace)
     first = graph.first_work + np.array([stream.start for stream in work.streams])
-    begins = np.flatnonzero(arrays.is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
+    begins = np.flatnonzero(arrays.is_any(graph.kind, (waits.DependencyKind.LAUNCH, waits.DependencyKind.OPEN)))
     begins = begins[np.isin(graph.target[begins], first)]
     head = max(min(graph.ts[first].tolist(), default=since) - since, 0)  # in which devices idle until the first launch
     whole = int((graph.ts[graph.source[ending]] + graph.weight[ending]).max(initial=since)) - since
@@ -219,7 +221,12 @@ class Decided(Struct, frozen=True):
         return self.host + self.computing + self.communication + self.copies + self.gaps + self.other
 
 
-_ON_HOST = (DependencyKind.THREAD, DependencyKind.HANDOVER, DependencyKind.LAUNCH, DependencyKind.FULL_QUEUE)
+_ON_HOST = (
+    waits.DependencyKind.THREAD,
+    waits.DependencyKind.HANDOVER,
+    waits.DependencyKind.LAUNCH,
+    waits.DependencyKind.FULL_QUEUE,
+)
 
 
 def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Decided]:
@@ -228,7 +235,7 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
 
     The part is that of the recorded times: edges that reach into it count whole.
     """
-    graph, work = critical_graph(trace), gpu_work(trace)
+    graph, work = critical_graph(trace), gpu.work(trace)
     weight = graph.weight.copy()
     np.subtract.at(weight, cut.edge, cut.ns)
     # the earliest time of each node is the latest in the graph backwards, of which the recording's start is the last
@@ -250,7 +257,9 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
         delay[of_work] -= running
         by_type = arrays.sums(work.type[graph.source[edge] - graph.first_work], running, len(KernelType))
         computing, communication, copies = (int(by_type[kind]) for kind in KernelType)
-        host, gaps = (int(delay[arrays.is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
+        host, gaps = (
+            int(delay[arrays.is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (waits.DependencyKind.STREAM,))
+        )
         return Decided(host, computing, communication, copies, gaps, int(delay.sum()) - host - gaps)
 
     return time_of(graph.binding), time_of(binding)
@@ -268,7 +277,7 @@ def _gain(graph: CriticalGraph, cut: Cut, leaving: arrays.Int64s) -> int:
 def _lane_edges(trace: Trace) -> dict[int, arrays.Int64s]:
     """The edges along each thread, in the order of time."""
     graph: CriticalGraph = critical_graph(trace)
-    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
+    along = np.flatnonzero(graph.kind == waits.DependencyKind.THREAD)
     lane = graph.lane[graph.source[along]]
     return {track: along[places] for track, places in arrays.each(lane, len(trace.tracks))}
 
@@ -354,7 +363,7 @@ def _sums_and_cuts(trace: Trace, codes: arrays.Int64s) -> tuple[npt.NDArray[Any]
     names[codes // len(BoundBy) % max(len(trace.strings), 1)] = True
     total, least, *of_threads = _on_threads(trace, codes, names)
     cuts = [of_threads]
-    work, none = gpu_work(trace), np.full(1, -1, np.int64)
+    work, none = gpu.work(trace), np.full(1, -1, np.int64)
     # edges during which the source's work runs, then whole pieces of work: their duration and slack
     edges = np.flatnonzero(graph.self_ns > 0)
     edges = edges[names.take(trace.events.name[work.row[graph.source[edges] - graph.first_work]])]
@@ -383,7 +392,7 @@ def _on_threads(trace: Trace, codes: arrays.Int64s, names: arrays.Bools) -> list
     (the largest int64 if there is none); and for each edge that they shorten the place in ``codes``, the edge, and ns.
     """
     graph, segments, (start, end) = critical_graph(trace), host_segments(trace), windows(trace)
-    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
+    along = np.flatnonzero(graph.kind == waits.DependencyKind.THREAD)
     edge_from = np.full(len(graph), -1, np.int32)
     edge_from[graph.source[along]] = along
     window, key = np.divmod(codes, _size(trace))
@@ -443,7 +452,7 @@ def _split(
     np.maximum(ts, padded[after], out=ts, where=after > 0)
     np.minimum(until, padded[after + 1], out=until, where=after < len(cuts))
     del after, padded  # frees memory for what follows
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     first, last = windows(trace)
     window = arrays.where_in(first, ts, side="right") - 1
     window = np.where((window >= 0) & (ts < last[window]), window, -1)  # for none

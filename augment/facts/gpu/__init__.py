@@ -15,7 +15,9 @@ from augment.facts.gpu.gpu_time import (
 from augment.facts.gpu.gpu_work import (
     Device, Stream, gpu_work as work, launches as calls, sort_key, work_of_several_processes, correlations_of,
 )
-from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families as families
+from augment.facts.gpu.kernel_families import (
+    MATRIX_FAMILIES, UNKNOWN as UNKNOWN_FAMILY, MatrixUnits, kernel_families as families,
+)
 from augment.facts.gpu.launched_work import (
     LaunchDelays, before_recording, before_recording_diagnostics, launch_delays as delays, launch_diagnostics,
     launched_work as launched, work_operators as innermost_operator, launch_unknown, launch_unknown_diagnostics,
@@ -24,12 +26,12 @@ from augment.facts.gpu.lines_of_work import source_lines as lines, longest_lines
 from augment.facts.gpu.hardware_samples import watched_gpus as telemetry, counter_ranges
 
 __all__ = [
-    "COMMUNICATION", "COMPUTATION", "MATRIX_FAMILIES", "MEMORY", "Device", "LaunchDelays", "MatrixUnits", "Stream",
-    "annotations_of_work", "before_recording", "before_recording_diagnostics", "busiest_devices", "busiest_stream",
-    "calls", "communication_at", "correlations_of", "counter_ranges", "coverage", "delays", "device_of_work",
-    "families", "gpu_time_by", "in_optimizer", "innermost_operator", "launch_diagnostics", "launch_unknown",
-    "launch_unknown_diagnostics", "launched", "lines", "lines_of_rows", "longest_lines", "occupancy", "queues",
-    "rates", "small_grids", "sort_key", "steps_of_optimizers", "telemetry", "weighed", "work",
+    "COMMUNICATION", "COMPUTATION", "MATRIX_FAMILIES", "MEMORY", "UNKNOWN_FAMILY", "Device", "LaunchDelays",
+    "MatrixUnits", "Stream", "annotations_of_work", "before_recording", "before_recording_diagnostics",
+    "busiest_devices", "busiest_stream", "calls", "communication_at", "correlations_of", "counter_ranges", "coverage",
+    "delays", "device_of_work", "families", "gpu_time_by", "in_optimizer", "innermost_operator", "launch_diagnostics",
+    "launch_unknown", "launch_unknown_diagnostics", "launched", "lines", "lines_of_rows", "longest_lines",
+    "occupancy", "queues", "rates", "small_grids", "sort_key", "steps_of_optimizers", "telemetry", "weighed", "work",
     "work_of_several_processes",
 ]
 # fmt: on

@@ -12,11 +12,10 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Int64s, StackIndex, combinations, grouped, settled, sums
 from augment.core import Category, Diagnostic, Identity, Trace, derived
+from augment.facts import host, names
 from augment.facts.gpu.gpu_work import Device, Stream, gpu_work
 from augment.facts.host.call_stacks import call_stacks, crossed, crossing_diagnostics, enclosing, innermost
 from augment.facts.host.occupancy import timelines
-from augment.facts.host.training_phases import forward_backward, modules
-from augment.facts.names import STEP, UPDATE, starting
 
 
 class TimeShare(NamedTuple):
@@ -80,7 +79,7 @@ def module_work(trace: Trace) -> ModuleWork:
     module is the one around the forward operator that the flow names, unless a module within that backward operator
     is around the launch (a recomputed forward pass).
     """
-    stacks, tree, links = call_stacks(trace), modules(trace), forward_backward(trace)
+    stacks, tree, links = call_stacks(trace), host.module_calls(trace), host.backward(trace)
     launch = gpu_work(trace).launch
     known = np.flatnonzero(launch != NO_INDEX)
     place = stacks.place_of[launch[known]]
@@ -110,7 +109,7 @@ def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
     annotations nest or cross.
     """
     work, events = gpu_work(trace), trace.events
-    named = None if include_steps else ~starting(trace, STEP)
+    named = None if include_steps else ~names.starting(trace, names.STEP)
     leaf = np.full(len(work), NO_INDEX, np.int64)
     rows = events.slices_of(Category.GPU_USER_ANNOTATION)
     if named is not None:
@@ -154,7 +153,7 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
 @derived
 def steps_of_optimizers(trace: Trace) -> Bools:
     """For each string whether it names a step of an optimizer."""
-    return starting(trace, UPDATE)
+    return names.starting(trace, names.UPDATE)
 
 
 @derived(until="diagnosis")

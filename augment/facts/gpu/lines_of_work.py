@@ -14,11 +14,10 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, StackIndex, combinations
 from augment.core import Category, Trace, derived, records
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
+from augment.facts import host
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
-from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, owners
 from augment.facts.host.compile_logs import REGION, regions
-from augment.facts.host.training_phases import forward_backward
 from augment.facts.names import starting
 from augment.facts.source.event_args import arg_columns
 
@@ -117,7 +116,9 @@ def sites_of_launches(
     region_of_row = {row: number for number, rows in calls.items() for row in rows.tolist()}
     asked = places[work.launch[places] != NO_INDEX]
     asked = asked[np.argsort(events.ts[work.launch[asked]], kind="stable")]
-    around = innermost(trace, work.launch[asked], (Category.CPU_OP, Category.USER_ANNOTATION), starting(trace, REGION))
+    around = host.innermost(
+        trace, work.launch[asked], (Category.CPU_OP, Category.USER_ANNOTATION), starting(trace, REGION)
+    )
     operator = work_operators(trace)[asked]
     names = trace.names_of(work.row[asked])
     operators = [trace.strings[events.name[row]] if row >= 0 else "" for row in operator.tolist()]
@@ -141,18 +142,18 @@ def _by_functions(trace: Trace, site: Int32s, numbers: dict[tuple[CodeLine, ...]
     launch = gpu_work(trace).launch
     if not len(trace.events.slices_of(Category.PYTHON_FUNCTION)):
         return
-    links, stacks = forward_backward(trace), call_stacks(trace)
+    links, stacks = host.backward(trace), host.stacks(trace)
     asked = np.flatnonzero((site < 0) & (launch != NO_INDEX))
     for least in (USERS, INSTALLED):
         # the innermost function of such an owner around each, else around the forward operator of its backward one
-        mask, rows = owners(trace) == least, launch[asked]
-        frame = innermost(trace, rows, (Category.PYTHON_FUNCTION,), mask)
+        mask, rows = host.owners(trace) == least, launch[asked]
+        frame = host.innermost(trace, rows, (Category.PYTHON_FUNCTION,), mask)
         rest = np.flatnonzero(frame < 0)
         if len(links) and len(rest):
             target = np.sort(stacks.place_of[links.backward]).astype(StackIndex)
-            which = enclosing(trace, target)[stacks.place_of[rows[rest]]]
+            which = host.enclosing(trace, target)[stacks.place_of[rows[rest]]]
             backward = np.where(which >= 0, stacks.row[target[which]], NO_INDEX)
-            frame[rest] = innermost(trace, links.forward_of(backward), (Category.PYTHON_FUNCTION,), mask)
+            frame[rest] = host.innermost(trace, links.forward_of(backward), (Category.PYTHON_FUNCTION,), mask)
         known, code = np.unique(trace.events.name[frame[frame >= 0]], return_inverse=True)
         lines = [function_line(trace.strings[name]) for name in known.tolist()]
         number = np.array([numbers.setdefault((line,), len(numbers)) for line in lines if line], np.int32)

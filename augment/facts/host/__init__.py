@@ -6,7 +6,7 @@ from __future__ import annotations
 # ruff: noqa: I001
 from augment.facts.host.call_stacks import (
     call_stacks as stacks, callers, crossing_diagnostics, in_compiled, innermost, operator_times as operator_calls,
-    outermost, places_of, python_lines, directly_around, enclosing, call_paths, is_of, thread_bounds,
+    outermost, owners, places_of, python_lines, directly_around, enclosing, call_paths, is_of, thread_bounds,
 )
 from augment.facts.host.compile_logs import logged_compilations, regions as compiled_regions
 from augment.facts.host.occupancy import host_segments
@@ -18,7 +18,7 @@ from augment.facts.host.training_phases import (
 __all__ = [
     "TrainingPhase", "backward", "call_paths", "callers", "compiled_regions", "crossing_diagnostics",
     "directly_around", "enclosing", "host_segments", "in_compiled", "innermost", "is_of", "logged_compilations",
-    "module_calls", "operator_calls", "operators_around", "outermost", "phases", "places_of", "python_lines",
+    "module_calls", "operator_calls", "operators_around", "outermost", "owners", "phases", "places_of", "python_lines",
     "stacks", "thread_bounds",
 ]
 # fmt: on

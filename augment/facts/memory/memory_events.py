@@ -7,9 +7,7 @@ from msgspec import Struct
 
 from augment.arrays import Bools, EventRows, Int64s, Places, combinations, distinct, each
 from augment.core import Category, Diagnostic, Identity, MemoryChanges, Trace, derived, text
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names import strings_where
-from augment.facts.source.event_args import arg_columns
+from augment.facts import gpu, names, source
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
 _NAME = "[memory]"
@@ -79,7 +77,7 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
     rows = memory_rows(trace)
     if not len(rows):  # avoids reading the source again
         return ()
-    columns = arg_columns(trace)
+    columns = source.args(trace)
     size_of = columns.ints("Bytes").at(rows, _UNKNOWN)
     known_size = size_of != _UNKNOWN
     row, size_of = rows[known_size], size_of[known_size]
@@ -100,7 +98,7 @@ def memory_rows(trace: Trace) -> Int64s:
     """The rows of all ``[memory]`` instants, ascending."""
     events = trace.events
     rows = np.flatnonzero(events.category == Category.CPU_INSTANT_EVENT)
-    return rows[strings_where(trace, lambda name: name == _NAME)[events.name[rows]]]
+    return rows[names.strings_where(trace, lambda name: name == _NAME)[events.name[rows]]]
 
 
 def diagnostics(trace: Trace) -> list[Diagnostic]:
@@ -111,11 +109,11 @@ def diagnostics(trace: Trace) -> list[Diagnostic]:
         if event.previous is not None
     )
     diagnostics_ = [Diagnostic("memory_allocated_twice", twice, "allocations at an address that was not freed before")]
-    return [*arg_columns(trace).diagnostics(ARGS), *(diagnostic for diagnostic in diagnostics_ if diagnostic.count)]
+    return [*source.args(trace).diagnostics(ARGS), *(diagnostic for diagnostic in diagnostics_ if diagnostic.count)]
 
 
 def _device(trace: Trace, kind: int, device: int, row: EventRows, size: Int64s) -> DeviceMemory:
-    columns = arg_columns(trace)
+    columns = source.args(trace)
     allocated, reserved, address = (
         columns.ints(name).at(row, _UNKNOWN) for name in ("Total Allocated", "Total Reserved", "Addr")
     )
@@ -133,7 +131,7 @@ def _device(trace: Trace, kind: int, device: int, row: EventRows, size: Int64s) 
     thread = int(trace.events.track[row[0]])
     rank = trace.tracks[thread].rank
     identity: Identity = device if device >= 0 else None
-    stream = next((each for each in gpu_work(trace).devices if (each.rank, each.device) == (rank, identity)), None)
+    stream = next((each for each in gpu.work(trace).devices if (each.rank, each.device) == (rank, identity)), None)
     on_stream = stream is not None and kind != 0
     return DeviceMemory(
         rank=rank,

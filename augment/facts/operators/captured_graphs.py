@@ -29,8 +29,7 @@ from msgspec.structs import replace
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, WorkIndexes, distinct, is_among
 from augment.core import LAUNCHES, Category, GraphCapture, Trace, derived
 from augment.core.args import Arg
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
+from augment.facts import gpu
 from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names import KernelType, matching
 from augment.facts.operators.counted_operators import counted
@@ -86,7 +85,7 @@ def graph_work(trace: Trace) -> GraphWork:
 
     Empty without a capture.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     owner = np.full(len(work), -1, np.int32)
     rows: list[int] = []
     kinds: list[int] = []
@@ -130,7 +129,7 @@ def graph_work(trace: Trace) -> GraphWork:
 
 def graph_launches(trace: Trace) -> Iterator[tuple[int, WorkIndexes]]:
     """Each launch of a graph, and the places of its kernels in order of their start."""
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     is_graph = matching(trace, _GRAPH)
     places = work.where((work.launch != NO_INDEX) & (events.category[work.row] == Category.KERNEL))
     places = places[is_graph[events.name[work.launch[places]]]]
@@ -145,7 +144,7 @@ def _launches_by_node(trace: Trace) -> Iterator[tuple[int, WorkIndexes, bool]]:
     """Each launch of a graph, the places of its kernels, and whether they are in the order of the graph's nodes: by
     their ids, or because one stream ran them.
     """
-    work, launches = gpu_work(trace), list(graph_launches(trace))
+    work, launches = gpu.work(trace), list(graph_launches(trace))
     node = np.full(len(work), -1, np.int64)  # the id of the graph's node of each piece of work, -1 where unknown
     if launches:
         every = np.sort(np.concatenate([places for _, places in launches]))
@@ -168,7 +167,7 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     host = events.slices_of(*LAUNCHES)
     names = events.name[host]
     launches, begins, ends = (host[matching(trace, pattern)[names]] for pattern in (_KERNEL, _BEGIN, _END))
-    launches = launches[~is_among(launches, distinct(gpu_work(trace).launch))]
+    launches = launches[~is_among(launches, distinct(gpu.work(trace).launch))]
     begin, end = np.sort(events.ts[begins]), np.sort(events.ts[ends])
     ts = events.ts[launches]
     if len(begin) and len(begin) == len(end):
@@ -196,7 +195,7 @@ def _fitting(trace: Trace, places: WorkIndexes, in_order: bool, sections: Sequen
     """The capture that fits these kernels of a graph, or the reason why none does. ``in_order``: their order is that of
     the nodes.
     """
-    names = tuple(trace.names_of(gpu_work(trace).row[places]))
+    names = tuple(trace.names_of(gpu.work(trace).row[places]))
     same = [section for section in sections if len(section.operator) == len(places)]
     if not same:
         cut = [part for section in sections if (part := _cut(section, names))] if in_order else []
@@ -266,13 +265,13 @@ def _is_likely(trace: Trace, places: WorkIndexes, section: _Section) -> bool:
     """Whether each matrix product has a kernel that may be a product by its name, and no other operator has one that
     surely is.
     """
-    families = kernel_families(trace)
+    families = gpu.families(trace)
     names = np.array(families.names)[families.family[places]]
     for operator in distinct(section.operator[section.operator >= 0]).tolist():
         kinds = set(names[section.operator == operator].tolist())
-        products = kinds & set(MATRIX_FAMILIES)
+        products = kinds & set(gpu.MATRIX_FAMILIES)
         work = section.works[section.kind[operator]]
         is_product = work.is_product or work.attends
-        if not (products or UNKNOWN in kinds) if is_product else products:
+        if not (products or gpu.UNKNOWN_FAMILY in kinds) if is_product else products:
             return False
     return True

@@ -17,15 +17,11 @@ from msgspec import Struct
 
 from augment.arrays import Bools, EventRows, Int32s, Int64s, StackIndexes, combinations, distinct, where_in
 from augment.core import Category, SparseColumn, Texts, Trace, derived, tables_of
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import work_operators
-from augment.facts.host.call_stacks import call_stacks, directly_around, places_of
-from augment.facts.names import KernelType, matching
+from augment.facts import gpu, host, names, source
 from augment.facts.operators.formulas_custom import CustomFormula, formulas_of, installed_formulas, shipped_formulas
 from augment.facts.operators.formulas_memory import memory_formula
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL, TEMPLATE, template
 from augment.facts.operators.operator_calls import TYPES, Call, Heads, Unrecorded, Work
-from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.engine_steps import UNKNOWN, Batch
 
 Formula = Callable[[Call], Work]
@@ -56,11 +52,11 @@ def counted(trace: Trace) -> tuple[StackIndexes, Int32s, tuple[Call, ...], tuple
     """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
     work.
     """
-    stacks = call_stacks(trace)
-    if not len(arg_columns(trace).texts("Input Dims")[0]):
+    stacks = host.stacks(trace)
+    if not len(source.args(trace).texts("Input Dims")[0]):
         return stacks.where(stacks.row < 0), np.empty(0, np.int32), (), ()  # installed formulas are not looked for
     formulas: dict[int, Formula] = {}
-    named = places_of(trace, Category.CPU_OP)
+    named = host.places_of(trace, Category.CPU_OP)
     for code in distinct(named.name).tolist():
         if formula := formula_of(trace, trace.strings[code]):
             formulas[code] = formula
@@ -71,7 +67,7 @@ def counted(trace: Trace) -> tuple[StackIndexes, Int32s, tuple[Call, ...], tuple
     rows = stacks.row[place]
     columns = []
     for arg in _ARGS:
-        text_rows, recorded = arg_columns(trace).texts(arg)
+        text_rows, recorded = source.args(trace).texts(arg)
         codes = np.full(len(rows), -1, np.int32)
         if len(text_rows):
             at = np.minimum(where_in(text_rows, rows), len(text_rows) - 1)
@@ -106,7 +102,7 @@ def counted(trace: Trace) -> tuple[StackIndexes, Int32s, tuple[Call, ...], tuple
 
 def _has_inner(trace: Trace, place: StackIndexes) -> Bools:
     """Whether another of ``place`` lies inside each."""
-    around = directly_around(trace, place)
+    around = host.directly_around(trace, place)
     has_inner = np.zeros(len(place), np.bool_)
     has_inner[around[around >= 0]] = True
     return has_inner
@@ -145,12 +141,12 @@ class ListKernels(Struct, frozen=True):
 @derived(until="operations")
 def list_kernels(trace: Trace) -> ListKernels:
     """The operators over lists of tensors, and what their kernels move."""
-    work = gpu_work(trace)
-    is_list = matching(trace, _OPERATOR)
+    work = gpu.work(trace)
+    is_list = names.matching(trace, _OPERATOR)
     if not is_list.any():
         return ListKernels(work.row[:0], np.empty(0, np.int64), np.empty(0, np.int64))
-    operator = work_operators(trace)
-    places = np.flatnonzero((operator >= 0) & (work.type == KernelType.COMPUTATION))
+    operator = gpu.innermost_operator(trace)
+    places = np.flatnonzero((operator >= 0) & (work.type == names.KernelType.COMPUTATION))
     places = places[is_list[trace.events.name[operator[places]]]]
     row, which = np.unique(operator[places], return_inverse=True)
     codes, code = np.unique(trace.events.name[work.row[places]], return_inverse=True)

@@ -10,15 +10,11 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, Bools, Bytes, Int64s, WorkIndexes
 from augment.core import SparseColumn, Trace, derived
 from augment.core.text import Words, percent
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import MatrixUnits
-from augment.facts.gpu.launched_work import work_operators
-from augment.facts.names import strings_where
+from augment.facts import gpu, names, source
 from augment.facts.operators.formulas_products import CONVOLUTION
 from augment.facts.operators.operator_calls import TYPES, Call
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import Peak, capability_of, device_peaks
-from augment.facts.source.event_args import arg_columns
 
 MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
 UNKNOWN_DEVICE = "give the device's peaks: augment run TRACE --tables FILE"
@@ -138,10 +134,10 @@ class MatrixUse(IntEnum):
     ``NOT_USED`` remains where the type of number or the device's units are unknown.
     """
 
-    NO_QUESTION = MatrixUnits.NO_QUESTION
-    UNTOLD = MatrixUnits.UNTOLD
-    USED = MatrixUnits.USED
-    NOT_USED = MatrixUnits.NOT_USED
+    NO_QUESTION = gpu.MatrixUnits.NO_QUESTION
+    UNTOLD = gpu.MatrixUnits.UNTOLD
+    USED = gpu.MatrixUnits.USED
+    NOT_USED = gpu.MatrixUnits.NOT_USED
     ELIGIBLE = 4  #: not used, but usable
     NOT_ELIGIBLE = 5  #: not used, and not usable
 
@@ -149,18 +145,18 @@ class MatrixUse(IntEnum):
 @derived(until="breakdowns")
 def matrix_use(trace: Trace) -> Bytes:
     """The :class:`MatrixUse` of each piece of ``gpu_work``, uint8."""
-    work, units = gpu_work(trace), work_families(trace).matrix_units
+    work, units = gpu.work(trace), work_families(trace).matrix_units
     use: Bytes = units.copy()
-    asked = work.where(units == MatrixUnits.NOT_USED)
+    asked = work.where(units == gpu.MatrixUnits.NOT_USED)
     if not len(asked):
         return use  # skips reading the operators' args, which are not needed here
     operators = operator_work(trace)
     kinds = zip(operators.calls, operators.works, strict=True)
     numbers = ["" if call.operator in _WITH_VECTORS else made.number for call, made in kinds]
     # of convolutions whose work is unknown, as without recorded strides, the type of the input tells
-    launched_by = work_operators(trace)[asked].astype(np.int64)
-    launched_by[~strings_where(trace, CONVOLUTION.__contains__)[trace.events.name[launched_by]]] = NO_INDEX
-    rows, types = arg_columns(trace).texts("Input type")
+    launched_by = gpu.innermost_operator(trace)[asked].astype(np.int64)
+    launched_by[~names.strings_where(trace, CONVOLUTION.__contains__)[trace.events.name[launched_by]]] = NO_INDEX
+    rows, types = source.args(trace).texts("Input type")
     first = (text.strip("[]").partition(",")[0].strip('"') for text in types.values)
     codes = SparseColumn(rows, types.codes + np.int64(len(numbers)))
     numbers += [*(TYPES.get(name, ("", 0))[0] for name in first), ""]

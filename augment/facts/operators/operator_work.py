@@ -17,18 +17,15 @@ from msgspec import Struct
 
 from augment.arrays import EventRow, EventRows, Int32s, Int64s, combinations, sums
 from augment.core import Trace, derived, records
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts import gpu, host, source
 from augment.facts.gpu.kernel_families import KernelFamilies, families_of, kernel_families
-from augment.facts.gpu.launched_work import work_operators
 from augment.facts.gpu.lines_of_work import ANY, kernel_and_call, sites_of_launches
-from augment.facts.host.call_stacks import call_stacks, enclosing
 from augment.facts.names import KernelType
 from augment.facts.operators.captured_graphs import GraphWork, graph_work
 from augment.facts.operators.counted_operators import counted, work_of
 from augment.facts.operators.formulas_memory import PARTLY
 from augment.facts.operators.formulas_products import ATTENTION, CONVOLUTION, MATMUL
 from augment.facts.operators.operator_calls import TYPES, Call, Unrecorded, Work, exactly
-from augment.facts.source.event_args import arg_columns
 from augment.facts.steps import StepWindows, batches, recorded, step_of_work
 from augment.facts.steps.engine_steps import Batch
 
@@ -53,12 +50,12 @@ def operator_work(trace: Trace) -> OperatorWork:
 
     The formula is evaluated once for each distinct call.
     """
-    work, stacks = gpu_work(trace), call_stacks(trace)
+    work, stacks = gpu.work(trace), host.stacks(trace)
     of_graphs, compiled = graph_work(trace), compiled_work(trace)
     place, kind, calls, works = counted(trace)
     owner = np.full(len(work), -1, np.int32)
     if len(place):
-        around = enclosing(trace, place)
+        around = host.enclosing(trace, place)
         computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch >= 0))
         launch = stacks.place_of[work.launch[computing]]
         owner[computing] = np.where(launch >= 0, around[np.maximum(launch, 0)], -1)
@@ -79,7 +76,7 @@ def operator_work(trace: Trace) -> OperatorWork:
     rank = np.empty(len(order) + 1, np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     rank[-1] = -1
-    recorded = len(arg_columns(trace).ints("Input Dims").rows) > 0 or len(of_graphs.row) + len(compiled.row) > 0
+    recorded = len(source.args(trace).ints("Input Dims").rows) > 0 or len(of_graphs.row) + len(compiled.row) > 0
     row, kind = row[order], kind[used][order]
     kind, calls, works = _with_batches(trace, row, kind, calls, works)
     return OperatorWork(row, kind, calls, works, rank[number[owner]], recorded)
@@ -88,7 +85,7 @@ def operator_work(trace: Trace) -> OperatorWork:
 def equal_kernels(trace: Trace, windows: StepWindows) -> tuple[Int64s, bool]:
     """The time, ns, of the kernels that compute and that each step runs equally often: a row for each name and shapes,
     a column for each step; and whether the shapes of most were recorded: then no others are among them."""
-    work, operators, step = gpu_work(trace), operator_work(trace), step_of_work(trace, windows)
+    work, operators, step = gpu.work(trace), operator_work(trace), step_of_work(trace, windows)
     places = work.where((step >= 0) & (work.type == KernelType.COMPUTATION))
     shapes = np.append(operators.kind, -1)[operators.owner[places]]
     (names, kinds), which = combinations(trace.events.name[work.row[places]], shapes)
@@ -129,7 +126,7 @@ def work_families(trace: Trace) -> KernelFamilies:
     graphs, compiled = graph_work(trace), compiled_work(trace)
     if not len(graphs.row) and not len(compiled.row):
         return kernel_families(trace)
-    row = work_operators(trace)
+    row = gpu.innermost_operator(trace)
     strings = list(trace.strings)
     operator = np.where(row >= 0, trace.events.name[np.maximum(row, 0)], -1)
     for more, names in ((compiled, compiled.products), (graphs, [call.operator for call in graphs.calls])):
@@ -179,11 +176,11 @@ def compiled_work(trace: Trace) -> CompiledWork:
                 for key in ((graph.compile_id, kernel), (ANY, kernel)):
                     of_kernel = known.setdefault(key, {})
                     of_kernel[number, len(of_kernel)] = site
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     owner = np.full(len(work), -1, np.int32)
     if not known:
         return CompiledWork(np.empty(0, EventRow), np.empty(0, np.int32), (), (), owner, (), ())
-    operators = work_operators(trace)
+    operators = gpu.innermost_operator(trace)
     rows: list[int] = []
     kinds: list[int] = []
     calls: list[Call] = []

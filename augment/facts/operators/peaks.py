@@ -23,8 +23,7 @@ from augment.arrays import Bools, Bytes, Int64s, Places, WorkIndex, WorkIndexes,
 from augment.core import Identity, Trace, derived, tables_of
 from augment.core.toml import parse_toml
 from augment.errors import UsageError
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.kernel_families import MatrixUnits
+from augment.facts import gpu
 from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families
 
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
@@ -121,7 +120,7 @@ def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
     rows = [*rows_of(tables_of(trace).get("peak", ())), *shipped_rows()]
     values = tables_of(trace).get(VALUES, ())
     peaks: dict[Identity, Peak | None] = {}
-    for index in (device.device for device in gpu_work(trace).devices):
+    for index in (device.device for device in gpu.work(trace).devices):
         device = _device(trace, index)
         peak = peaks[index] = _peak(rows, device)
         # the user's single figures for the device in place of its own; they may be the only figures
@@ -263,7 +262,7 @@ class Roofs(Struct, frozen=True):
 @derived(until="operations")
 def roofs(trace: Trace) -> Roofs:
     """What the device's peaks allow each of them, and what it took."""
-    operators, work = operator_work(trace), gpu_work(trace)
+    operators, work = operator_work(trace), gpu.work(trace)
     owned = np.flatnonzero(operators.owner >= 0)
     ns = union_ns(operators.owner[owned], work.ts[owned], work.end[owned], len(operators))
     dur = work.end - work.ts
@@ -335,29 +334,31 @@ def _numbers(
     """The type of number whose rate applies. For fp32 and fp64 it is the rate of matrix units if the kernel used
     them.
     """
-    peaks = [device_peaks(trace)[device.device] for device in gpu_work(trace).devices]
+    peaks = [device_peaks(trace)[device.device] for device in gpu.work(trace).devices]
     names: dict[str, int] = {}
     plain = sorted({work.number for work in operators.works})
     number_of_work = np.array([plain.index(work.number) for work in operators.works], np.int64)
     units = work_families(trace).matrix_units[kernel]
     kind = number_of_work[operators.kind]
-    key = (kind * len(MatrixUnits) + units) * max(len(peaks), 1) + device
+    key = (kind * len(gpu.MatrixUnits) + units) * max(len(peaks), 1) + device
     cases, code = numbered(key)
     numbers = np.full(len(cases), -1, np.int8)
     for place, case in enumerate(cases.tolist()):
         rest, which = divmod(case, max(len(peaks), 1))
-        number = rate_of(plain[rest // len(MatrixUnits)], MatrixUnits(rest % len(MatrixUnits)), peaks[which])
+        number = rate_of(
+            plain[rest // len(gpu.MatrixUnits)], gpu.MatrixUnits(rest % len(gpu.MatrixUnits)), peaks[which]
+        )
         if number:
             numbers[place] = names.setdefault(number, len(names))
     return numbers[code], tuple(names)
 
 
-def rate_of(number: str, units: MatrixUnits, peak: Peak | None) -> str:
+def rate_of(number: str, units: gpu.MatrixUnits, peak: Peak | None) -> str:
     """The rate that applies to products of a type of number; empty where it is unclear."""
     if number not in ("fp32", "fp64"):
         return number
-    if units == MatrixUnits.NOT_USED:
+    if units == gpu.MatrixUnits.NOT_USED:
         return number
-    if units != MatrixUnits.USED or peak is None:
+    if units != gpu.MatrixUnits.USED or peak is None:
         return ""
     return f"{number}_matrix" if f"{number}_matrix" in peak.tflops or number == "fp64" else "tf32"

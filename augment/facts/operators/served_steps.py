@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Int64s, sums
 from augment.core import Trace, derived
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names import GRAPH_LAUNCH, matching
+from augment.facts import gpu, names
 from augment.facts.operators.operator_work import operator_work
 from augment.facts.operators.peaks import device_peaks, roofs
 from augment.facts.steps import StepWindows, batches, is_served, recorded_windows, step_figures, step_of_work
@@ -78,7 +77,7 @@ def kept_tokens(batches: Sequence[Batch], windows: StepWindows) -> Int64s:
 @derived(until="operations")
 def served_steps(trace: Trace) -> tuple[ServedSteps, ...]:
     """The steps of an engine on each device; empty without an engine or work."""
-    work, windows = gpu_work(trace), recorded_windows(trace)
+    work, windows = gpu.work(trace), recorded_windows(trace)
     if (
         not is_served(trace)
         or engine_steps(trace).is_region
@@ -90,7 +89,7 @@ def served_steps(trace: Trace) -> tuple[ServedSteps, ...]:
     of_step = tuple(batches(trace)[number] for number in windows.number.tolist())
     count, step = len(windows), step_of_work(trace, windows)
     launched = work.launch != NO_INDEX
-    by_graph = launched & matching(trace, GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
+    by_graph = launched & names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
     operators, on_roof, peaks = operator_work(trace), roofs(trace), device_peaks(trace)
     operator_step = windows.of_host(trace.events.ts[operators.row])
     attends = np.array([work.attends for work in operators.works], np.bool_)[operators.kind]

@@ -11,16 +11,12 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
-from augment.core import Category, Trace, derived
-from augment.core.text import LEAST_SHARE, listed, percent, recording_words, short
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.core import Category, Trace, derived, text
+from augment.facts import gpu, host, source
 from augment.facts.gpu.kernel_families import LISTS, MATRIX_FAMILIES
-from augment.facts.gpu.launched_work import work_operators
-from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.names import KernelType, matching
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import Bound, Floats, device_peaks, roofs, why_not_of, why_unknown
-from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
@@ -158,7 +154,7 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
     counted against a peak, in the windows of the steps. Kernels whose work is unknown may be products, and count as
     such. None for a device without products, as far as names show.
     """
-    work, operators, on_roof, families = gpu_work(trace), operator_work(trace), roofs(trace), work_families(trace)
+    work, operators, on_roof, families = gpu.work(trace), operator_work(trace), roofs(trace), work_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
     unknown = ~families.known & ~counted & (work.type == KernelType.COMPUTATION)
@@ -183,7 +179,7 @@ def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArra
     A moment is shared equally by all kernels that compute at that moment. So the share of a kernel is the integral of 1
     / (number of kernels) over its time.
     """
-    work, operators = gpu_work(trace), operator_work(trace)
+    work, operators = gpu.work(trace), operator_work(trace)
     places = work.by_time[work.devices[device].places]
     places = places[(work.type[places] == KernelType.COMPUTATION) & (work.end[places] > work.ts[places])]
     start, end = work.ts[places], work.end[places]
@@ -222,9 +218,9 @@ def _sums(code: Places, values: Floats, count: int) -> Floats:
 
 def why_no_mfu(trace: Trace, place: int) -> str | None:
     """What an MFU of that device lacks, if anything."""
-    device = gpu_work(trace).devices[place].device
+    device = gpu.work(trace).devices[place].device
     if not operator_work(trace).recorded:
-        return f"shapes were not recorded: record with {recording_words(trace.source.metadata).shapes}"
+        return f"shapes were not recorded: record with {text.recording_words(trace.source.metadata).shapes}"
     if device_peaks(trace)[device] is None:
         return why_unknown(trace, device)
     covered = products_covered(trace)[place]
@@ -237,10 +233,10 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
         families = work_families(trace)
         is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-        lacking = (is_product & ~counted)[gpu_work(trace).devices[place].places]
+        lacking = (is_product & ~counted)[gpu.work(trace).devices[place].places]
         names = largest_names(trace, place, lacking, LEAST_NAMED)
-        known, rest = (f"only {percent(covered)}", "the rest") if covered >= LEAST_SHARE else ("none", "it")
-        most = f" (most of {rest} is in {listed(names)})" if names else ""
+        known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
+        most = f" (most of {rest} is in {text.listed(names)})" if names else ""
         share = f"FLOPs are known for {known} of the time of matrix products{most}"
         why = f"{rest} has no operator (as in CUDA graphs), no shapes, no formula, or a name that says nothing"
         return f"{share}; {why}: augment run TRACE --graph-capture FILE, or --tables FILE with [[flops]]"
@@ -250,20 +246,24 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
 def largest_names(trace: Trace, place: int, chosen: Bools, least: float) -> list[str]:
     """The two operators, or kernels without an operator, that most of the time of the ``chosen`` work of the device is
     in, and their shares of the device's work, from ``least`` on."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     device = work.devices[place].places
-    around = work_operators(trace)[device]
+    around = gpu.innermost_operator(trace)[device]
     names = trace.events.name[np.where(around >= 0, around, work.row[device])]
     ns = (work.end - work.ts)[device]
     spent = np.bincount(names, ns * chosen, len(trace.strings)) / max(int(ns.sum()), 1)
     most = np.argsort(-spent, kind="stable")[:2].tolist()
-    return [f"`{short(trace.strings[code])}` ({percent(float(spent[code]))})" for code in most if spent[code] >= least]
+    return [
+        f"`{text.short(trace.strings[code])}` ({text.percent(float(spent[code]))})"
+        for code in most
+        if spent[code] >= least
+    ]
 
 
 def _without_peak(trace: Trace, place: int, lacking: float) -> str:
     """The type of number without a peak whose operators take the most time, if they are the share ``lacking`` of the
     time of all products at least; else empty."""
-    work, operators, on_roof = gpu_work(trace), operator_work(trace), roofs(trace)
+    work, operators, on_roof = gpu.work(trace), operator_work(trace), roofs(trace)
     owner = operators.owner[work.devices[place].places]
     ns = (work.end - work.ts)[work.devices[place].places]
     product = np.append(~np.isnan(on_roof.flops), False)[owner]
@@ -303,26 +303,26 @@ _OF_ENGINE = re.compile(r"autograd::|torch::autograd|\w+Backward\d*$|.*Checkpoin
 def recomputed(trace: Trace) -> Bools:
     """Whether each operator of ``operator_work`` is recomputation."""
     operators = operator_work(trace)
-    stacks, ops = call_stacks(trace), places_of(trace, Category.CPU_OP)
+    stacks, ops = host.stacks(trace), host.places_of(trace, Category.CPU_OP)
     called = stacks.place_of[operators.row].astype(np.intp)  # kernels of graphs: the graph's launch, in no operator
     nodes = ops.where(lambda name: name.startswith(_NODE))
     if not len(nodes) or not len(called):
         return np.zeros(len(called), np.bool_)
-    node = enclosing(trace, nodes).astype(np.intp)
+    node = host.enclosing(trace, nodes).astype(np.intp)
     inside = node[called] >= 0
     checkpoints = np.isin(nodes, ops.where(lambda name: name.startswith(_NODE) and _CHECKPOINT in name))
     again = inside & checkpoints[node[called]]
     work = ops.where(lambda name: not _OF_ENGINE.match(name))
     work = work[node[work] >= 0]  # an operator that records gradients within a node lies in the node itself
     # those with a sequence number that are not nodes themselves
-    columns, rows = arg_columns(trace), stacks.row[work]
+    columns, rows = source.args(trace), stacks.row[work]
     order = np.argsort(rows, kind="stable")
     number, forward_thread = np.empty((2, len(rows)), np.int64)
     number[order] = columns.ints("Sequence number").at(rows[order], -1)
     forward_thread[order] = columns.ints("Fwd thread id").at(rows[order], 0)
     recording = work[(number >= 0) & (forward_thread == 0)]
     if len(recording):
-        around = enclosing(trace, recording).astype(np.intp)
+        around = host.enclosing(trace, recording).astype(np.intp)
         plain = work[~_in_node(recording, nodes, around[work], node[work])]
         does_plain = np.zeros(len(nodes), np.bool_)
         does_plain[node[plain]] = True

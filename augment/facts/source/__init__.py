@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 # fmt: off
-from augment.facts.source.cut_mark import cut_text, lacks_causes, limits_of, mark, marked
+from augment.facts.source.cut_mark import cut_text, is_period, lacks_causes, limits_of, mark, marked
 from augment.facts.source.event_args import arg_columns as args
 from augment.facts.source.several_ranks import rank_of_track as ranks
 
 __all__ = [
-    "args", "cut_text", "lacks_causes", "limits_of", "mark", "marked", "ranks",
+    "args", "cut_text", "is_period", "lacks_causes", "limits_of", "mark", "marked", "ranks",
 ]
 # fmt: on

@@ -9,10 +9,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bytes, Int64s, Intervals, Places, clip, is_any, sums
 from augment.core import Identity, Trace
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts import gpu, source
 from augment.facts.memory.memory_events import memory_rows
-from augment.facts.source.event_args import arg_columns
 from augment.facts.steps.step_windows import StepWindows, step_of_work
 from augment.facts.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, causes_of_gaps, device_gaps, launch_end
 
@@ -35,10 +33,10 @@ class StepFigures(Struct, frozen=True):
 def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:
     """The figures of each device in each window; without GPU work, one entry for the host alone."""
     wall_ns = windows.end - windows.start
-    coverages = type_coverage(trace)
+    coverages = gpu.coverage(trace)
     if not coverages:
         return [StepFigures(None, wall_ns, {})]
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     figures = []
     for place, coverage in enumerate(coverages):
         time = partial(coverage.time_within, windows.start, windows.end)
@@ -50,11 +48,11 @@ def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:
         delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
         inside, launched = step >= 0, (launch != NO_INDEX) & (step >= 0)
         of_device = {
-            "busy_ns": time(any_of=COMPUTATION | COMMUNICATION | MEMORY),
-            "compute_ns": time(any_of=COMPUTATION),
-            "communication_ns": time(any_of=COMMUNICATION),
-            "exposed_communication_ns": time(any_of=COMMUNICATION, none_of=COMPUTATION),
-            "exposed_memory_ns": time(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
+            "busy_ns": time(any_of=gpu.COMPUTATION | gpu.COMMUNICATION | gpu.MEMORY),
+            "compute_ns": time(any_of=gpu.COMPUTATION),
+            "communication_ns": time(any_of=gpu.COMMUNICATION),
+            "exposed_communication_ns": time(any_of=gpu.COMMUNICATION, none_of=gpu.COMPUTATION),
+            "exposed_memory_ns": time(any_of=gpu.MEMORY, none_of=gpu.COMPUTATION | gpu.COMMUNICATION),
             "idle_ns": waits.sum(axis=0),
             "host_wait_ns": waits[GapCategory.HOST_WAIT],
             "kernel_wait_ns": waits[GapCategory.KERNEL_WAIT],
@@ -77,7 +75,7 @@ def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
     rows, step = rows[step >= 0], step[step >= 0]
     if not len(rows):  # avoids reading the source again
         return None
-    columns = arg_columns(trace)
+    columns = source.args(trace)
     on_device = columns.ints("Device Type").at(rows, 0) != 0
     peaks = np.full(len(windows), -1, np.int64)
     np.maximum.at(peaks, step[on_device], columns.ints("Total Allocated").at(rows[on_device], -1))
@@ -117,7 +115,7 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     host until the launching call returns. Any further time, if it is longer than between kernels, has no recorded
     cause. If the launch is not recorded, none of the time has a cause.
     """
-    work, gaps = gpu_work(trace), device_gaps(trace)[device]
+    work, gaps = gpu.work(trace), device_gaps(trace)[device]
     order = work.by_time[work.devices[device].places]
     first = order[:1]
     # The time at which the cause of idle time before the ``first`` work changes, and the time at which it ends

@@ -10,10 +10,7 @@ from msgspec.structs import replace
 
 from augment import arrays
 from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
-from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
-from augment.facts.gpu.launched_work import before_recording, launch_unknown
-from augment.facts.names import STEP, UPDATE, matching, starting, strings_where
-from augment.facts.source.cut_mark import limits_of
+from augment.facts import gpu, names, source
 from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
 
 EMPTY_RATIO = 0.02  #: of the others' median: a step without any operator or call that is shorter is none
@@ -86,7 +83,7 @@ def step_windows(trace: Trace) -> StepWindows:
     it just before the recording ended. And a recording without steps ends with its last work: calls after it that
     launch nothing are the profiler's own, which waits for the devices, or give memory back as the process ends.
     """
-    annotated, limits = steps(trace), limits_of(trace.source.metadata)
+    annotated, limits = steps(trace), source.limits_of(trace.source.metadata)
     number, begin, finish = annotated.number, annotated.ts, annotated.end
     if limits is not None:
         inside = (begin >= limits[0]) & (finish <= limits[1])
@@ -111,7 +108,7 @@ def step_windows(trace: Trace) -> StepWindows:
 
 def _asking_calls(trace: Trace) -> arrays.EventRows:
     calls: arrays.EventRows = trace.events.slices_of(*LAUNCHES)
-    return calls[matching(trace, _ASKING)[trace.events.name[calls]]]
+    return calls[names.matching(trace, _ASKING)[trace.events.name[calls]]]
 
 
 @derived
@@ -123,7 +120,7 @@ def recorded_windows(trace: Trace) -> StepWindows:
     it ends with the last work of a device, or that was asked for: what the host does then, such as to end the process,
     keeps none waiting. So does a last step whose end nothing was recorded of.
     """
-    windows, work = whole_steps(trace), gpu_work(trace)
+    windows, work = whole_steps(trace), gpu.work(trace)
     without_steps = bool((windows.number == -1).all())
     if not len(work):
         return windows
@@ -147,7 +144,7 @@ def _recorded_until(trace: Trace, windows: StepWindows) -> int:
     )
     if trace.partial is not None or windows.end[-1] > last or later:
         return last  # the file was cut off, devices work on, or what came after was recorded
-    of_step = starting(trace, STEP)
+    of_step = names.starting(trace, names.STEP)
 
     def ends_ns(begin: int, finish: int) -> tuple[int, int]:
         """The time from the last begin or end of anything in a step until it is over; and of anything on the host."""
@@ -175,7 +172,7 @@ LATE_NS, LATE_RATIO = 200_000, 0.5  #: a device that begins so long after a laun
 def _free_from(trace: Trace) -> int:
     """When a device gets free of what it did before the recording: with its first work, or that of a stream, in the
     first step of an engine, that had been launched long before while nothing else ran. There is GPU work."""
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     first = int(work.ts.min())
     if not is_served(trace):
         return first
@@ -207,7 +204,7 @@ def whole_steps(trace: Trace) -> StepWindows:
     windows = step_windows(trace)
     if trace.partial is None:
         return windows
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     slices = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     if not len(work) or not len(slices) or (windows.number < 0).any():
         return windows.take(np.empty(0, np.int64))
@@ -218,16 +215,16 @@ def whole_steps(trace: Trace) -> StepWindows:
     np.maximum.at(last, track, events.ts[launching])
     whole &= np.bincount(step[step >= 0], minlength=len(windows)) > 0
     whole[step[(step >= 0) & (last[track] < windows.finish[step])]] = False
-    calls = launches(trace).row
-    calls = calls[matching(trace, _LAUNCHING)[events.name[calls]]]
+    calls = gpu.calls(trace).row
+    calls = calls[names.matching(trace, _LAUNCHING)[events.name[calls]]]
     lost = windows.of_host(events.ts[calls[~arrays.is_among(calls, launching)]])
     whole[lost[lost >= 0]] = False
-    unknown = work.ts[launch_unknown(trace)]
+    unknown = work.ts[gpu.launch_unknown(trace)]
     place = np.searchsorted(windows.start, unknown, side="right") - 1
     whole[place[(place >= 0) & (unknown < windows.end[place])]] = False
     # In which steps many calls in a row are missing, by their correlations
     calls = trace.events.slices_of(*LAUNCHES)
-    correlation = correlations_of(trace, calls)
+    correlation = gpu.correlations_of(trace, calls)
     order = np.argsort(correlation, kind="stable")
     order = order[correlation[order] > 0]
     known = correlation[order]
@@ -248,10 +245,10 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
     """
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    named = strings_where(trace, lambda text: text == name)
+    named = names.strings_where(trace, lambda text: text == name)
     if not named.any() and set(name) & {"*", "?"}:
         wanted = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
-        named = strings_where(trace, wanted.fullmatch)
+        named = names.strings_where(trace, wanted.fullmatch)
     rows = rows[named[events.name[rows]]]
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     first = np.ones(len(rows), np.bool_)
@@ -261,12 +258,12 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
 
 def windows_of(trace: Trace, number: arrays.Int64s, begin: arrays.Int64s, finish: arrays.Int64s) -> StepWindows:
     """The windows of steps that the host was in from ``begin`` to ``finish`` (int64 ns, ascending and disjoint)."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     # When each piece of ``gpu_work`` was launched: the least integer if before the recording, its start if unknown
     launched: arrays.Int64s = work.ts.copy()
     known = work.launch != arrays.NO_INDEX
     launched[known] = trace.events.ts[work.launch[known]]
-    launched[before_recording(trace)] = np.iinfo(np.int64).min
+    launched[gpu.before_recording(trace)] = np.iinfo(np.int64).min
     order = np.argsort(launched, kind="stable")
     done = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], work.end[order])))
     start = np.maximum(begin, done[np.searchsorted(launched[order], begin, side="left")])
@@ -280,7 +277,7 @@ def step_of_work(trace: Trace, windows: StepWindows) -> arrays.Int64s:
     Work without a known launch belongs to no step. But if no launch is known at all, or there are no steps, it belongs
     to the window in which it begins.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     launched = work.launch != arrays.NO_INDEX
     moment = np.where(launched, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
     step = windows.of_host(moment)
@@ -362,7 +359,7 @@ def _finish(trace: Trace, ts: arrays.Int64s, end: arrays.Int64s, real: arrays.Bo
     finish: arrays.Int64s = end.copy()
     finish[:-1] = np.where(pause, np.minimum(end[:-1] + (usual or 0), ts[1:]), ts[1:])
     if len(ts):
-        rows = gpu_work(trace).launch
+        rows = gpu.work(trace).launch
         rows = rows[rows != arrays.NO_INDEX]
         last = int((trace.events.ts[rows] + trace.events.dur[rows]).max(initial=end[-1]))
         finish[-1] = last if usual is None else min(last, int(end[-1]) + usual)
@@ -385,9 +382,9 @@ def phases(trace: Trace, windows: StepWindows) -> arrays.Int64s:
 def updates(trace: Trace, windows: StepWindows) -> arrays.Bools:
     """Whether an optimizer runs in each step: by its annotation, or where none is annotated by what it updates with."""
     rows, name = trace.events.slices_of(*_ON_HOST), trace.events.name
-    step = windows.of_host(trace.events.ts[rows[starting(trace, UPDATE)[name[rows]]]])
+    step = windows.of_host(trace.events.ts[rows[names.starting(trace, names.UPDATE)[name[rows]]]])
     if not len(step):
-        updating, work = matching(trace, _UPDATING), gpu_work(trace)
+        updating, work = names.matching(trace, _UPDATING), gpu.work(trace)
         of_work = step_of_work(trace, windows)[updating[name[work.row]]]
         step = np.append(of_work, windows.of_host(trace.events.ts[rows[updating[name[rows]]]]))
     return np.isin(np.arange(len(windows)), step)
@@ -420,9 +417,9 @@ def steps_of_gpu_work(trace: Trace) -> arrays.Int64s:
     The work belongs to the step in which it was launched, however much later it runs; to none if it was launched before
     the recording; and if its launch is unknown, to the step in which it begins.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     step = steps(trace).at(np.where(work.launch == arrays.NO_INDEX, work.ts, trace.events.ts[work.launch]))
-    step[before_recording(trace)] = -1
+    step[gpu.before_recording(trace)] = -1
     return step
 
 

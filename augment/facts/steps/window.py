@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from augment.arrays import NO_INDEX, Bools, EventRows, Int64s, combinations, distinct, each
 from augment.core.trace import COMPLETE, Category, Identity, SparseColumn, Trace, moved_args
 from augment.errors import UsageError
-from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.gpu.launched_work import before_recording
+from augment.facts import gpu
 from augment.facts.steps.step_windows import steps
 
 NO_STEPS = "no annotation of a step (ProfilerStep#n, or an engine's)"
@@ -61,9 +60,9 @@ def chosen(trace: Trace, start: int, end: int, *, around: bool = False, launched
     earlier and reach into the period, and the work that devices still have to do. Without it they would seem to wait
     for the host.
     """
-    events, work = trace.events, gpu_work(trace)
+    events, work = trace.events, gpu.work(trace)
     keep: Bools = (events.ts >= start) & (events.ts < end)
-    early = before_recording(trace)
+    early = gpu.before_recording(trace)
     begun = np.where(work.launch == NO_INDEX, work.ts, events.ts[work.launch])
     belongs = (begun >= start) & (begun < end) & ~early
     if launched_only:
@@ -73,7 +72,7 @@ def chosen(trace: Trace, start: int, end: int, *, around: bool = False, launched
         belongs |= ((begun < start) | early) & (work.end > start)
     keep[work.row] = belongs
     syncs = events.slices_of(Category.CUDA_SYNC)
-    calls = launches(trace).of(events.correlation[syncs])
+    calls = gpu.calls(trace).of(events.correlation[syncs])
     keep[syncs[calls != NO_INDEX]] = keep[calls[calls != NO_INDEX]]
     notes = events.slices_of(Category.GPU_USER_ANNOTATION)
     pieces_of = dict(each(events.track[work.row], len(trace.tracks)))

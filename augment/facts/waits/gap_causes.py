@@ -12,9 +12,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, EventRow, EventRows, Int64s, Places, WorkIndex, WorkIndexes
 from augment.core import ArgColumn, Category, Texts, Trace, derived
-from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, type_coverage
-from augment.facts.gpu.gpu_work import Device, gpu_work
-from augment.facts.gpu.launched_work import before_recording
+from augment.facts import gpu
 from augment.facts.host.occupancy import occupants
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
@@ -50,7 +48,7 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
 
     In the order of ``gpu_work(trace).streams``.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     return tuple(
         _gaps(work.ts[stream.places], work.end[stream.places], np.arange(stream.start, stream.stop, dtype=WorkIndex))
         for stream in work.streams
@@ -63,7 +61,7 @@ def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
 
     In none of them works a stream of the device. They are disjoint, in the order of ``gpu_work(trace).devices``.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     orders = [work.by_time[device.places] for device in work.devices]
     return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
 
@@ -108,10 +106,10 @@ def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePiec
     causes = list(causes_of_gaps(trace))
     if consecutive_kernel_delay_ns != KERNEL_DELAY_NS:
         causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in gaps_of]
-    work, pieces = gpu_work(trace), []
+    work, pieces = gpu.work(trace), []
     for gaps, cause, (doing, row) in zip(gaps_of, causes, _host_evidence(trace, gaps_of, causes), strict=True):
         delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
-        unknown = np.where(before_recording(trace)[gaps.next], np.int32(1), np.int32(0))
+        unknown = np.where(gpu.before_recording(trace)[gaps.next], np.int32(1), np.int32(0))
         known = (cause != GapCategory.OTHER) | (work.launch[gaps.next] != NO_INDEX)
         evidence: dict[str, ArgColumn] = {  # the work that ends each gap, and the work that ran before
             "correlation": trace.events.correlation[work.row[gaps.next]],
@@ -125,7 +123,7 @@ def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePiec
 
 def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
     """The :class:`GapCategory` of each gap by HTA's rule, uint8. The work that ends the gap decides it."""
-    launch = gpu_work(trace).launch[gaps.next]
+    launch = gpu.work(trace).launch[gaps.next]
     launched = launch != NO_INDEX
     short = launched & (gaps.end - gaps.start < consecutive_kernel_delay_ns)
     category = np.full(len(gaps), GapCategory.OTHER, np.uint8)
@@ -145,7 +143,7 @@ def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns:
     returned = launch_end(trace, gaps.next)
     delay = gaps.end - returned
     delayed = (delay >= consecutive_kernel_delay_ns) & (2 * delay > gaps.end - gaps.start)
-    in_call = (gpu_work(trace).launch[gaps.next] != NO_INDEX) & (
+    in_call = (gpu.work(trace).launch[gaps.next] != NO_INDEX) & (
         2 * (np.minimum(returned, gaps.end) - gaps.start) > gaps.end - gaps.start
     )
     late = category == GapCategory.OTHER
@@ -165,13 +163,13 @@ def causes_of_gaps(trace: Trace) -> tuple[Bytes, ...]:
 
 def launch_end(trace: Trace, places: WorkIndexes) -> Int64s:
     """When the call returned that launched each piece of GPU work, int64 ns; any time if the launch is unknown."""
-    launch = gpu_work(trace).launch[places]
+    launch = gpu.work(trace).launch[places]
     return trace.events.ts[launch] + trace.events.dur[launch]
 
 
 def names_of_work(trace: Trace, places: WorkIndexes, known: Bools) -> Texts:
     """The names of the GPU work at ``places``; none where not ``known``."""
-    return Texts(np.where(known, trace.events.name[gpu_work(trace).row[places]], np.int32(-1)), trace.strings)
+    return Texts(np.where(known, trace.events.name[gpu.work(trace).row[places]], np.int32(-1)), trace.strings)
 
 
 def spread(values: npt.NDArray[Integer], which: Bools | Places, count: int) -> npt.NDArray[Integer]:
@@ -183,7 +181,7 @@ def spread(values: npt.NDArray[Integer], which: Bools | Places, count: int) -> n
 
 def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:
     """Whether the launch of the work that ends each gap began after the gap did."""
-    launch = gpu_work(trace).launch[gaps.next]
+    launch = gpu.work(trace).launch[gaps.next]
     within: Bools = (launch != NO_INDEX) & (trace.events.ts[launch] > gaps.start)
     return within
 
@@ -199,7 +197,7 @@ def _host_evidence(
     start = np.concatenate([of_device.start[which] for of_device, which in zip(gaps, late, strict=True)])
     end = np.concatenate([of_device.end[which] for of_device, which in zip(gaps, late, strict=True)])
     following = np.concatenate([of_device.next[which] for of_device, which in zip(gaps, late, strict=True)])
-    launch = gpu_work(trace).launch[following]
+    launch = gpu.work(trace).launch[following]
     end = np.minimum(end, launch_end(trace, following))  # what the host did later delayed nothing
     thread = trace.events.track[launch]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
@@ -238,7 +236,7 @@ STATES = ("compute", "communication", "copy", *(category.name.lower() for catego
 class DeviceStates(Struct, frozen=True):
     """The states of a device from its first to its last work, without interruption; equal-length columns."""
 
-    device: Device  #: whose states they are
+    device: gpu.Device  #: whose states they are
     start: Int64s  #: ns; ascending
     end: Int64s  #: ns; each piece ends where the next begins
     state: Bytes  #: an index of :data:`STATES`; neighbours differ
@@ -254,12 +252,12 @@ def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
     In the order of ``gpu_work(trace).devices``.
     """
     states = []
-    for coverage, gaps, causes in zip(type_coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True):
+    for coverage, gaps, causes in zip(gpu.coverage(trace), device_gaps(trace), causes_of_gaps(trace), strict=True):
         busy = np.flatnonzero(coverage.mask)
         running = coverage.mask[busy]
         state = np.full(len(busy), EXPOSED_COPY, np.uint8)
-        state[running & COMMUNICATION != 0] = EXPOSED_COMMUNICATION
-        state[running & COMPUTATION != 0] = COMPUTE
+        state[running & gpu.COMMUNICATION != 0] = EXPOSED_COMMUNICATION
+        state[running & gpu.COMPUTATION != 0] = COMPUTE
         start = np.concatenate((coverage.ts[busy], gaps.start))  # where a gap begins: work without duration divides it
         order = np.argsort(start, kind="stable")
         start, state = start[order], np.concatenate((state, (_IDLE + causes).astype(np.uint8)))[order]

@@ -9,11 +9,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, EventRow, EventRows, Places, WorkIndex, distinct, each, is_among, is_any
 from augment.core import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
-from augment.facts.gpu.gpu_work import gpu_work, launches
-from augment.facts.host.occupancy import host_segments
+from augment.facts import gpu, host, names, source
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
-from augment.facts.names import matching
-from augment.facts.source.event_args import arg_columns
 from augment.facts.waits.dependencies import (
     CallWaits,
     DependencyKind,
@@ -46,7 +43,7 @@ def sync_calls(trace: Trace) -> SyncCalls:
     And every ``cuda_sync`` slice.
     """
     events = trace.events
-    waits = matching(trace, _WAITS)
+    waits = names.matching(trace, _WAITS)
     calls = events.slices_of(*LAUNCHES)
     calls = calls[waits[events.name[calls]]] if len(calls) else calls
     syncs = events.slices_of(Category.CUDA_SYNC)
@@ -62,7 +59,7 @@ def freeing_calls(trace: Trace) -> EventRows:
     """The rows of calls that give memory back to the driver. They wait for the device, and then do work of their own:
     whoever asks must look whether a call mostly waited."""
     calls = trace.events.slices_of(*LAUNCHES)
-    return calls[matching(trace, _FREES)[trace.events.name[calls]]] if len(calls) else calls
+    return calls[names.matching(trace, _FREES)[trace.events.name[calls]]] if len(calls) else calls
 
 
 _EVENT = "Event Sync"
@@ -86,11 +83,11 @@ def synchronizations(trace: Trace) -> CallWaits:
     scopes_of_frees = [_Scope(None, None, int(begun), False) for begun in trace.events.ts[frees]]
     waits = [_waiting_calls(trace, calls, scopes), _waiting_calls(trace, frees, scopes_of_frees, mostly=True)]
     # The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     copies = work.where((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_INDEX))
     call = work.launch[copies]
-    is_copy = matching(trace, _COPIES)
-    waits_always = is_copy & ~matching(trace, _RETURNS)  # hipMemcpyWithStream, cudaMemcpy
+    is_copy = names.matching(trace, _COPIES)
+    waits_always = is_copy & ~names.matching(trace, _RETURNS)  # hipMemcpyWithStream, cudaMemcpy
     returned = events.ts[call] + events.dur[call]
     slack = np.where(waits_always[events.name[call]], CLOCKS_NS, 0)
     waited = (work.end[copies] <= returned + slack) & (work.ts[copies] >= events.ts[call])
@@ -112,7 +109,7 @@ def _waiting_calls(trace: Trace, calls: EventRows, scopes: list[_Scope], mostly:
     other things, too, those that ``mostly`` waited: for more than half of their time."""
     if not len(calls):
         return joined_waits([])
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     begun, returned = events.ts[calls], events.ts[calls] + events.dur[calls]
     # the place of the last work to end in each scope, for calls that returned then; NO_INDEX if there is none. Of
     # calls that are not known to have waited, only work counts that had ended when they returned.
@@ -159,12 +156,12 @@ def _calls(trace: Trace) -> tuple[EventRows, list[_Scope]]:
     events = trace.events
     rows = sync_calls(trace).row
     on_host = is_any(events.category[rows], LAUNCHES)
-    call_of = launches(trace).of(events.correlation[rows[~on_host]])
+    call_of = gpu.calls(trace).of(events.correlation[rows[~on_host]])
     slices = rows[~on_host]
     kinds = trace.names_of(slices)
     scopes: dict[int, _Scope] = {}
     events_told = _Events(trace, slices) if _EVENT in kinds else None
-    first = {(each.device, each.stream): int(launched_by(trace)[each.start]) for each in gpu_work(trace).streams}
+    first = {(each.device, each.stream): int(launched_by(trace)[each.start]) for each in gpu.work(trace).streams}
     for index, (kind, call) in enumerate(zip(kinds, call_of.tolist(), strict=True)):
         if call == NO_INDEX or kind == _STREAM_WAITS:
             continue
@@ -199,9 +196,9 @@ class _Events:
     """For ``cuda_sync`` slices: the event's ``stream`` (-1 unknown) and when it was ``recorded`` (ns; None unknown)."""
 
     def __init__(self, trace: Trace, slices: EventRows) -> None:
-        args = arg_columns(trace)
+        args = source.args(trace)
         record = args.ints("wait_on_cuda_event_record_corr_id").at(slices, -1)
-        row = np.where(record >= 0, launches(trace).of(record), NO_INDEX)
+        row = np.where(record >= 0, gpu.calls(trace).of(record), NO_INDEX)
         self.stream = args.ints("wait_on_stream").at(slices, -1).tolist()
         self.recorded = [None if event == NO_INDEX else int(trace.events.ts[event]) for event in row.tolist()]
 
@@ -209,10 +206,10 @@ class _Events:
 @derived(until="idle time")
 def waiting_streams(trace: Trace) -> CallWaits:
     """The dependencies of streams on events: work launched after the wait follows the last work before the event."""
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     slices = events.slices_of(Category.CUDA_SYNC)
     slices = slices[[name == _STREAM_WAITS for name in trace.names_of(slices)]] if len(slices) else slices
-    call = launches(trace).of(events.correlation[slices])
+    call = gpu.calls(trace).of(events.correlation[slices])
     places_of = {(stream.device, stream.stream): stream.places for stream in work.streams}
     pairs: list[tuple[int, int]] = []
     broken = 0
@@ -284,7 +281,7 @@ def _emptied(trace: Trace, tasks: QueuedTasks) -> CallWaits:
     count = np.searchsorted(put, events.ts[calls], side="right")
     calls, count = calls[count > 0], count[count > 0]
     # when the innermost slice of each thread last changed before the call
-    segments, begun, at = host_segments(trace), events.ts[calls], done[count - 1]
+    segments, begun, at = host.host_segments(trace), events.ts[calls], done[count - 1]
     for number, index in each(events.track[calls], len(trace.tracks)):
         ts = segments.ts[segments.of(number)]
         place = np.searchsorted(ts, events.ts[calls[index]]) - 1

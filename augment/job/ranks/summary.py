@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
 from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
 from augment.core.findings import Column, columns_of
@@ -24,10 +25,8 @@ from augment.diagnosis.verdict import PART_COLUMNS
 from augment.diagnosis.wording import vendor
 from augment.errors import InputError
 from augment.facts.collectives import rank_progress
-from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
-from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps import batches, recorded_windows, step_figures
 from augment.job.ranks.dimension_names import with_listed_groups
 from augment.job.ranks.rank_tables import tables_of
@@ -184,10 +183,10 @@ class RankSummary(msgspec.Struct):
         passes = [self.table_column("actions", side) for side in ("start", "end")]
         return [*of_collectives, *of_steps, *(column for column in passes if column is not None)]
 
-    def group(self, number: int) -> Group:
+    def group(self, number: int) -> facts.collectives.Group:
         """A process group."""
         name, description, ranks, comms_id, size, origin = self.groups[number]
-        known = Group(str(name), str(description), str(ranks), str(comms_id), int(size))
+        known = facts.collectives.Group(str(name), str(description), str(ranks), str(comms_id), int(size))
         return msgspec.structs.replace(known, origin="listed") if origin == "listed" else known
 
 
@@ -200,14 +199,16 @@ def summarize(augmented: AugmentedTrace) -> bytes:
 def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:
     """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
-    records = rank_progress.host_collectives(trace) if not len(gpu_work(trace)) else collectives(trace)
+    records = (
+        rank_progress.host_collectives(trace) if not len(facts.gpu.work(trace)) else facts.collectives.kernels(trace)
+    )
     inside = np.ones(len(records), np.bool_) if window is None else _within(records.step, window)
     chosen = cast("CollectiveIndexes", np.flatnonzero(inside))
     left_out = 0 if most is None else max(len(chosen) - most, 0)
     chosen = chosen[:most]
     steps = _steps(trace, window)
     tables, texts = tables_of(trace, chosen, window)
-    groups: Sequence[Group]
+    groups: Sequence[facts.collectives.Group]
     if isinstance(records, rank_progress.HostCollectives):
         streams, columns = _threads(trace, records.row[chosen]), _host_columns(trace, chosen)
         groups = [records.group]
@@ -267,7 +268,7 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
     others = [{name: getattr(row, name) for name in _FOUND} for row in found_by_others]
     sentences = [(text, list(rules)) for text, rules in zip(said.text, said.about, strict=True)]
     grave = [row.rule for row in findings.rows if row.severity not in (None, "info") and row.confidence != "low"]
-    drawn, devices = DrawnDiagnosis.of(findings.annotations, trace), len(gpu_work(trace).devices)
+    drawn, devices = DrawnDiagnosis.of(findings.annotations, trace), len(facts.gpu.work(trace).devices)
     alone = not devices and len(rank_progress.host_collectives(trace).ts)
     outside = host_alone.main_thread_outside(trace)[2] if alone else []
     busy, nothing = -1, -1
@@ -279,7 +280,7 @@ def _diagnosis(trace: Trace, findings: Findings) -> bytes:
 
 def _columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
     """The columns of the ``chosen`` collectives, but for their streams."""
-    records, work = collectives(trace), gpu_work(trace)
+    records, work = facts.collectives.kernels(trace), facts.gpu.work(trace)
     columns: dict[str, Int64s] = {name: getattr(records, name)[chosen] for name in _UNCHANGED}
     # The index among the ``chosen`` of each of ``count``; an extra last element serves :data:`NO_INDEX`
     places = np.full(len(records) + 1, NO_INDEX, np.int64)
@@ -343,7 +344,10 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
     trace = augmented.trace
     drawn = DrawnDiagnosis.of(augmented.annotations, trace)
     of_diagnosis = {drawn.under, *(arrow[-1] for arrow in drawn.arrows)} if drawn else set()
-    streams = _threads(trace, rank_progress.host_collectives(trace).row) or _streams(trace, collectives(trace).place)[0]
+    streams = (
+        _threads(trace, rank_progress.host_collectives(trace).row)
+        or _streams(trace, facts.collectives.kernels(trace).place)[0]
+    )
     tracks = {track for stream in streams for track in (stream.track, stream.device_track)}
     main = main_track(trace)
     return sorted(tracks | of_diagnosis | ({main} - {NO_INDEX})) if tracks else []
@@ -351,7 +355,7 @@ def drawn_under(augmented: AugmentedTrace) -> list[int]:
 
 def _streams(trace: Trace, place: WorkIndexes) -> tuple[list[RankStream], Int64s]:
     """The streams of the given GPU work, and the index of each piece's stream."""
-    work = gpu_work(trace)
+    work = facts.gpu.work(trace)
     number = work.stream_of(place)
     distinct, which = np.unique(number, return_inverse=True)
     starts = [stream.start for stream in work.devices]

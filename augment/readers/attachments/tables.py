@@ -20,9 +20,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from augment.core import Trace
+from augment.core import Trace, toml
 from augment.core.attachments import Tables
-from augment.core.toml import read_toml
 from augment.errors import UsageError, expect_known
 from augment.facts.gpu.kernel_families import RULES, rules_of
 from augment.facts.names import COLLECTIVES_TABLE as COLLECTIVES
@@ -65,7 +64,7 @@ def read_tables(
     """
     tables: dict[str, list[dict[str, Any]]] = {}
     for path in paths:
-        document = read_toml(path)
+        document = toml.read_toml(path)
         for key, rows in document.items():
             expect_known(key, TABLES, "table")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -16,15 +16,6 @@ from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence, Strings
 from augment.readers.perfetto.track_ids import FileTracks, FromAgent
 from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
-from augment.readers.perfetto.wire_format import (
-    MAX_PACKET_BYTES,
-    MAX_UNPACKED_BYTES,
-    DamagedError,
-    fields,
-    signed,
-    text,
-    varint,
-)
 from augment.readers.raw import ABSENT, Broken, Tally, identity
 
 _INT64 = 1 << 63
@@ -68,16 +59,16 @@ class PacketScanner:
         """
         size = len(data)
         try:
-            tag, start = varint(data, at, size)
+            tag, start = wire.varint(data, at, size)
             if tag & 7 != wire.LENGTH or not tag >> 3:
                 raise Broken(base + at, "no packet begins here")
-            length, start = varint(data, start, size)
-        except DamagedError as error:
+            length, start = wire.varint(data, start, size)
+        except wire.DamagedError as error:
             if size - at >= 20:
                 raise Broken(base + at, "no packet begins here") from error
             return at
-        if length > MAX_PACKET_BYTES:
-            raise Broken(base + at, f"a packet here would be larger than {MAX_PACKET_BYTES >> 20} MiB")
+        if length > wire.MAX_PACKET_BYTES:
+            raise Broken(base + at, f"a packet here would be larger than {wire.MAX_PACKET_BYTES >> 20} MiB")
         if start + length > size:
             return at
         if tag == wire.TRACE_PACKET:
@@ -91,7 +82,7 @@ class PacketScanner:
         self.packets += 1
         try:
             _Packet(self, data, start, stop, offset, length).take()
-        except DamagedError:
+        except wire.DamagedError:
             self.tally.add("damaged_packet", offset)
 
     def sequence(self, number: int) -> PacketSequence:
@@ -124,7 +115,7 @@ class _Packet:
         self._scanner, self._data, self._offset, self._length = scanner, data, offset, length
         self._numbers: dict[int, int] = {}
         self._parts: dict[int, tuple[int, int]] = {}
-        for tag, value, end in fields(data, start, stop):
+        for tag, value, end in wire.fields(data, start, stop):
             if tag & 7 == wire.LENGTH:
                 self._parts[tag] = (value, end)
             else:
@@ -166,8 +157,8 @@ class _Packet:
         """The packet's time on the trace's clock. None if it has no usable time; this is counted."""
         given = self._numbers.get(wire.PACKET_TIMESTAMP)
         if given is None and wire.PACKET_EVENT in self._parts:  # of an older file
-            times = fields(self._data, *self._parts[wire.PACKET_EVENT])
-            given = next((signed(value) * 1000 for tag, value, _ in times if tag == wire.EVENT_TIME_US), None)
+            times = wire.fields(self._data, *self._parts[wire.PACKET_EVENT])
+            given = next((wire.signed(value) * 1000 for tag, value, _ in times if tag == wire.EVENT_TIME_US), None)
         if given is None:
             self._scanner.tally.add("packet_without_time", self._offset)
             return None
@@ -187,29 +178,29 @@ class _Packet:
         be read again later."""
         unpacker = zlib.decompressobj()
         try:
-            data = unpacker.decompress(self._data[start:stop], MAX_UNPACKED_BYTES)
+            data = unpacker.decompress(self._data[start:stop], wire.MAX_UNPACKED_BYTES)
         except zlib.error as error:
-            raise DamagedError from error
+            raise wire.DamagedError from error
         self._scanner.tally.add("compressed_packets", self._offset)
-        for tag, first, last in fields(data, 0, len(data)):
+        for tag, first, last in wire.fields(data, 0, len(data)):
             if tag == wire.TRACE_PACKET:
                 self._scanner.take(data, first, last, self._offset, 0)
 
     def _take_stage(self, ts: int, start: int, stop: int) -> None:
         """Take a ``GpuRenderStageEvent``: work of a GPU, with its duration."""
         rows, data, now = self._scanner.rows, self._data, self._sequence.now
-        members = {tag: (value, end) for tag, value, end in fields(data, start, stop)}
+        members = {tag: (value, end) for tag, value, end in wire.fields(data, start, stop)}
         args = stage_args(data, start, stop, now)
         number = {tag: value for tag, (value, _) in members.items()}
         stage, kind = now.stages.get(number.get(wire.STAGE_KIND_IID, -1), ("", 0))
-        name = text(data, *members[wire.STAGE_NAME]) if wire.STAGE_NAME in members else ""
+        name = wire.text(data, *members[wire.STAGE_NAME]) if wire.STAGE_NAME in members else ""
         name = name or rows.strings.all[now.names.get(number.get(wire.STAGE_NAME_IID, -1), 0)]
         name = name or now.kernels.get(number.get(wire.STAGE_KERNEL_IID, -1), "") or stage
         category = stage = stage or name
         if kind != _GRAPHICS:
             category = "gpu_memset" if _SETS.search(stage) else "gpu_memcpy" if _COPIES.search(stage) else "kernel"
-        device = identity(args.get("device", signed(number.get(wire.STAGE_GPU, 0))))
-        correlation = integer(args.get("correlation", signed(number.get(wire.STAGE_ID, -1))))
+        device = identity(args.get("device", wire.signed(number.get(wire.STAGE_GPU, 0))))
+        correlation = integer(args.get("correlation", wire.signed(number.get(wire.STAGE_ID, -1))))
         stream = identity(args["stream"]) if "stream" in args else _queue(number, now.stages)
         dur = number.get(wire.STAGE_DURATION)
         correlation = NO_CORRELATION if correlation is None else correlation
@@ -238,7 +229,7 @@ class _Event:
 
     def _take(self, start: int, stop: int) -> None:
         data, now, strings = self._data, self._sequence.now, self._scanner.rows.strings
-        for tag, value, end in fields(data, start, stop):
+        for tag, value, end in wire.fields(data, start, stop):
             if tag == wire.EVENT_ANNOTATION:
                 self._take_annotation(value, end)
             elif tag == wire.EVENT_TYPE:
@@ -250,24 +241,24 @@ class _Event:
             elif tag == wire.EVENT_CATEGORY_IID:
                 self._category = self._category or now.categories.get(value, 0)
             elif tag == wire.EVENT_NAME:
-                self._name = strings.number(text(data, value, end))
+                self._name = strings.number(wire.text(data, value, end))
             elif tag == wire.EVENT_CATEGORY:
-                self._category = self._category or strings.number(text(data, value, end))
+                self._category = self._category or strings.number(wire.text(data, value, end))
             elif tag in (wire.EVENT_FLOW, wire.EVENT_FLOW_OLD):
                 self._flows.append(value)
             elif tag in (wire.EVENT_LAST_FLOW, wire.EVENT_LAST_FLOW_OLD):
                 self._last_flows.append(value)
             elif tag == wire.EVENT_GPU_CORRELATION:
-                self._launched += [v for inner, v, _ in fields(data, value, end) if inner == wire.LAUNCHED_STAGE]
+                self._launched += [v for inner, v, _ in wire.fields(data, value, end) if inner == wire.LAUNCHED_STAGE]
 
     def _take_annotation(self, start: int, stop: int) -> None:
         key = None
         self._deep_args += nests_too_deeply(self._data, start, stop)
-        for tag, value, end in fields(self._data, start, stop):
+        for tag, value, end in wire.fields(self._data, start, stop):
             if tag == wire.VALUE_KEY_IID:
                 key = self._sequence.now.keys.get(value)
             elif tag == wire.VALUE_KEY:
-                key = text(self._data, value, end)
+                key = wire.text(self._data, value, end)
             else:
                 continue
             if key not in KEYS:
@@ -313,10 +304,10 @@ class _Event:
 def _queue(number: dict[int, int], stages: dict[int, tuple[str, int]]) -> int | str:
     """The stream of a queue: the number in the queue's name, else the number of the queue."""
     if wire.STAGE_QUEUE_IID not in number:
-        return signed(number.get(wire.STAGE_QUEUE, 0))
+        return wire.signed(number.get(wire.STAGE_QUEUE, 0))
     name, _ = stages.get(number[wire.STAGE_QUEUE_IID], ("", 0))
     counted = _NUMBER_OF_QUEUE.fullmatch(name)
-    return int(counted[1]) if counted and len(counted[1]) < 19 else name or signed(number[wire.STAGE_QUEUE_IID])
+    return int(counted[1]) if counted and len(counted[1]) < 19 else name or wire.signed(number[wire.STAGE_QUEUE_IID])
 
 
 #: of events: ``kind`` is ``ord`` of B, X, i or C; ``dur`` that of X, or a negative one that B tells; ``track`` counts

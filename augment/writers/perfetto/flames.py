@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from augment import facts
 from augment.arrays import NO_INDEX, Bools, Int64s, combinations
-from augment.core import Category, Identity, Trace
-from augment.core.source_code import NOT_USERS, function_line, labels, owner
+from augment.core import Category, Identity, Trace, source_code
 from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.host.training_phases import PREFIX, forward_backward
 from augment.writers.perfetto import wire
@@ -206,8 +205,10 @@ def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
     """Of each place of the call stacks, and of -1, the node of the innermost frame around it or itself, -1 for none;
     and whether it is a frame itself. What is no frame: Python's and PyTorch's own functions, runtime calls, steps."""
     stacks, links = facts.host.stacks(trace), forward_backward(trace)
-    lines = [function_line(name) for name in trace.strings]
-    known = np.array([line is not None and owner(line.file) != NOT_USERS for line in lines], np.bool_)
+    lines = [source_code.function_line(name) for name in trace.strings]
+    known = np.array(
+        [line is not None and source_code.owner(line.file) != source_code.NOT_USERS for line in lines], np.bool_
+    )
     is_outer = facts.host.is_of(trace, (Category.PYTHON_FUNCTION,), known | facts.names.starting(trace, PREFIX))
     is_outer |= facts.host.is_of(trace, (Category.USER_ANNOTATION,), ~facts.names.starting(trace, facts.names.STEP))
     is_shown = is_outer | facts.host.is_of(trace, (Category.CPU_OP,))
@@ -220,7 +221,9 @@ def _calls(trace: Trace, tree: StackTree) -> tuple[Int64s, Bools]:
     outer[np.searchsorted(shown, backward)] = np.searchsorted(shown, above[above >= 0])
     paths = facts.host.call_paths(outer, trace.events.name[stacks.row[shown]])
     named = {name: f"{line.function} ({{}})" for name, line in enumerate(lines) if line and known[name]}
-    texts = dict(zip(named, labels([[line] for line in map(lines.__getitem__, named) if line]), strict=True))
+    texts = dict(
+        zip(named, source_code.labels([[line] for line in map(lines.__getitem__, named) if line]), strict=True)
+    )
     nodes: list[int] = []
     for name, parent in zip(paths.name, paths.parent, strict=True):
         text = named[name].format(texts[name]) if name in named else trace.strings[name].removeprefix(PREFIX)
