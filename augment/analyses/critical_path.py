@@ -69,8 +69,7 @@ from typing import Annotated
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import NO_INDEX, is_any
+from augment import arrays, facts
 from augment.core import LAUNCHES, Ends, Findings, Flows, OfRank, Skipped, SliceTrack, Texts, Trace, column
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy, critical_path, crossings, windows
 
@@ -106,11 +105,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
     unnamed = np.where(outside, np.int32(len(trace.strings)), np.int32(-1))
     main = facts.critical.main_track(trace)
     shown = Texts(np.where(known, trace.events.name[source], unnamed), [*trace.strings, _UNRECORDED])
-    below = np.where(is_any(kinds, _WITHOUT_NAME), np.int32(-1), shown.codes)
+    below = np.where(arrays.is_any(kinds, _WITHOUT_NAME), np.int32(-1), shown.codes)
     track = SliceTrack(
         analysis=NAME,
         name="Critical path",
-        under=facts.gpu.work(trace).streams[0].track if main == NO_INDEX else main,
+        under=facts.gpu.work(trace).streams[0].track if main == arrays.NO_INDEX else main,
         ts=path.ts,
         dur=path.dur,
         names=Texts(kinds, DRAWN),

@@ -25,8 +25,7 @@ from typing import Annotated
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import Intervals, union
+from augment import arrays, facts
 from augment.core import GPU_WORK, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import EnergyMeter, energy_meter, watched_gpus
 
@@ -65,11 +64,11 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
     device = work.devices[place]
     begin, end = trace.events.ts[:1], np.array([int(trace.events.end.max())], np.int64)
     ts, until = work.ts[device.places], work.end[device.places]
-    busy = union(ts, until)
-    idle = Intervals(np.append(begin, busy.end), np.append(busy.start, end))
-    parts: list[tuple[str, str | None, Intervals]] = [
-        ("recording", None, Intervals(begin, end)), ("busy", None, busy),
-        ("idle", None, Intervals(*(side[idle.end > idle.start] for side in idle))),
+    busy = arrays.union(ts, until)
+    idle = arrays.Intervals(np.append(begin, busy.end), np.append(busy.start, end))
+    parts: list[tuple[str, str | None, arrays.Intervals]] = [
+        ("recording", None, arrays.Intervals(begin, end)), ("busy", None, busy),
+        ("idle", None, arrays.Intervals(*(side[idle.end > idle.start] for side in idle))),
     ]  # fmt: skip
     counted = np.flatnonzero(windows.number >= 0)
     # the tokens that each step computes, 0 where that is not known
@@ -78,14 +77,14 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
     batch_of = dict(zip(recorded, facts.steps.batches(trace), strict=False))  # of an engine's steps alone
     tokens = [max(batch_of[each].new_tokens, 0) if each in batch_of else tokens_a_step for each in number.tolist()]
     if len(counted):
-        parts.append(("steps", None, Intervals(windows.start[counted], windows.end[counted])))
+        parts.append(("steps", None, arrays.Intervals(windows.start[counted], windows.end[counted])))
     for step in counted.tolist():
-        limits = Intervals(windows.start[step : step + 1], windows.end[step : step + 1])
+        limits = arrays.Intervals(windows.start[step : step + 1], windows.end[step : step + 1])
         parts.append(("step", str(windows.number[step]), limits))
     families = facts.operators.work_families(trace)
     kinds = families.family[device.places]
     named = [(families.names[kind], kinds == kind) for kind in np.unique(kinds).tolist()]
-    parts += [("family", name, union(ts[chosen], until[chosen])) for name, chosen in named]
+    parts += [("family", name, arrays.union(ts[chosen], until[chosen])) for name, chosen in named]
     phases = facts.host.phases(trace)
     if phases is not None:  # of training
         launch = work.launch[device.places]
@@ -93,7 +92,7 @@ def _rows(trace: Trace, place: int, meter: EnergyMeter, tokens_a_step: int) -> I
         phase = np.where((launch >= 0) & (index >= 0), phases[index], len(facts.host.TrainingPhase))
         for each in facts.host.TrainingPhase:
             if (chosen := phase == each).any():
-                parts.append(("phase", each.name.lower(), union(ts[chosen], until[chosen])))
+                parts.append(("phase", each.name.lower(), arrays.union(ts[chosen], until[chosen])))
     of_steps = iter([sum(tokens) if all(tokens) else 0, *tokens])
     for part, name, times in parts:
         done = next(of_steps) if part in ("steps", "step") else 0

@@ -21,8 +21,7 @@ from typing import Annotated
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import Intervals, Places, union
+from augment import arrays, facts
 from augment.core import GPU_WORK, Diagnostic, Findings, OfDevice, Skipped, Trace, column
 from augment.facts.gpu.hardware_samples import hardware_samples
 
@@ -76,24 +75,24 @@ def analyze(trace: Trace) -> Findings | Skipped:
     return Findings(rows, (), [Diagnostic("shorter_than_samples", short, message)] if short else [])
 
 
-def _parts(trace: Trace, place: int, least_ns: int) -> Iterator[tuple[str, str | None, Intervals, int]]:
+def _parts(trace: Trace, place: int, least_ns: int) -> Iterator[tuple[str, str | None, arrays.Intervals, int]]:
     """Parts of a device's time: what they are, the stretches that count, and all of their time, ns."""
     work, windows = facts.gpu.work(trace), facts.steps.windows(trace)
     device = work.devices[place]
     ts, end, name = work.ts[device.places], work.end[device.places], trace.events.name[work.row[device.places]]
     begin, last = int(trace.events.ts[0]), int(trace.events.end.max())
-    yield "recording", None, Intervals(np.array([begin]), np.array([last])), last - begin
-    busy = union(ts, end)
+    yield "recording", None, arrays.Intervals(np.array([begin]), np.array([last])), last - begin
+    busy = arrays.union(ts, end)
     yield "busy", None, busy, int((busy.end - busy.start).sum())
     for number, start, stop in zip(windows.number.tolist(), windows.start, windows.end, strict=True):
         if number >= 0:
-            yield "step", str(number), Intervals(np.array([start]), np.array([stop])), int(stop - start)
+            yield "step", str(number), arrays.Intervals(np.array([start]), np.array([stop])), int(stop - start)
     families = facts.operators.work_families(trace)
     long = np.flatnonzero(end - ts >= least_ns)
     for part, codes, names in (
         ("family", families.family[device.places], families.names), ("kernel", name, trace.strings),
     ):  # fmt: skip
         for code in np.unique(codes[long]).tolist():
-            chosen: Places = long[codes[long] == code]
+            chosen: arrays.Places = long[codes[long] == code]
             whole = (end - ts)[codes == code].clip(min=0)
-            yield part, names[code], union(ts[chosen], end[chosen]), int(whole.sum())
+            yield part, names[code], arrays.union(ts[chosen], end[chosen]), int(whole.sum())

@@ -1,4 +1,4 @@
-"""Conversion of many files: find the inputs (:mod:`inputs`), convert each (:mod:`convert`), run all (:mod:`pool`).
+"""Conversion of many files: find inputs (:mod:`inputs`), convert each (:mod:`conversion`), run all (:mod:`execution`).
 
 Nothing here prints, and nothing heavy is loaded before the first conversion.
 """

@@ -21,7 +21,6 @@ from msgspec.structs import asdict, replace
 from augment.batch import job_question, locations
 from augment.batch.conversion import File, Result, RunPlan
 from augment.batch.inputs import Input
-from augment.batch.job_question import Earlier
 from augment.core.output_files import MANIFEST, METRICS_SUFFIX, RANKS_SUFFIX, is_manifest
 from augment.errors import OutputError
 from augment.readers.attachments.tables import read_tables
@@ -131,15 +130,15 @@ class Manifest:
             self._journal.append(json.dumps(line).encode())
 
     @property
-    def jobs(self) -> dict[str, Earlier]:
+    def jobs(self) -> dict[str, job_question.Earlier]:
         """What is recorded of whole jobs, by the path of a job's file."""
         return {
-            locations.join(self._root, record["input"]): msgspec.convert(record["job"], Earlier)
+            locations.join(self._root, record["input"]): msgspec.convert(record["job"], job_question.Earlier)
             for record in self._known.values()
             if record["status"] == "concluded" and record["tool"] == __version__
         }
 
-    def record_job(self, path: str, job: Earlier) -> None:
+    def record_job(self, path: str, job: job_question.Earlier) -> None:
         """Record the outcome of a job, whose file is at ``path``."""
         name = locations.below(path, self._root)
         output = {"path": name, "size": job.size, "sha256": ""}

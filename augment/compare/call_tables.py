@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from augment import facts
 from augment.arrays import NO_INDEX, Int64s
 from augment.compare.alignment import Alignment
 from augment.compare.calls import Names, Paths, Side
@@ -15,8 +16,6 @@ from augment.compare.diff_rows import Change, LineRow, NameRow, PathRow
 from augment.compare.noise import chance_of, corrected
 from augment.compare.totals import CONTROL, TEST, Ledger, verdict_of
 from augment.core import LAUNCHES, Category, Findings, Skipped
-from augment.facts.gpu.lines_of_work import source_lines
-from augment.facts.steps.step_windows import steps
 
 KERNELS_SHOWN = 4
 _CPU, _GPU = 0, 1
@@ -27,8 +26,8 @@ _SIDES: tuple[Literal["cpu"], Literal["gpu"]] = ("cpu", "gpu")
 class _Counts:
     """How often each key was seen in each step, and for how long."""
 
-    def __init__(self, steps: int) -> None:
-        self._steps, self._ledger = steps, Ledger(2 * steps)  # counts, then sums of durations
+    def __init__(self, step_count: int) -> None:
+        self._steps, self._ledger = step_count, Ledger(2 * step_count)  # counts, then sums of durations
 
     def count(self, which: int, key: npt.NDArray[np.integer], step: Int64s, ns: Int64s) -> None:
         """Count what lies in a step (not -1), on one side."""
@@ -52,14 +51,14 @@ class _Counts:
 class ByName(_Counts):
     """Counts and sums by name; on the host for operators, annotations (including steps) and calls of the runtime."""
 
-    def __init__(self, steps: int, names: Names) -> None:
-        super().__init__(steps)
+    def __init__(self, step_count: int, names: Names) -> None:
+        super().__init__(step_count)
         self._names = names
 
     def add(self, which: int, side: Side) -> None:
         """Add one side of one rank."""
         events = side.trace.events
-        rows = np.concatenate([side.calls.row, steps(side.trace).row, events.slices_of(*LAUNCHES)])
+        rows = np.concatenate([side.calls.row, facts.steps.recorded(side.trace).row, events.slices_of(*LAUNCHES)])
         name = self._names.of(events.name[rows], side.trace.strings).astype(np.int64)
         self.count(which, 2 * name + _CPU, side.steps.of_host(events.ts[rows]), np.maximum(events.dur[rows], 0))
         of_work = 2 * side.work.name.astype(np.int64) + _GPU
@@ -88,14 +87,14 @@ class ByName(_Counts):
 class ByLine(_Counts):
     """Counts and sums of GPU work by the line of the program that it comes from."""
 
-    def __init__(self, steps: int) -> None:
-        super().__init__(steps)
+    def __init__(self, step_count: int) -> None:
+        super().__init__(step_count)
         self._lanes, self.known = 0, [True, True]  #: whether lines were recorded on each side
         self._labels: list[str | None] = []
 
     def add(self, which: int, side: Side) -> None:
         """Add one side of one rank."""
-        source = source_lines(side.trace)
+        source = facts.gpu.lines(side.trace)
         self.known[which] &= bool(source)
         self._lanes += which == TEST
         numbers = {label: number for number, label in enumerate(self._labels)}

@@ -7,8 +7,7 @@ import re
 
 import numpy as np
 
-from augment import facts
-from augment.arrays import Bools, EventRows, distinct, is_among, is_any, median
+from augment import arrays, facts
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis.rule import Spans
 
@@ -39,7 +38,7 @@ def captures(trace: Trace) -> Spans:
     calls, matching = events.slices_of(*LAUNCHES), facts.names.matching
     begin, end, make = (calls[matching(trace, pattern)[events.name[calls]]] for pattern in (_BEGIN, _END, _MAKE))
     parts = [Spans.of(trace, make)]
-    for track in distinct(events.track[begin]).tolist():
+    for track in arrays.distinct(events.track[begin]).tolist():
         starts, ends = (rows[events.track[rows] == track] for rows in (begin, end))
         following = np.searchsorted(events.ts[ends], events.ts[starts])
         known = following < len(ends)
@@ -50,25 +49,25 @@ def captures(trace: Trace) -> Spans:
 
 
 @derived
-def compiles(trace: Trace) -> Bools:
+def compiles(trace: Trace) -> arrays.Bools:
     """For each string of the trace whether it names work of the compiler."""
     return facts.names.matching(trace, _COMPILING) & ~facts.names.matching(trace, _RUNS)
 
 
-def compilations(trace: Trace) -> EventRows:
+def compilations(trace: Trace) -> arrays.EventRows:
     """The rows of the compiler's work."""
     rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     return rows[compiles(trace)[trace.events.name[rows]]]
 
 
-def compiled_in(trace: Trace, spans: Spans) -> Bools:
+def compiled_in(trace: Trace, spans: Spans) -> arrays.Bools:
     """Which stretches are in frames of a compiler, or within :data:`SOON_NS` before a call that loads what it made; or,
     in no operator, after one that looked for what is compiled: had it been there, it would run as an operator."""
     events, matching = trace.events, facts.names.matching
     around = facts.host.innermost(
         trace, np.maximum(spans.row, 0), (Category.PYTHON_FUNCTION,), matching(trace, _COMPILER)
     )
-    compiled: Bools = (around >= 0) & (spans.row >= 0)
+    compiled: arrays.Bools = (around >= 0) & (spans.row >= 0)
     calls, operators = events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     made = events.ts[calls[matching(trace, _MADE)[events.name[calls]]]]
     lookups = np.sort(events.end[operators[matching(trace, _LOOKUP)[events.name[operators]]]])
@@ -80,24 +79,26 @@ def compiled_in(trace: Trace, spans: Spans) -> Bools:
 
 
 @derived(until="diagnosis")
-def capturing_operators(trace: Trace) -> EventRows:
+def capturing_operators(trace: Trace) -> arrays.EventRows:
     """The outermost operators around captures that take far longer than those of their name without any, ascending
     rows: what a capture prepares, and does with its graph, is most of what they do."""
     events, every = trace.events, trace.events.slices_of(Category.CPU_OP)
-    rows = distinct(facts.host.outermost(trace, captures(trace).row, (Category.CPU_OP,)))
+    rows = arrays.distinct(facts.host.outermost(trace, captures(trace).row, (Category.CPU_OP,)))
     rows = rows[rows >= 0]
-    others = every[is_any(events.name[every], events.name[rows].tolist()) & ~is_among(every, rows)]
+    others = every[arrays.is_any(events.name[every], events.name[rows].tolist()) & ~arrays.is_among(every, rows)]
     others = others[facts.host.outermost(trace, others, (Category.CPU_OP,)) == others]
     slow = np.zeros(len(rows), np.bool_)
-    for name in distinct(events.name[others]).tolist():
-        usual = median(events.dur[others[events.name[others] == name]])
+    for name in arrays.distinct(events.name[others]).tolist():
+        usual = arrays.median(events.dur[others[events.name[others] == name]])
         slow |= (events.name[rows] == name) & (events.dur[rows] > FAR_LONGER * usual)
-    chosen: EventRows = rows[slow]
+    chosen: arrays.EventRows = rows[slow]
     return chosen
 
 
-def captured_in(trace: Trace, rows: EventRows) -> Bools:
+def captured_in(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     """Which slices belong to a capture: in :func:`capturing_operators`, or in frames that record a graph."""
     frames = facts.names.matching(trace, _RECORDING)
-    recording: Bools = facts.host.innermost(trace, rows, (Category.PYTHON_FUNCTION,), frames) >= 0
-    return recording | is_among(facts.host.outermost(trace, rows, (Category.CPU_OP,)), capturing_operators(trace))
+    recording: arrays.Bools = facts.host.innermost(trace, rows, (Category.PYTHON_FUNCTION,), frames) >= 0
+    return recording | arrays.is_among(
+        facts.host.outermost(trace, rows, (Category.CPU_OP,)), capturing_operators(trace)
+    )

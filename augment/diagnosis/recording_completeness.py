@@ -8,9 +8,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import LAUNCHES, Trace, derived
-from augment.diagnosis.captures import captures
-from augment.diagnosis.first_calls import cold_operators, cold_start, loading_calls
-from augment.diagnosis.judging import HELD_NS, idle_in_steps, late_beginnings, measure
+from augment.diagnosis import captures, first_calls, judging
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
@@ -25,7 +23,7 @@ _KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKerne
 def is_doubtful(trace: Trace) -> bool:
     """Whether so much is missing, or of the start of the process, that no cause is more than possible."""
     lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace) or held_up(trace) is not None
-    cold = cold_start(trace) is not None
+    cold = first_calls.cold_start(trace) is not None
     return lost or cold or trace.partial is not None or facts.source.lacks_causes(trace.source.metadata)
 
 
@@ -33,9 +31,9 @@ def is_doubtful(trace: Trace) -> bool:
 def late_device(trace: Trace) -> int | None:
     """The number of the device that is idle for longest before the first work of a stream, although it was launched;
     None if that is short."""
-    late_ns = [arrays.total(each) for each in late_beginnings(trace)]
+    late_ns = [arrays.total(each) for each in judging.late_beginnings(trace)]
     longest = max(range(len(late_ns)), key=late_ns.__getitem__, default=-1)
-    least = MOST_LATE * measure(trace).length_ns * measure(trace).count
+    least = MOST_LATE * judging.measure(trace).length_ns * judging.measure(trace).count
     return longest if longest >= 0 and late_ns[longest] >= max(least, 1) else None
 
 
@@ -53,19 +51,19 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
     orders = np.sort(events.ts[orders[facts.names.matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
     waits |= before == arrays.NO_INDEX
-    loads = arrays.is_among(facts.host.operators_around(trace, calls), cold_operators(trace))
+    loads = arrays.is_among(facts.host.operators_around(trace, calls), first_calls.cold_operators(trace))
     alike = calls[waits | loads | facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[events.name[calls]]]
-    excused = arrays.distinct(np.concatenate((first, alike, loading_calls(trace))))
+    excused = arrays.distinct(np.concatenate((first, alike, first_calls.loading_calls(trace))))
     busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []
-    for idle in idle_in_steps(trace):
+    for idle in judging.idle_in_steps(trace):
         chosen = (
             (idle.category == facts.waits.GapCategory.OTHER)
             & (idle.launch != arrays.NO_INDEX)
             & ~arrays.is_among(idle.launch, excused)
         )
         start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
-        held = (start >= idle.start[chosen]) & (end - start >= HELD_NS)
+        held = (start >= idle.start[chosen]) & (end - start >= judging.HELD_NS)
         held &= np.equal(*arrays.touched(start, np.maximum(start, end), busy))
         late.append(arrays.Intervals(start[held], end[held]))
     return late
@@ -78,14 +76,14 @@ def held_up(trace: Trace) -> arrays.Intervals | None:
     clocks may differ; and a kernel that is loaded begins late."""
     work, device = facts.gpu.work(trace), late_device(trace)
     late_ns = [arrays.total(each) for each in late_starts(trace)]
-    least = max(MOST_LATE * measure(trace).length_ns * measure(trace).count, 1)
+    least = max(MOST_LATE * judging.measure(trace).length_ns * judging.measure(trace).count, 1)
     if device is None and late_ns and max(late_ns) >= least:
         known = work.where(work.launch != arrays.NO_INDEX)
         lag = work.ts[known] - facts.waits.launch_end(trace, known)
-        device = late_ns.index(max(late_ns)) if lag.min() < HELD_NS else None
+        device = late_ns.index(max(late_ns)) if lag.min() < judging.HELD_NS else None
     if device is None:
         return None
-    first, again = late_beginnings(trace)[device], late_starts(trace)[device]
+    first, again = judging.late_beginnings(trace)[device], late_starts(trace)[device]
     if len(again.start) < LEAST_AGAIN or arrays.total(again) < arrays.total(first):
         return None
     return arrays.union(np.append(first.start, again.start), np.append(first.end, again.end))
@@ -139,7 +137,7 @@ def kernel_launches(trace: Trace) -> arrays.EventRows:
     rows = arrays.ordered(facts.gpu.calls(trace).row)
     named: arrays.Bools = facts.names.matching(trace, _KERNEL)
     rows = rows[named.take(trace.events.name[rows])]
-    spans = captures(trace)
+    spans = captures.captures(trace)
     whole = arrays.union(spans.start, spans.end)
     moments = np.stack((whole.start, whole.end), axis=1).ravel()
     ts = trace.events.ts[rows]

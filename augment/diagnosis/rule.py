@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays import Bools, EventRow, EventRows, Int64s
-from augment.core import RankInJob, Trace
-from augment.core.text import Words
+from augment.core import RankInJob, Trace, text
 from augment.facts.critical.what_if import Cut
 
 Severity = Literal["high", "warning", "info"]
@@ -68,23 +67,23 @@ class Seen(Struct, frozen=True):
     Names of fields end in their unit: ``_ns``, ``_bytes``, ``_count`` (per step, unless it says otherwise), ``_ratio``.
     """
 
-    def title(self, words: Words) -> str:
+    def title(self, words: text.Words) -> str:
         """The finding: a sentence without its full stop."""
         raise NotImplementedError
 
-    def cure(self, words: Words) -> str:
+    def cure(self, words: text.Words) -> str:
         """What would save time, before ``would save``."""
         return "fixing that"
 
-    def fine(self, words: Words, saved_ns: int) -> str:
+    def fine(self, words: text.Words, saved_ns: int) -> str:
         """What is seen where too little would be saved."""
         return f"{self.title(words)}; {self.cure(words)} would save {words.share(saved_ns)}"
 
-    def advice(self, words: Words) -> str:
+    def advice(self, words: text.Words) -> str:
         """What to change: a sentence without its full stop."""
         raise NotImplementedError
 
-    def evidence(self, words: Words) -> Sequence[str]:
+    def evidence(self, words: text.Words) -> Sequence[str]:
         """More that was seen."""
         return ()
 
@@ -207,7 +206,7 @@ def severity_of(saved_ratio: float | None) -> Severity:
     return "warning" if saved_ratio < HIGH_RATIO else "high"
 
 
-def judged_in_job(finding: Found, job: RankInJob, words: Words) -> Answer:
+def judged_in_job(finding: Found, job: RankInJob, words: text.Words) -> Answer:
     """A finding of a rank whose job is known."""
     seen, alone = finding.seen.in_job(job, finding.saved_ns or 0)
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")

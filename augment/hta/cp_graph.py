@@ -24,8 +24,6 @@ from augment.arrays import NO_INDEX, Bools, Bytes, EventRow, EventRows, Int64s, 
 from augment.core import LAUNCHES, Category
 from augment.core import Trace as Events
 from augment.errors import InputError, UsageError
-from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
-from augment.facts.critical.longest_path import BoundBy, delay_kinds, host_kinds
 from augment.facts.steps.window import rows_in_whole
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace
@@ -377,7 +375,7 @@ def event_graph(trace: Events) -> EventGraph:
     starts and ends of each thread's slices in order, and the ends of GPU work. The added nodes leave the length of
     every path unchanged.
     """
-    graph, work, events = critical_graph(trace), facts.gpu.work(trace), trace.events
+    graph, work, events = facts.critical.graph(trace), facts.gpu.work(trace), trace.events
     # the chain of each thread
     chains = []
     stacks = facts.host.stacks(trace)
@@ -403,7 +401,14 @@ def event_graph(trace: Events) -> EventGraph:
     run = np.maximum(work.end - work.ts, 0)
     ts[start], ts[start + 1] = work.ts, work.ts + run
     row[start], row[start + 1], is_start[start] = work.row, work.row, True
-    runs = (start, start + 1, run, np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _all(WAY, len(run)))
+    runs = (
+        start,
+        start + 1,
+        run,
+        np.uint8(facts.critical.BoundBy.KERNEL_COMPUTATION) + work.type,
+        work.row,
+        _all(WAY, len(run)),
+    )
     # the edges of the graph's dependencies. They lead from the end of work (its start, if it still runs), or from the
     # last node of a moment, to the first node of a moment
     first, last = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)
@@ -421,10 +426,10 @@ def event_graph(trace: Events) -> EventGraph:
     ended = of_work & (graph.self_ns[edges] == run[place]) if len(run) else of_work
     running = of_work & ~ended & (graph.self_ns[edges] > 0)
     weight = graph.weight[edges] - np.where(ended, graph.self_ns[edges], 0)
-    kinds, event = delay_kinds(graph.kind[edges], weight), graph.to_row[edges]
+    kinds, event = facts.critical.delay_kinds(graph.kind[edges], weight), graph.to_row[edges]
     if running.any():
         work = facts.gpu.work(trace)
-        kinds[running] = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place[running]]
+        kinds[running] = np.uint8(facts.critical.BoundBy.KERNEL_COMPUTATION) + work.type[place[running]]
         event = np.where(running, work.row[place], event)
     rank = _all(OTHER, len(edges))
     decides = np.zeros(len(graph.kind), np.bool_)
@@ -467,7 +472,7 @@ def _boundaries(trace: Events, row: EventRows, moments: Int64s) -> tuple[Int64s,
     return ts[order], whose[order], order < len(row)
 
 
-def _along(trace: Events, graph: CriticalGraph, chain: _Chain) -> _Edges:
+def _along(trace: Events, graph: facts.critical.CriticalGraph, chain: _Chain) -> _Edges:
     """The edges along a thread. Their time belongs to the innermost slice; where the thread only waits, it is 0."""
     segments = facts.host.host_segments(trace)
     part = segments.of(chain.track)
@@ -481,4 +486,4 @@ def _along(trace: Events, graph: CriticalGraph, chain: _Chain) -> _Edges:
     between = chain.lane.start + np.searchsorted(graph.ts[chain.lane], ts, side="right") - 1
     weight = np.where(waits[between], 0, dur)
     source = chain.first_node + np.arange(len(ts))
-    return source, source + 1, weight, host_kinds(trace, event), event, _all(WAY, len(ts))
+    return source, source + 1, weight, facts.critical.host_kinds(trace, event), event, _all(WAY, len(ts))

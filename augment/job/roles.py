@@ -21,8 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import Bools, Int64s, Intervals, clip, median, subtract, total, union
-from augment.arrays.intervals import steps
+from augment.arrays import Bools, Int64s, Intervals, clip, intervals, median, subtract, total, union
 from augment.core import Diagnostic, Findings, Outcome, Skipped, SliceTrack, Texts, Verdict, column
 from augment.core.text import counted, listed, percent, time
 from augment.facts.collectives.rank_progress import State
@@ -296,7 +295,7 @@ class Together(Struct, frozen=True, dict=True):
             start, end = (np.clip(clock.to_common(summary.step_column(side)), *window) for side in ("start", "end"))
             edges += [start, end]
             changes += [requests, -requests]
-        ts, running = steps(np.concatenate(edges), np.concatenate(changes))
+        ts, running = intervals.steps(np.concatenate(edges), np.concatenate(changes))
         if not running.max():
             return None
         many = np.flatnonzero(running > LAST_OF_SEQUENCES * running.max())

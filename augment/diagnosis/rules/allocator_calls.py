@@ -29,8 +29,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import LAUNCHES, Category, RankInJob, Trace, text
-from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.first_calls import at_first_calls
+from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "allocator_calls"
 UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
@@ -126,7 +125,7 @@ def _why(trace: Trace, rows: arrays.EventRows) -> Why:
     retried = _retried(trace, rows, frees, pinned)
     rest = ~retried & ~pinned
     # of an operator's first call, in which memory is given back
-    around, first = facts.host.innermost(trace, rows, (Category.CPU_OP,)), at_first_calls(trace, rows)
+    around, first = facts.host.innermost(trace, rows, (Category.CPU_OP,)), first_calls.at_first_calls(trace, rows)
     first &= np.isin(around, around[first & frees & rest]) & rest
     growing: Why = "starting" if judging.measure(trace).unit == "recording" else "growing"
     parts: dict[Why, arrays.Bools] = {

@@ -18,8 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import facts
-from augment.core import Trace, text
-from augment.core.records import Telemetry
+from augment.core import Trace, records, text
 from augment.diagnosis import judging, rule
 
 NAME = "clock_drop"
@@ -123,7 +122,7 @@ def _clocks(trace: Trace) -> tuple[float | None, float | None]:
 def sentences_watched(trace: Trace) -> list[str]:
     """What telemetry says without a trace: how many GPUs, for how long, and the range of power and clock; empty without
     any."""
-    telemetry = trace.context.attached(Telemetry)
+    telemetry = trace.context.attached(records.Telemetry)
     if telemetry is None:
         return []
     gpus = len({each.gpu for each in telemetry.samples})

@@ -23,8 +23,7 @@ import numpy as np
 
 from augment import arrays
 from augment.core import Trace, text
-from augment.diagnosis import judging, rule
-from augment.diagnosis.first_calls import cold_start
+from augment.diagnosis import first_calls, judging, rule
 
 NAME = "cold_start"
 
@@ -56,7 +55,7 @@ class ColdStart(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Say what is loaded."""
-    start = cold_start(trace)
+    start = first_calls.cold_start(trace)
     if start is None:
         return rule.NotApplicable("the recording does not mostly load kernels for the first time")
     spans, names = start.spans, Counter[str]()

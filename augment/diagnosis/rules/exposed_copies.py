@@ -29,9 +29,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import LAUNCHES, Category, Trace, text
-from augment.diagnosis import judging, rule
-from augment.diagnosis.recording_completeness import MIGRATES
-from augment.diagnosis.standstills import names_of
+from augment.diagnosis import judging, recording_completeness, rule, standstills
 
 NAME = "exposed_copies"
 _ACROSS = ("HtoD", "DtoH")
@@ -181,7 +179,7 @@ def _within(trace: Trace) -> rule.Answer:
         copy_count=len(copies) / steps,
         moved_bytes=float(trace.events.bytes.at(work.row[copies], 0).sum()) / steps,
         copy_ns=int(dur.sum()) // steps,
-        operators=[name for name in names_of(trace, around, copied) if name],
+        operators=[name for name in standstills.names_of(trace, around, copied) if name],
         lines=facts.host.python_lines(trace, calls),
         option=option,
     )
@@ -220,7 +218,7 @@ def _with_host(trace: Trace) -> rule.Answer:
         overlap=int(dur.sum()) > OVERLAPPING * copying_ns,
         is_alone=len(copies) == int(judging.work_in_steps(trace).sum()),
         slow=_slow_link(trace, copies),
-        migrates=_ratio(trace, copies, MIGRATES) >= MOSTLY,
+        migrates=_ratio(trace, copies, recording_completeness.MIGRATES) >= MOSTLY,
     )
     spans = rule.Spans(work.ts[copies], work.end[copies], work.row[copies])
     if seen.migrates:  # nothing launched them, so that no path says what waits for them

@@ -13,9 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment import facts
-from augment.core import Trace, text
-from augment.core.records import AHEAD_OF_TIME, Compilation, GraphBreak
-from augment.core.source_code import label
+from augment.core import Trace, records, source_code, text
 from augment.diagnosis import judging, rule
 
 NAME = "graph_breaks"
@@ -59,8 +57,8 @@ def check(trace: Trace) -> rule.Answer:
     return rule.Found(GraphBreaks(count, list(reasons)), spans, "high", severity="info")
 
 
-def _said(broken: GraphBreak) -> str:
-    return f"{label(broken.line)}: {broken.reason}" if broken.line else broken.reason
+def _said(broken: records.GraphBreak) -> str:
+    return f"{source_code.label(broken.line)}: {broken.reason}" if broken.line else broken.reason
 
 
 def sentences_compiled(trace: Trace) -> list[str]:
@@ -74,7 +72,10 @@ def sentences_compiled(trace: Trace) -> list[str]:
     if not every:
         return ["The compiler's log has no compilation."]
     taken = text.time(sum(each.compile_ns for each in every))
-    count, ahead = text.counted(len(every), "compilation"), sum(each.compile_id == AHEAD_OF_TIME for each in every)
+    count, ahead = (
+        text.counted(len(every), "compilation"),
+        sum(each.compile_id == records.AHEAD_OF_TIME for each in every),
+    )
     way = f"{'' if ahead == len(every) else f', {ahead} of them'} ahead of time (AOTInductor)" if ahead else ""
     said = [f"The compiler's log has {count} in {taken}{way}"]
     if again:
@@ -89,5 +90,5 @@ def sentences_compiled(trace: Trace) -> list[str]:
     return [f"{sentence.rstrip('.')}." for sentence in said]
 
 
-def _again(each: Compilation) -> str:
+def _again(each: records.Compilation) -> str:
     return f"`{each.function or each.compile_id}` for `{each.guard}`"

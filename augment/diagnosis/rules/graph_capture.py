@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from augment import arrays, facts
 from augment.core import LAUNCHES, Trace, text
-from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.captures import captures, capturing_operators
+from augment.diagnosis import captures, host_causes, judging, rule
 
 NAME = "graph_capture"
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
@@ -66,7 +65,10 @@ def check(trace: Trace) -> rule.Answer:
     which, parts = judging.within_steps(trace, cause.spans.start, cause.spans.end)
     measured = judging.measure(trace)
     steps = measured.count
-    made, around = judging.within_steps(trace, captures(trace).start, captures(trace).end), capturing_operators(trace)
+    made, around = (
+        judging.within_steps(trace, captures.captures(trace).start, captures.captures(trace).end),
+        captures.capturing_operators(trace),
+    )
     steady = len(made[0]) >= steps > 1
     spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
     calls = trace.events.slices_of(*LAUNCHES)

@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from augment import arrays, facts
 from augment.core import Trace, text
-from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.first_calls import CONTEXT_NS, loading_calls
+from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "long_calls"
 MOSTLY = 0.5  #: of a step: the recording shows the loading of kernels
@@ -117,7 +116,7 @@ def check(trace: Trace) -> rule.Answer:
     cause = host_causes.calling(trace)
     if cause is None:
         return rule.NotApplicable("no call of the runtime takes long while the {gpu} idles")
-    loads, idle = np.isin(cause.spans.row, loading_calls(trace)), judging.idle_ns(trace, cause.spans)
+    loads, idle = np.isin(cause.spans.row, first_calls.loading_calls(trace)), judging.idle_ns(trace, cause.spans)
     # of calls for memory only those are here that create a context
     loads |= facts.names.matching(trace, facts.names.CALLS_FOR_MEMORY)[trace.events.name[cause.spans.row]]
     is_loading = bool(2 * idle[loads].sum() > idle.sum())
@@ -137,7 +136,7 @@ def check(trace: Trace) -> rule.Answer:
     saved = judging.saved_by_host(trace, cut)
     # a step alone that is mostly loading shows nothing of the run
     mostly = is_loading and steps == 1 and judging.measure(trace).ratio(int(idle.sum())) >= MOSTLY
-    may_be = idle.max() < CONTEXT_NS and not seen.in_calls_of_its_own if is_loading else once
+    may_be = idle.max() < first_calls.CONTEXT_NS and not seen.in_calls_of_its_own if is_loading else once
     confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
     answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
     if not is_loading or not isinstance(answer, rule.Found):

@@ -25,8 +25,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import Trace, text
-from augment.diagnosis import judging, rule
-from augment.diagnosis.wording import vendor
+from augment.diagnosis import judging, rule, wording
 
 NAME = "matrix_units"
 FASTER = 2.0  #: so many times as fast products are assumed to become, at most
@@ -114,7 +113,7 @@ def check(trace: Trace) -> rule.Answer:
             _WORKSTATION.search(facts.operators.name_of(trace, each)) for each in limits
         ):
             kinds_of = {("tf32", FASTER)}
-        if vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
+        if wording.vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
             return rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
         ratios = dict(kind for kind in kinds_of if kind)
     number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)

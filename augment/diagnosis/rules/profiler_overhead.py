@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
-from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.first_calls import DRIVERS_OWN
+from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "profiler_overhead"
 TOLD_RATIO, GRAVE_RATIO = 0.03, 0.10  #: shares of a step: worth saying, and distorting
@@ -47,7 +46,7 @@ def check(trace: Trace) -> rule.Answer:
     """Measure the profiler's own slices that hold up the threads that launch."""
     events = trace.events
     rows = events.slices_of(Category.OVERHEAD)
-    if not len(rows[~facts.names.matching(trace, DRIVERS_OWN)[events.name[rows]]]):
+    if not len(rows[~facts.names.matching(trace, first_calls.DRIVERS_OWN)[events.name[rows]]]):
         return rule.NotApplicable("the profiler recorded nothing of its own work")
     if not len(facts.gpu.work(trace)):
         return rule.NotApplicable("no {gpu} work was recorded that the profiler could hold up")

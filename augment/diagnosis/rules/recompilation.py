@@ -16,9 +16,7 @@ import msgspec
 import numpy as np
 
 from augment import facts
-from augment.core import Trace, text
-from augment.core.records import CompileSpan
-from augment.core.source_code import label
+from augment.core import Trace, records, source_code, text
 from augment.diagnosis import captures, host_causes, judging, rule
 
 NAME = "recompilation"
@@ -70,14 +68,14 @@ def check(trace: Trace) -> rule.Answer:
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
 
 
-def _logged_in_steps(trace: Trace) -> list[tuple[CompileSpan, str]]:
+def _logged_in_steps(trace: Trace) -> list[tuple[records.CompileSpan, str]]:
     """What the compiler's log says was compiled in steady steps, with the guard that had failed, in words."""
     logged, whole = facts.host.logged_compilations(trace), judging.measure(trace)
     if logged is None or isinstance(logged, str) or logged.why_apart or whole.unit == "recording":
         return []
-    chosen: list[tuple[CompileSpan, str]] = []
+    chosen: list[tuple[records.CompileSpan, str]] = []
     for each in logged.compilations:
-        where = label(each.guard_line or each.line)
+        where = source_code.label(each.guard_line or each.line)
         said = f"guard `{text.short(each.guard)}` failed{f' ({where})' if where else ''}" if each.guard else ""
         starts = np.array([span.start_ns for span in each.spans], np.int64)
         chosen += [(each.spans[place], said) for place in np.flatnonzero(whole.windows.of_host(starts) >= 0).tolist()]

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 
 from augment import facts
 from augment.core import Trace, text
-from augment.diagnosis import host_causes, judging, rule
-from augment.diagnosis.standstills import names_of
+from augment.diagnosis import host_causes, judging, rule, standstills
 
 NAME = "starved_host"
 
@@ -67,6 +66,6 @@ def check(trace: Trace) -> rule.Answer:
         standstill_count=len(cause.spans) / judging.measure(trace).count,
         still_ns=int(took.sum()) // judging.measure(trace).count,
         longest_ns=int(took.max()),
-        slices=names_of(trace, cause.spans.row[which], took),
+        slices=standstills.names_of(trace, cause.spans.row[which], took),
     )
     return judging.judged(trace, seen, cause.saved_ns, spans=cause.spans, confidence="medium", cut=cause.cut)

@@ -16,8 +16,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import LateRank, RankInJob, Trace, text
-from augment.diagnosis import rule
-from augment.diagnosis.late_ranks import fix_rank, nobody_late, way_to_fix
+from augment.diagnosis import late_ranks, rule
 from augment.diagnosis.wording import words
 
 NAME = "straggling_rank"
@@ -77,10 +76,10 @@ class StragglingRank(rule.Seen, frozen=True):
         if not self.is_told:
             return "See what the devices of the other ranks do meanwhile: augment open FOLDER; record more steps"
         if self.late is None:
-            return nobody_late(self.waits_for)
+            return late_ranks.nobody_late(self.waits_for)
         if self.late.is_own:
-            return f"This rank delays the job: {way_to_fix(self.late)}"
-        return fix_rank(self.late, self.wait_ns)
+            return f"This rank delays the job: {late_ranks.way_to_fix(self.late)}"
+        return late_ranks.fix_rank(self.late, self.wait_ns)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         is_own = self.late is not None and self.late.is_own

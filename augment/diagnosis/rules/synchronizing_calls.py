@@ -21,9 +21,7 @@ import numpy as np
 
 from augment import facts
 from augment.core import Trace, text
-from augment.diagnosis import judging, rule
-from augment.diagnosis.first_calls import waiting_calls
-from augment.diagnosis.host_causes import LONG_NS, may_lack_requests
+from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "synchronizing_calls"
 
@@ -69,7 +67,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Predict steps in which no call waits."""
-    calls = waiting_calls(trace)
+    calls = first_calls.waiting_calls(trace)
     if not len(calls):
         return rule.NotApplicable("no call of a step waits for the {gpu}")
     cut = facts.critical.without_waits(trace, calls)
@@ -86,10 +84,10 @@ def check(trace: Trace) -> rule.Answer:
         length = (idle.end - idle.start)[gap[inside]]
         cost[inside] = np.maximum(cost[inside], np.minimum(length, waited[inside]))
         by_host = (idle.end - idle.start)[idle.category == facts.waits.GapCategory.HOST_WAIT]
-        long, all_of_it = long + int(by_host[by_host >= LONG_NS].sum()), all_of_it + int(by_host.sum())
+        long, all_of_it = long + int(by_host[by_host >= host_causes.LONG_NS].sum()), all_of_it + int(by_host.sum())
     confidence, shown = judging.confidence_in(trace, saved), (int(cost.argmax()) if cost.any() else None)
     late = 2 * long > all_of_it  # the host may need what it waited for
-    confidence = "low" if late and may_lack_requests(trace) else confidence
+    confidence = "low" if late and host_causes.may_lack_requests(trace) else confidence
     seen = SynchronizingCalls(
         call_count=len(calls) / judging.measure(trace).count,
         wait_ns=int((spans.end - spans.start).sum()) // judging.measure(trace).count,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 # fmt: off
 # ruff: noqa: I001
-from augment.facts.critical.critical_graph import critical_graph as graph
+from augment.facts.critical.critical_graph import CriticalGraph, critical_graph as graph
 from augment.facts.critical.handovers import launching_tracks, main_track
-from augment.facts.critical.longest_path import BoundBy, critical_path as path, host_kinds
+from augment.facts.critical.longest_path import BoundBy, critical_path as path, delay_kinds, host_kinds
 from augment.facts.critical.what_if import Cut, busy_host_ns, fused, joined, saved_ns, without_waits, without_work
 
 __all__ = [
-    "BoundBy", "Cut", "busy_host_ns", "fused", "graph", "host_kinds", "joined", "launching_tracks", "main_track",
-    "path", "saved_ns", "without_waits", "without_work",
+    "BoundBy", "CriticalGraph", "Cut", "busy_host_ns", "delay_kinds", "fused", "graph", "host_kinds", "joined",
+    "launching_tracks", "main_track", "path", "saved_ns", "without_waits", "without_work",
 ]
 # fmt: on

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from augment.core import Identity
+from augment.readers.perfetto import wire_format
 from augment.readers.perfetto import wire_format as wire
-from augment.readers.perfetto.wire_format import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Place, TrackNames
 
 _DEEPEST = 32  #: the greatest depth of nested tracks; a longer chain is a cycle
@@ -51,36 +51,36 @@ class Described(Struct):
 
     def take(self, data: bytes, start: int, stop: int) -> None:
         """Take the fields of a descriptor."""
-        for tag, value, end in fields(data, start, stop):
+        for tag, value, end in wire_format.fields(data, start, stop):
             if tag == wire.TRACK_UUID:
                 self.uuid = value
             elif tag == wire.TRACK_PARENT:
                 self.parent = value
             elif tag in (wire.TRACK_NAME, wire.TRACK_STATIC_NAME, wire.TRACK_ATRACE_NAME):
-                self.name = text(data, value, end)
+                self.name = wire_format.text(data, value, end)
             elif tag == wire.TRACK_DESCRIPTION:
-                self.description = text(data, value, end)
+                self.description = wire_format.text(data, value, end)
             elif tag == wire.TRACK_PROCESS:
                 self.pid = self.pid or 0
-                for inner, first, last in fields(data, value, end):
+                for inner, first, last in wire_format.fields(data, value, end):
                     if inner == wire.PROCESS_PID:
-                        self.pid = signed(first)
+                        self.pid = wire_format.signed(first)
                     elif inner == wire.PROCESS_NAME:
-                        self.process_name = text(data, first, last)
+                        self.process_name = wire_format.text(data, first, last)
             elif tag == wire.TRACK_THREAD:
                 self.pid, self.tid = self.pid or 0, 0
-                for inner, first, last in fields(data, value, end):
+                for inner, first, last in wire_format.fields(data, value, end):
                     if inner == wire.THREAD_PID:
-                        self.pid = signed(first)
+                        self.pid = wire_format.signed(first)
                     elif inner == wire.THREAD_TID:
-                        self.tid = signed(first)
+                        self.tid = wire_format.signed(first)
                     elif inner == wire.THREAD_NAME:
-                        self.thread_name = text(data, first, last)
+                        self.thread_name = wire_format.text(data, first, last)
             elif tag == wire.TRACK_COUNTER:
                 self.is_counter = True
                 self.added = any(  # by us, as its category says
                     inner == wire.COUNTER_CATEGORY and data.startswith(b"augment.", first, last)
-                    for inner, first, last in fields(data, value, end)
+                    for inner, first, last in wire_format.fields(data, value, end)
                 )
 
 
