@@ -113,25 +113,13 @@ from augment.core import (
     derived,
 )
 from augment.facts.gpu.gpu_work import gpu_work
+from augment.facts.waits import gap_causes
 from augment.facts.waits.dependencies import UNEXPLAINED_NS
-from augment.facts.waits.gap_causes import (
-    KERNEL_DELAY_NS,
-    GapCategory,
-    IdleGaps,
-    IdlePieces,
-    categories_of,
-    device_idle,
-    is_longer,
-    launch_end,
-    names_of_work,
-    spread,
-    stream_gaps,
-)
 from augment.facts.waits.sync_dependencies import waiting_streams
 
 #: the names under which a stream's idle time is drawn
-CAUSES = (*(category.name.lower() for category in GapCategory), "other_stream_busy")
-OTHER_STREAM_BUSY = len(GapCategory)  #: a place in ``CAUSES``
+CAUSES = (*(category.name.lower() for category in gap_causes.GapCategory), "other_stream_busy")
+OTHER_STREAM_BUSY = len(gap_causes.GapCategory)  #: a place in ``CAUSES``
 SHARE = 32  #: a pause of the device is a piece of a stream's gap if it takes at least 1/SHARE of the gap
 
 
@@ -139,13 +127,15 @@ class StreamIdle(Struct, frozen=True):
     """The ``gaps`` of a stream; the ``category`` (uint8, a :class:`GapCategory`) of each; ``parts`` (int64 ns, a row
     for each of ``CAUSES``, a column for each gap), which add up to the gap's length; and the ``pieces`` to draw."""
 
-    gaps: IdleGaps
+    gaps: gap_causes.IdleGaps
     category: Bytes
     parts: Int64s
-    pieces: IdlePieces
+    pieces: gap_causes.IdlePieces
 
 
-def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_delay_ns: int) -> list[StreamIdle]:
+def stream_idle(
+    trace: Trace, devices: list[gap_causes.IdlePieces], consecutive_kernel_delay_ns: int
+) -> list[StreamIdle]:
     """The idle time of each stream, in ``gpu_work``'s order.
 
     Args:
@@ -153,20 +143,20 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
         devices: the idle time of its devices, from ``device_idle``.
         consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait.
     """
-    work, gaps = gpu_work(trace), stream_gaps(trace)
+    work, gaps = gpu_work(trace), gap_causes.stream_gaps(trace)
     stops, starts = [device.stop for device in work.devices], [stream.start for stream in work.streams]
     device_of = np.searchsorted(stops, starts, side="right")
     stream_idles: list[StreamIdle] = []
     for index, idle in enumerate(devices):
         device_gaps_ = [gaps[stream] for stream in np.flatnonzero(device_of == index).tolist()]
         size = idle.end - idle.start
-        until = np.zeros((len(GapCategory), len(size) + 1), np.int64)
-        for cause in GapCategory:
+        until = np.zeros((len(gap_causes.GapCategory), len(size) + 1), np.int64)
+        for cause in gap_causes.GapCategory:
             np.cumsum(np.where(idle.cause == cause, size, 0), out=until[cause, 1:])
         device = _IdleDevice(idle, until)
         pauses = _long_pauses(device_gaps_, idle) if len(device_gaps_) > 1 else []
         for place, gaps_ in enumerate(device_gaps_):
-            category = categories_of(trace, gaps_, consecutive_kernel_delay_ns)
+            category = gap_causes.categories_of(trace, gaps_, consecutive_kernel_delay_ns)
             if pauses:
                 pieces = _pieces(trace, gaps_, category, device, pauses[place])
             else:  # the only stream of the device
@@ -182,7 +172,7 @@ class _IdleDevice(Struct, frozen=True):
     """The pauses of a device. ``until`` (int64 ns, a row for each category): the time of each category before each
     pause; the last column is the total."""
 
-    idle: IdlePieces
+    idle: gap_causes.IdlePieces
     until: Int64s
 
     def within(self, start: Int64s, end: Int64s) -> Int64s:
@@ -196,7 +186,9 @@ def _hta(category: Bytes, cause: Bytes) -> Texts:
     return Texts(np.where(cause == category, np.int32(-1), category.astype(np.int32)), CAUSES)
 
 
-def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _IdleDevice, pause: Places) -> IdlePieces:
+def _pieces(
+    trace: Trace, gaps: gap_causes.IdleGaps, category: Bytes, device: _IdleDevice, pause: Places
+) -> gap_causes.IdlePieces:
     """The pieces of the gaps: the device's long pauses within them, and the rest, in which another stream works."""
     idle = device.idle
     busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])), kind="stable")  # merges what ascends
@@ -215,10 +207,10 @@ def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _IdleDevice, 
         for name in {**idle.evidence, **busy_evidence}
     }
     evidence["hta_category"] = _hta(category[gap], cause).take(order)
-    return IdlePieces(start[order], end[order], cause[order], evidence, row[order])
+    return gap_causes.IdlePieces(start[order], end[order], cause[order], evidence, row[order])
 
 
-def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
+def _long_pauses(gaps: Sequence[gap_causes.IdleGaps], idle: gap_causes.IdlePieces) -> list[Places]:
     """For each stream of a device, the places in ``idle`` of the pauses that take at least 1/:data:`SHARE` of the gap
     around them, ascending.
 
@@ -242,7 +234,7 @@ def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
 
 
 def _busy_evidence(
-    trace: Trace, gaps: IdleGaps, busy: Intervals, gap: Places, device: _IdleDevice
+    trace: Trace, gaps: gap_causes.IdleGaps, busy: Intervals, gap: Places, device: _IdleDevice
 ) -> tuple[dict[str, ArgColumn], EventRows]:
     """For the pieces in which another stream works: the evidence, and the row of the work waited for."""
     work, waits = gpu_work(trace), device_waits(trace)
@@ -250,15 +242,15 @@ def _busy_evidence(
     waiting = np.flatnonzero((cause != NO_INDEX) & np.isin(np.arange(len(gaps)), gap))
     piece = np.searchsorted(busy.start, np.minimum(work.end[cause[waiting]], gaps.end[waiting]), side="left") - 1
     held = gap[piece] == waiting
-    place = spread(cause[waiting[held]], piece[held], count)
+    place = gap_causes.spread(cause[waiting[held]], piece[held], count)
     known = place >= 0
     paused = device.within(busy.start, busy.end).sum(axis=0)
     on_stream, known_by = (column[gaps.next[gap]].astype(np.int32) for column in (waits.on_stream, waits.known_by))
     evidence: dict[str, ArgColumn] = {
         "correlation": trace.events.correlation[work.row[gaps.next[gap]]],
-        "previous_kernel": names_of_work(trace, gaps.previous[gap], np.ones(count, np.bool_)),
+        "previous_kernel": gap_causes.names_of_work(trace, gaps.previous[gap], np.ones(count, np.bool_)),
         "device_idle_ns": np.where(paused > 0, paused, NO_VALUE),
-        "waited_for": names_of_work(trace, place, known),
+        "waited_for": gap_causes.names_of_work(trace, place, known),
         "waited_for_stream": Texts(np.where(known, on_stream, np.int32(-1)), waits.streams),
         "known_by": Texts(np.where(known, known_by, np.int32(-1)), KNOWN_BY),
     }
@@ -313,9 +305,9 @@ def device_waits(trace: Trace) -> DeviceWaits:
     cause, known_by = np.full(len(work), NO_INDEX, np.intp), np.full(len(work), INFERRED, np.uint8)
     # which work ends a gap of its stream, and the earliest moment at which it could have started, ns
     ends_gap, ready = np.zeros(len(work), np.bool_), work.ts.copy()
-    for gaps in stream_gaps(trace):
+    for gaps in gap_causes.stream_gaps(trace):
         ends_gap[gaps.next] = True
-        returned = np.where(work.launch[gaps.next] == NO_INDEX, gaps.start, launch_end(trace, gaps.next))
+        returned = np.where(work.launch[gaps.next] == NO_INDEX, gaps.start, gap_causes.launch_end(trace, gaps.next))
         ready[gaps.next] = np.clip(returned, gaps.start, gaps.end)
     edges = waiting_streams(trace).dependencies
     held = ends_gap[edges.to_work] & (work.end[edges.from_work] > ready[edges.to_work])
@@ -373,12 +365,12 @@ NEEDS = (GPU_WORK,)
 
 #: what is drawn below a cause: the arg, the cause, and the text made of it; the first that is known counts
 _BELOW = (
-    ("owner", GapCategory.HOST_WAIT, "{0}"),
-    ("python_function", GapCategory.HOST_WAIT, "{0}"),
-    ("os_call", GapCategory.HOST_WAIT, "{0}"),
+    ("owner", gap_causes.GapCategory.HOST_WAIT, "{0}"),
+    ("python_function", gap_causes.GapCategory.HOST_WAIT, "{0}"),
+    ("os_call", gap_causes.GapCategory.HOST_WAIT, "{0}"),
     ("waited_for", OTHER_STREAM_BUSY, "stream {1}: {0}"),
-    ("launch", GapCategory.OTHER, "launch {0}"),
-    ("previous_kernel", GapCategory.OTHER, "after {0}"),
+    ("launch", gap_causes.GapCategory.OTHER, "launch {0}"),
+    ("previous_kernel", gap_causes.GapCategory.OTHER, "after {0}"),
 )
 #: what counts instead if it takes most of a gap
 _INSTEAD = {"owner": ("python_function_ns", "os_call_ns"), "python_function": ("os_call_ns",)}
@@ -414,17 +406,17 @@ class Row(OfDevice, frozen=True):
 
 
 def analyze(
-    trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 100_000
+    trace: Trace, *, consecutive_kernel_delay_ns: int = gap_causes.KERNEL_DELAY_NS, arrow_min_gap_ns: int = 100_000
 ) -> Findings:
     """Divide the gaps of each stream, and draw them with their evidence."""
     work = gpu_work(trace)
-    of_devices = device_idle(trace, consecutive_kernel_delay_ns)
+    of_devices = gap_causes.device_idle(trace, consecutive_kernel_delay_ns)
     of_streams = stream_idle(trace, of_devices, consecutive_kernel_delay_ns)
     rows = []
     for stream, idle in zip(work.streams, of_streams, strict=True):
         dur = idle.gaps.end - idle.gaps.start
         idle_ns = int(dur.sum())
-        for category in GapCategory:
+        for category in gap_causes.GapCategory:
             chosen = idle.category == category
             ns = int(dur[chosen].sum())
             parts = idle.parts[:, chosen].sum(axis=1).tolist()
@@ -454,7 +446,7 @@ def analyze(
     return Findings(rows, annotations, diagnostics)
 
 
-def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
+def _drawn(name: str, under: int, idle: gap_causes.IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
     """The idle time as a track, with arrows to the long pieces from what they waited for."""
     dur = idle.end - idle.start
     # the text below each cause: what the device waited for, as far as it is known
@@ -469,7 +461,7 @@ def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tu
             other_ns = idle.evidence.get(other)
             if other_ns is not None:
                 arg_ns = np.asarray(idle.evidence[f"{arg}_ns"])
-                is_known &= ~is_longer(np.asarray(other_ns), arg_ns, idle.end - idle.start)
+                is_known &= ~gap_causes.is_longer(np.asarray(other_ns), arg_ns, idle.end - idle.start)
         chosen = np.flatnonzero(is_known)
         stream = idle.evidence["waited_for_stream"] if cause == OTHER_STREAM_BUSY else None
         streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
+from augment.compare import totals
 from augment.compare.alignment import Alignment, align_sides
 from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
@@ -18,19 +19,6 @@ from augment.compare.diff_rows import ROWS, HeldRow, StepRow
 from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
 from augment.compare.noise import hidden_by_outliers
-from augment.compare.totals import (
-    CONTROL,
-    TEST,
-    EfficiencySamples,
-    Figure,
-    Samples,
-    efficiency_outcome,
-    efficiency_samples,
-    figure_rows,
-    figures_outcome,
-    mean_of_ranks,
-    samples_of,
-)
 from augment.compare.waterfall import ByKind, Waterfall, tiles_of
 from augment.core import LAUNCHES, Category, Diagnostic, Findings, Outcome, Trace, Verdict, tabular, text
 from augment.core.findings import table_of
@@ -183,7 +171,9 @@ def diff(
         message = "steps named in the verdict are left out on both sides"
         diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if said else []
         stays = chosen[0].control.start[:1] == choices[0].control.start[:1]  # the first step is no one-off
-        if stays.all() and not facts.steps.batches(pairs[0][TEST]):  # whose phases differ, and are compared apart
+        if stays.all() and not facts.steps.batches(
+            pairs[0][totals.TEST]
+        ):  # whose phases differ, and are compared apart
             chosen, why = without_first_outlier(chosen)
             message = "an outlying first step, named in the verdict, is left out on both sides"
             diagnostics += [Diagnostic("first_step_outlying", 1, message)] if why else []
@@ -195,7 +185,7 @@ def diff(
             side_of(trace, windows, names, paths, functions=functions)
             for trace, windows in ((before, steps.control), (after, steps.test))
         ]
-        compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
+        compared.append(Pair(sides[totals.CONTROL], sides[totals.TEST], align_sides(*sides)))
     unequal = unequal_work(*pairs[0], chosen[0]) if whole else []
     said = said or ("" if unequal else chosen[0].offered)
     outcomes, late, more = _outcomes(compared, names, paths)
@@ -294,8 +284,8 @@ def _outcomes(
     count = len(pairs[0].control.steps)
     waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
     by_kind, by_line = ByKind(count, names), ByLine(count)
-    samples: tuple[list[Samples], list[Samples]] = ([], [])
-    efficiency: tuple[list[EfficiencySamples], list[EfficiencySamples]] = ([], [])
+    samples: tuple[list[totals.Samples], list[totals.Samples]] = ([], [])
+    efficiency: tuple[list[totals.EfficiencySamples], list[totals.EfficiencySamples]] = ([], [])
     diagnostics, ranks = [], []
     for pair in pairs:
         trace = pair.test.trace
@@ -304,9 +294,9 @@ def _outcomes(
         devices, left_out = _devices(pair)
         if left_out:
             diagnostics.append(Diagnostic("devices_without_counterpart", left_out, "devices found on one side only"))
-        for which, side in ((CONTROL, pair.control), (TEST, pair.test)):
-            samples[which].append(samples_of(side.trace, side.steps))
-            efficiency[which].append(efficiency_samples(side.trace, side.steps))
+        for which, side in ((totals.CONTROL, pair.control), (totals.TEST, pair.test)):
+            samples[which].append(totals.samples_of(side.trace, side.steps))
+            efficiency[which].append(totals.efficiency_samples(side.trace, side.steps))
             by_name.add(which, side)
             by_line.add(which, side)
             by_kind.add_work(which, side, devices)
@@ -316,7 +306,7 @@ def _outcomes(
                 waterfall.add(which, tiles)
                 ranks[-1].add(which, tiles)
                 by_kind.add_tiles(which, tiles)
-    wholes = mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST])
+    wholes = totals.mean_of_ranks(samples[totals.CONTROL]), totals.mean_of_ranks(samples[totals.TEST])
     if robust := hidden_by_outliers(*(side["wall_ns"] for side in wholes)):
         change = f"{text.rough_time(robust.delta)}, 95 % interval {text.rough_interval(robust.low, robust.high)}"
         message = f"without the shortest and the longest fifth of each side, steps differ beyond noise ({change}): "
@@ -325,7 +315,7 @@ def _outcomes(
     # A row for each pair of steps, summed over ranks and devices as in the waterfall
     weights = [len(_devices(pair)[0]) for pair in pairs]
     first = pairs[0]
-    lengths = [np.zeros(len(first.control.steps), np.int64) for _ in (CONTROL, TEST)]
+    lengths = [np.zeros(len(first.control.steps), np.int64) for _ in (totals.CONTROL, totals.TEST)]
     for weight, pair in zip(weights, pairs, strict=True):
         for length, side in zip(lengths, (pair.control, pair.test), strict=True):
             length += weight * (side.steps.end - side.steps.start)
@@ -337,12 +327,12 @@ def _outcomes(
     step_rows = [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
     rows_by_name = by_name.rows()
     outcomes: dict[str, Outcome] = {
-        "diff_figures": figures_outcome(*wholes),
+        "diff_figures": totals.figures_outcome(*wholes),
         **_by_phase(pairs[0], wholes),
         "diff_waterfall": Findings(waterfall.rows(by_path.operators)),
         "diff_kinds": Findings(by_kind.rows()),
         "diff_source_lines": by_line.outcome(),
-        "diff_efficiency": efficiency_outcome(efficiency),
+        "diff_efficiency": totals.efficiency_outcome(efficiency),
         "diff_steps": Findings(step_rows),
         "diff_names": Findings(rows_by_name),
         "diff_call_paths": Findings(by_path.rows()),
@@ -350,17 +340,17 @@ def _outcomes(
     return outcomes, late_rank(ranks, names, rows_by_name), diagnostics
 
 
-def _by_phase(pair: Pair, wholes: tuple[Samples, Samples]) -> dict[str, Outcome]:
+def _by_phase(pair: Pair, wholes: tuple[totals.Samples, totals.Samples]) -> dict[str, Outcome]:
     """The lengths of an engine's steps by phase; nothing without an engine."""
-    samples: list[Samples] = []
+    samples: list[totals.Samples] = []
     for side, whole in zip((pair.control, pair.test), wholes, strict=True):
         of_step = facts.steps.batches(side.trace)
         if not of_step or len(side.steps) != len(whole["wall_ns"]) or (side.steps.number < 0).any():
             return {}
         phases = np.array([of_step[number].phase for number in side.steps.number.tolist()])
         samples.append({f"{phase}_ns": whole["wall_ns"][phases == phase] for phase in dict.fromkeys(phases.tolist())})
-    figures = [Figure(name, name, "ns") for name in samples[0]]
-    return {"diff_phases": Findings(figure_rows(samples[0], samples[1], figures=figures))}
+    figures = [totals.Figure(name, name, "ns") for name in samples[0]]
+    return {"diff_phases": Findings(totals.figure_rows(samples[0], samples[1], figures=figures))}
 
 
 def _devices(pair: Pair) -> tuple[list[int | None], int]:

@@ -13,19 +13,9 @@ from augment import facts
 from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
+from augment.diagnosis import judging
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
-from augment.diagnosis.judging import (
-    decided_in_steps,
-    has_pauses,
-    idle_in_steps,
-    idle_ns,
-    late_beginnings,
-    measure,
-    proven_of_host_ns,
-    saved_a_step,
-    work_in_steps,
-)
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
 from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
@@ -82,9 +72,9 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         said = [each for each in result.findings if each.found.of_recording]
     chosen = grave[: MOST_FINDINGS - len(first[:1])]
     made = [_of_finding(say, each) for each in said]
-    if trace.partial is None or not measure(trace).is_empty:
+    if trace.partial is None or not judging.measure(trace).is_empty:
         # What the devices did, or the host where it is alone
-        alone = not facts.gpu.coverage(trace) or not len(measure(trace).windows)
+        alone = not facts.gpu.coverage(trace) or not len(judging.measure(trace).windows)
         if not alone and (served := served_sentence(trace)):
             made.append(Sentence(served, is_state=True))
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
@@ -96,7 +86,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         pieces = counted(len(facts.gpu.work(trace)), "piece")
         text = f"Only {pieces} of {say.gpu} work, so this is merely possible: {title(say, likeliest)}."
         made.append(Sentence(text, (likeliest.rule,)))
-    elif trace.partial is not None and measure(trace).is_empty:
+    elif trace.partial is not None and judging.measure(trace).is_empty:
         return tuple(made)
     elif {each.rule for each in first} & {cold_start.NAME, graph_capture.NAME}:
         return tuple(made)  # what the run does is not in the recording
@@ -130,7 +120,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
     apart = [each.rule for each in saving if each.found.cut is None]
     known = [each for each in saving if each.found.cut is not None]
     cut = facts.critical.joined([each.found.cut for each in known if each.found.cut is not None])
-    saved, rules = saved_a_step(trace, cut), tuple(each.rule for each in chosen)
+    saved, rules = judging.saved_a_step(trace, cut), tuple(each.rule for each in chosen)
     overlapping = "These savings overlap; do not add them."
     made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
     if len(known) > 1:
@@ -138,7 +128,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         alone = apart and {*apart} <= _OF_NO_RANK
         some = f" except {listed([heading(rule).lower() for rule in apart])}" if alone else ""
         some = " except what other ranks decide" if apart and not alone else some
-        is_more = saved - parts > LEAST_PART * measure(trace).length_ns
+        is_more = saved - parts > LEAST_PART * judging.measure(trace).length_ns
         more = ", more than their sum: once one is fixed, the others save more" if is_more else ""
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
@@ -148,22 +138,22 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
 def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: facts.critical.Cut) -> list[Sentence]:
     """What would limit the run once ``cut`` has taken out what is ``fixed``: the finding that saves most then, or else
     what decides most of a step, if that is news and much of it remains."""
-    say, saved = words(trace), saved_a_step(trace, cut)
+    say, saved = words(trace), judging.saved_a_step(trace, cut)
     done = {each.rule for each in fixed}
     most, largest = 0, None
     for each in result.findings[:COMPARED]:
         if each.rule not in done and each.found.confidence != "low" and each.found.cut is not None:
-            gain = saved_a_step(trace, facts.critical.joined([cut, each.found.cut])) - saved
+            gain = judging.saved_a_step(trace, facts.critical.joined([cut, each.found.cut])) - saved
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
-    if largest is not None and measure(trace).ratio(most) >= WARNING_RATIO:
+    if largest is not None and judging.measure(trace).ratio(most) >= WARNING_RATIO:
         saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
         if not largest.saved_ns and beside_workers_ns(trace) is None:
             saving = ""  # what saves next to nothing before says itself what it saves later
         text = f"Next: {largest.seen.title(say)}{saving}."
         return [Sentence(text, tuple(sorted(done)))]
-    if has_pauses(trace) or measure(trace).ratio(saved) > 1 - HIGH_RATIO:
+    if judging.has_pauses(trace) or judging.measure(trace).ratio(saved) > 1 - HIGH_RATIO:
         return []
-    then, whole = decided_in_steps(trace, cut)[1], measure(trace)
+    then, whole = judging.decided_in_steps(trace, cut)[1], judging.measure(trace)
     if abs(then.ns / whole.count - (whole.length_ns - saved)) > whole.length_ns * LEAST_PART:
         return []  # another limit than the path keeps the step longer
     decides = max(get_args(Limit), key=lambda limit: getattr(then, limit))
@@ -193,7 +183,7 @@ _BOUNDS = {
 
 def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
-    say, whole = words(trace), measure(trace)
+    say, whole = words(trace), judging.measure(trace)
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     since = f" from the first {say.gpu} work on" * (whole.lead_in_ns > HIGH_RATIO * whole.length_ns)
     if unexplained := _unexplained(trace, result):
@@ -219,7 +209,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
             return [Sentence(f"{title(say, each)}; what larger grids would save is not known.", (each.rule,))]
     text = f"No rule found a cause that would save as much as 2 % of {say.a_step}{since}."
     # what to look at if the devices are the limit: the kernel that takes most of their time
-    work, inside = facts.gpu.work(trace), work_in_steps(trace)
+    work, inside = facts.gpu.work(trace), judging.work_in_steps(trace)
     spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
     if spent.any() and 2 * spent.sum() >= whole.length_ns * whole.count:
         share = percent(float(spent.max() / spent.sum()))
@@ -239,11 +229,11 @@ def _possible(result: RankedFindings) -> list[Finding]:
 
 def _unexplained(trace: Trace, result: RankedFindings) -> str:
     """That the device idles for a good part of the time, but no rule knows why; empty if it does not."""
-    idle, whole = idle_in_steps(trace), measure(trace)
+    idle, whole = judging.idle_in_steps(trace), judging.measure(trace)
     explained = sum(each.saved_ratio or 0 for each in result.findings)
     once = (LONG_CALLS, host_gaps.NAME)  # of what only begins, nothing is saved
     loading = [each.found.spans for each in result.findings if each.rule in once and each.saved_ratio is None]
-    explained += sum(whole.ratio(idle_ns(trace, spans).sum() / whole.count) for spans in loading)
+    explained += sum(whole.ratio(judging.idle_ns(trace, spans).sum() / whole.count) for spans in loading)
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     if beside_workers_ns(trace) is not None:
         return ""  # all waits but those for batches are slack
@@ -252,7 +242,7 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
         if category == facts.waits.GapCategory.OTHER:
             if any(each.found.first for each in result.findings):
                 continue  # what is missing is said
-            spent -= sum(map(total, late_beginnings(trace)))
+            spent -= sum(map(total, judging.late_beginnings(trace)))
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
         # what a cure saves is time that waited for the host, or work: no rule explains idle time for other reasons
         if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == facts.waits.GapCategory.OTHER):
@@ -271,7 +261,7 @@ def unknown_reason(trace: Trace) -> str:
     """What is known of idle time for other reasons: whether the next work had been launched, and what the main thread
     did meanwhile, if most of the time is alike."""
     parts = []
-    for idle in idle_in_steps(trace):
+    for idle in judging.idle_in_steps(trace):
         chosen = idle.category == facts.waits.GapCategory.OTHER
         parts.append((idle.start[chosen], idle.end[chosen], idle.launch[chosen]))
     start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -321,17 +311,17 @@ _UNEXPLAINED = {
 
 def busy(trace: Trace) -> str:
     """What the devices did in the steps, as shares: ``The GPU is busy 93 % of …``. There is GPU work."""
-    windows, devices = measure(trace).windows, facts.gpu.coverage(trace)
+    windows, devices = judging.measure(trace).windows, facts.gpu.coverage(trace)
     span = int((windows.end - windows.start).sum()) * len(devices)
     parts = dict.fromkeys((*_PARTS, *_IDLE.values(), _LATE, _HELD), 0)
-    for device, idle in zip(devices, idle_in_steps(trace), strict=True):
+    for device, idle in zip(devices, judging.idle_in_steps(trace), strict=True):
         for name, (wanted, without) in _PARTS.items():
             parts[name] += int(device.time_within(windows.start, windows.end, any_of=wanted, none_of=without).sum())
         for category, name in _IDLE.items():
             parts[name] += idle.time_of(category)
     held = held_up(trace)
     if held is None:
-        parts[_LATE] = sum(map(total, late_beginnings(trace)))
+        parts[_LATE] = sum(map(total, judging.late_beginnings(trace)))
     else:
         parts[_HELD] = total(held)
     parts[_IDLE[facts.waits.GapCategory.OTHER]] -= parts[_LATE] + parts[_HELD]
@@ -354,7 +344,7 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 
 def _length(trace: Trace) -> str:
     """The time that is spoken of: ``a step of 15 ms``. Of a recording, pages and tables also say how long all is."""
-    whole, events = measure(trace), trace.events
+    whole, events = judging.measure(trace), trace.events
     length = time(whole.length_ns)
     if whole.unit == "step":
         return f"a step of {length}"
@@ -367,7 +357,7 @@ def _length(trace: Trace) -> str:
 def _left_out(trace: Trace) -> str:
     """How long a recording without steps, or of an engine, lasts before its first GPU work and after its last, which is
     not counted, and what the host does before; empty if that is short."""
-    whole, least = measure(trace), TOLD_RATIO * measure(trace).length_ns
+    whole, least = judging.measure(trace), TOLD_RATIO * judging.measure(trace).length_ns
     whose = "its first" if whole.unit == "recording" else "the step's first"
     before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
@@ -382,7 +372,7 @@ def _left_out(trace: Trace) -> str:
             before += f", {percent(spent[longest] / (end - start))} of it in {short(trace.strings[longest])}"
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
             before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
-    if before and whole.unit == "step" and whole.count == 1 and proven_of_host_ns(trace) is None:
+    if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
         before += "; with one step, whether every step begins so is unknown"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
     return "; and ".join(filter(None, (before, after)))
@@ -390,7 +380,7 @@ def _left_out(trace: Trace) -> str:
 
 def _notes(trace: Trace) -> str:
     """Why other figures of a step may differ, in parentheses; empty if they do not."""
-    whole = measure(trace)
+    whole = judging.measure(trace)
     if whole.unit == "recording":
         return f" (not counted: {_left_out(trace)})" if _left_out(trace) else ""
     host_ns = facts.critical.busy_host_ns(trace, whole.windows.begin, whole.windows.finish) // whole.count
@@ -399,10 +389,10 @@ def _notes(trace: Trace) -> str:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
         notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
-    if proven_of_host_ns(trace) is not None:
+    if judging.proven_of_host_ns(trace) is not None:
         notes.append("one step, begun with nothing queued: later ones may hide such waits")
     work, again = facts.gpu.work(trace), np.append(facts.operators.recomputed(trace), False)  # of no operator: nothing
-    again = again[facts.operators.work(trace).owner] & work_in_steps(trace)
+    again = again[facts.operators.work(trace).owner] & judging.work_in_steps(trace)
     spent = whole.ratio(float((work.end - work.ts)[again].sum()) / whole.count / max(len(work.devices), 1))
     if spent >= TOLD_RATIO:
         notes.append(f"recomputing activations takes at least {percent(spent)} of it")

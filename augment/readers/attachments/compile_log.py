@@ -15,16 +15,7 @@ from typing import Any
 
 import msgspec
 
-from augment.core.records import (
-    AHEAD_OF_TIME,
-    Compilation,
-    CompileLog,
-    CompileSpan,
-    GraphBreak,
-    GraphNode,
-    GraphOrigins,
-    KernelOrigins,
-)
+from augment.core import records
 from augment.core.source_code import CodeLine, innermost_line, lines_of
 from augment.errors import UnknownFormat
 from augment.readers.attachments import files_at
@@ -51,14 +42,14 @@ _AHEAD = "compile_fx_aot"  #: the event around a compilation of AOTInductor
 _CACHE = re.compile(r"(?:fx_graph|aotautograd|autograd)_cache_(?:hit|miss|bypass)")
 
 
-def read_compile_log(path: str, limits: Limits = UNLIMITED) -> CompileLog:
+def read_compile_log(path: str, limits: Limits = UNLIMITED) -> records.CompileLog:
     """The compiler's log at ``path``, plain or compressed. Records that are no JSON are counted.
 
     Raises:
         InputError: the file cannot be read.
         UnknownFormat: no line is a record.
     """
-    log = CompileLog(path)
+    log = records.CompileLog(path)
     reading = _CompileReading(log)
     for record, payload in _records(path, limits):
         log.records += 1
@@ -93,12 +84,14 @@ def _records(path: str, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
 
 
 class _CompileReading:
-    def __init__(self, log: CompileLog) -> None:
+    def __init__(self, log: records.CompileLog) -> None:
         self.log, self.files = log, dict[int, str]()
-        self.latest: dict[str, Compilation] = {}
-        self.nodes: dict[str, tuple[dict[str, GraphNode], frozenset[str]]] = {}  #: of the last graph of each id
-        self.open: dict[tuple[str, Any], list[CompileSpan]] = {}  #: spans that have begun, by id and thread
-        self.stated: list[tuple[Compilation, CompileSpan]] = []  #: by metrics, where there are no events
+        self.latest: dict[str, records.Compilation] = {}
+        self.nodes: dict[str, tuple[dict[str, records.GraphNode], frozenset[str]]] = {}  #: of the last graph of each id
+        self.open: dict[tuple[str, Any], list[records.CompileSpan]] = {}  #: spans that have begun, by id and thread
+        self.stated: list[
+            tuple[records.Compilation, records.CompileSpan]
+        ] = []  #: by metrics, where there are no events
 
     def record(self, content: dict[str, Any], payload: bytes) -> None:
         if "str" in content:
@@ -106,7 +99,7 @@ class _CompileReading:
             self.files[int(number)] = str(text)
         if isinstance(content.get("rank"), int) and self.log.rank is None:
             self.log.rank = content["rank"]
-        autograd, number = content.get("compiled_autograd_id"), AHEAD_OF_TIME
+        autograd, number = content.get("compiled_autograd_id"), records.AHEAD_OF_TIME
         if "frame_id" in content:
             number = f"{content['frame_id']}/{content['frame_compile_id']}"
             number = number if autograd is None else f"!{int(autograd)}/{number}"
@@ -118,16 +111,16 @@ class _CompileReading:
                 last = frames[-1]
                 of.line = CodeLine(self.files.get(last["filename"], "?"), int(last["line"]), str(last["name"]))
         elif "compilation_metrics" in content:
-            of = self.compilation(number, begins=number == AHEAD_OF_TIME)
+            of = self.compilation(number, begins=number == records.AHEAD_OF_TIME)
             self.metrics(of, content["compilation_metrics"])
-        elif "artifact" in content and (number != AHEAD_OF_TIME or number in self.latest):
+        elif "artifact" in content and (number != records.AHEAD_OF_TIME or number in self.latest):
             self.artifact(number, str(content["artifact"]["name"]), payload)
 
-    def compilation(self, number: str, *, begins: bool = False) -> Compilation:
+    def compilation(self, number: str, *, begins: bool = False) -> records.Compilation:
         """The compilation with this id that goes on; another one if it ``begins`` and the last one is finished, as
         after ``torch._dynamo.reset()``."""
         if number not in self.latest or (begins and self.latest[number].is_finished):
-            self.latest[number] = Compilation(number)
+            self.latest[number] = records.Compilation(number)
             self.log.compilations.append(self.latest[number])
         return self.latest[number]
 
@@ -135,9 +128,9 @@ class _CompileReading:
         name, phase, at = str(event["name"]), event["ph"], event.get("ts")
         if phase == "B":
             begun = self.open.setdefault((number, event.get("tid")), [])
-            if number == AHEAD_OF_TIME and not begun and not name.startswith(_AHEAD):
+            if number == records.AHEAD_OF_TIME and not begun and not name.startswith(_AHEAD):
                 return  # of no frame and of no compilation: what loads modules, tunes kernels
-            begun.append(CompileSpan(name, _ns(at), 0))
+            begun.append(records.CompileSpan(name, _ns(at), 0))
             if name.startswith(("dynamo", _AHEAD)) and len(begun) == 1:
                 self.compilation(number, begins=True)
         elif phase == "E":
@@ -152,7 +145,7 @@ class _CompileReading:
         elif _CACHE.fullmatch(name):
             self.compilation(number).caches.append(name)
 
-    def metrics(self, of: Compilation, metrics: dict[str, Any]) -> None:
+    def metrics(self, of: records.Compilation, metrics: dict[str, Any]) -> None:
         of.is_finished = True
         if name := metrics.get("co_name"):
             line = int(metrics.get("co_firstlineno") or 0)
@@ -162,19 +155,19 @@ class _CompileReading:
             of.failure = f"{metrics['fail_type']}: {_first(reason)}"[:LONGEST_TEXT]
         taken = _ns(_number(metrics.get("entire_frame_compile_time_s")) * 1e6)
         of.stated_ns = taken or _ns(_number(metrics.get("dynamo_cumulative_compile_time_us")))
-        if of.compile_id == AHEAD_OF_TIME and metrics.get("start_time") and metrics.get("end_time_us"):
+        if of.compile_id == records.AHEAD_OF_TIME and metrics.get("start_time") and metrics.get("end_time_us"):
             taken = _ns(_number(metrics["end_time_us"]) - _number(metrics["start_time"]) * 1e6)
             of.stated_ns = taken
         if taken and metrics.get("start_time"):
             start = _ns(_number(metrics["start_time"]) * 1e6)
-            self.stated.append((of, CompileSpan("dynamo", start, start + of.stated_ns)))
+            self.stated.append((of, records.CompileSpan("dynamo", start, start + of.stated_ns)))
         said = [_first(str(reason)) for reason in metrics.get("restart_reasons") or ()]
         if not of.breaks:
-            of.breaks += [GraphBreak(reason[:LONGEST_TEXT]) for reason in said if "graph_break" in reason]
+            of.breaks += [records.GraphBreak(reason[:LONGEST_TEXT]) for reason in said if "graph_break" in reason]
 
     def artifact(self, number: str, name: str, payload: bytes) -> None:
         if name == STACKS:
-            self.log.graphs.append(GraphOrigins(number, _lines(msgspec.json.decode(payload))))
+            self.log.graphs.append(records.GraphOrigins(number, _lines(msgspec.json.decode(payload))))
         if name == _GRAPH:
             self.nodes[number] = graph_nodes(payload.decode("utf-8", "replace"))
         elif name in _MADE_OF and number in self.nodes:
@@ -182,7 +175,7 @@ class _CompileReading:
             mapping = mapping.get("cppCodeToPost", {}) if name == _MADE_OF[0] else mapping
             made_of = {str(kernel): tuple(map(str, nodes)) for kernel, nodes in mapping.items()}
             nodes, results = self.nodes.pop(number)
-            self.log.graphs.append(GraphOrigins(number, {}, nodes, results, made_of))
+            self.log.graphs.append(records.GraphOrigins(number, {}, nodes, results, made_of))
         text = payload.decode("utf-8", "replace") if name in ("dynamo_graph_break_reason", "recompile_reasons") else ""
         if name == "dynamo_graph_break_reason":
             reason = graph_break(text)
@@ -196,12 +189,12 @@ class _CompileReading:
             self.compilation(number).caches.append(name)
 
 
-def graph_break(text: str) -> GraphBreak:
+def graph_break(text: str) -> records.GraphBreak:
     """What the log says of a break: a heading with an explanation since PyTorch 2.7, one sentence before."""
     at, why, before = _AT.search(text), _WHY.search(text), _WHY_BEFORE.search(text)
     reason = f"{why[1].strip()}: {why[2].strip()}" if why else before[1].strip() if before else _first(text)
     line = CodeLine(at[1], int(at[2])) if at else innermost_line(text)
-    return GraphBreak(reason[:LONGEST_TEXT], line)
+    return records.GraphBreak(reason[:LONGEST_TEXT], line)
 
 
 def failed_guard(text: str) -> tuple[str, CodeLine | None]:
@@ -219,7 +212,7 @@ def failed_guard(text: str) -> tuple[str, CodeLine | None]:
     return guard[:LONGEST_TEXT], stack or line
 
 
-def read_provenance(path: str, limits: Limits = UNLIMITED) -> KernelOrigins:
+def read_provenance(path: str, limits: Limits = UNLIMITED) -> records.KernelOrigins:
     """What Inductor wrote of its kernels' origin, at ``path``: files, or a folder with such files at any depth.
 
     Raises:
@@ -237,12 +230,12 @@ def read_provenance(path: str, limits: Limits = UNLIMITED) -> KernelOrigins:
             raise UnknownFormat(file, f"no JSON of Inductor: {error}") from error
         if isinstance(stacks, dict) and (lines := _lines(stacks)):
             frame = _OF_FRAME.search(file)
-            graphs.append(GraphOrigins(f"{frame[1]}/{frame[2]}" if frame else "", lines))
+            graphs.append(records.GraphOrigins(f"{frame[1]}/{frame[2]}" if frame else "", lines))
         others += isinstance(stacks, dict) and "cppCodeToPost" in stacks
     if not graphs:
         mappings = "; node mappings alone name no lines" if others else ""
         raise UnknownFormat(path, f"no {STACKS}.json{mappings}; record with TORCH_COMPILE_DEBUG=1")
-    return KernelOrigins(graphs)
+    return records.KernelOrigins(graphs)
 
 
 def _lines(stacks: dict[str, Any]) -> dict[str, tuple[CodeLine, ...]]:
@@ -281,20 +274,20 @@ _RETURN = re.compile(r"\s*return \(?(.*)")
 _NAME = re.compile(r"\w+")
 
 
-def graph_nodes(text: str) -> tuple[dict[str, GraphNode], frozenset[str]]:
+def graph_nodes(text: str) -> tuple[dict[str, records.GraphNode], frozenset[str]]:
     """The nodes of a graph by their names, in order, and the names of its results. Lines of other forms are passed
     over: what uses them has operands without a node."""
-    nodes: dict[str, GraphNode] = {}
+    nodes: dict[str, records.GraphNode] = {}
     results: frozenset[str] = frozenset()
     for line in text.splitlines():
         if node := _NODE.match(line):
             named, kind, sizes, steps, alone, _, space, operator, taken_from = node.groups()
             operands = (taken_from,) if taken_from else tuple(_arguments(line[node.end() :]))
             called = f"{space}::{operator}" if operator else "getitem"
-            nodes[named or alone] = GraphNode(called, operands, _numbers(sizes), _numbers(steps), kind or "")
+            nodes[named or alone] = records.GraphNode(called, operands, _numbers(sizes), _numbers(steps), kind or "")
         elif "def forward(" in line:
             for named, kind, sizes, steps in _INPUT.findall(line):
-                nodes[named] = GraphNode("", (), _numbers(sizes), _numbers(steps), kind)
+                nodes[named] = records.GraphNode("", (), _numbers(sizes), _numbers(steps), kind)
         elif back := _RETURN.match(line):
             results = frozenset(name for name in _NAME.findall(back[1]) if name in nodes)
     return nodes, results

@@ -23,19 +23,7 @@ from augment.core.text import COLUMN_WORDS, counted, percent, period, spaced
 from augment.diagnosis.wording import heading as in_words
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
-from augment.results.report import of_diff, of_job, of_trace, trend
-from augment.results.report.sections import (
-    Document,
-    ReportTable,
-    Section,
-    doubts,
-    heading,
-    place_of,
-    plain,
-    severity_of,
-    short_heading,
-    unfound,
-)
+from augment.results.report import of_diff, of_job, of_trace, sections, trend
 from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
 _SEVERITIES = ("high", "warning", "info")
@@ -44,7 +32,7 @@ _SUMMED = (*_DEVICES, "rank", "ranks", "recorded", "step", "steps")
 _BRIEF = 80  #: characters of a fact below the title
 
 
-def page(document: Document) -> str:
+def page(document: sections.Document) -> str:
     """The page.
 
     Raises:
@@ -63,7 +51,7 @@ def page(document: Document) -> str:
         embedded = embedded.replace(mark, f"\\u{ord(mark):04x}")
     diagnostics = ""
     if document.diagnostics:
-        items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts(document.diagnostics))
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in sections.doubts(document.diagnostics))
         diagnostics = (
             '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
         )
@@ -102,18 +90,20 @@ def page(document: Document) -> str:
 _LEADS = 6
 
 
-def markdown(document: Document) -> str:
+def markdown(document: sections.Document) -> str:
     """Verdict, findings and what each section says first, as Markdown."""
-    lines = [f"### {plain(document.title)}", "", *map(plain, said(document))]
+    lines = [f"### {sections.plain(document.title)}", "", *map(sections.plain, said(document))]
     rows = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
     if rows or document.cures:
         lines.append("")
-    lines += [plain(f"- **What to do**: {cure}.") for cure in document.cures]
+    lines += [sections.plain(f"- **What to do**: {cure}.") for cure in document.cures]
     for row in rows:
         advice = f" {row['advice']}." if row.get("advice") else ""
-        lines.append(plain(f"- **{severity_of(row)}**: {heading(row)}.{advice}"))
-    leads = [plain(f"- {section.title}: {section.lead}") for section in document.sections if section.lead][:_LEADS]
-    caveats = [plain(f"- {text}") for text in doubts(document.diagnostics)]
+        lines.append(sections.plain(f"- **{sections.severity_of(row)}**: {sections.heading(row)}.{advice}"))
+    leads = [sections.plain(f"- {section.title}: {section.lead}") for section in document.sections if section.lead][
+        :_LEADS
+    ]
+    caveats = [sections.plain(f"- {text}") for text in sections.doubts(document.diagnostics)]
     if leads:
         lines += ["", *leads]
     if caveats:
@@ -124,7 +114,7 @@ def markdown(document: Document) -> str:
 _STATIC_WIDTH = 800
 
 
-def write_charts(document: Document, folder: Path) -> Iterator[Path]:
+def write_charts(document: sections.Document, folder: Path) -> Iterator[Path]:
     """Write each chart of ``document`` as SVG and as PNG; the paths.
 
     Raises:
@@ -148,7 +138,7 @@ def write_charts(document: Document, folder: Path) -> Iterator[Path]:
             yield target
 
 
-def said(document: Document) -> Sequence[str]:
+def said(document: sections.Document) -> Sequence[str]:
     """The verdict; without one, what the first sections say."""
     return document.verdict or [section.lead for section in document.sections if section.lead][:2]
 
@@ -159,7 +149,7 @@ def _text(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", whole)
 
 
-def _parts(document: Document) -> str:
+def _parts(document: sections.Document) -> str:
     """A bar of what a step goes into, with its legend."""
     if not document.parts:
         return ""
@@ -170,7 +160,7 @@ def _parts(document: Document) -> str:
     return f'<div class="parts" role="img" aria-label="{label}">{bar}</div><ul class="legend">{legend}</ul>'
 
 
-def _section(section: Section) -> str:
+def _section(section: sections.Section) -> str:
     parts = [f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">{html.escape(section.title)}</h2>']
     if section.lead:
         parts.append(f'<p class="lead">{_text(section.lead)}</p>')
@@ -190,15 +180,15 @@ def _section(section: Section) -> str:
     return "".join(parts) + "</section>"
 
 
-def _findings(document: Document) -> Iterator[str]:
+def _findings(document: sections.Document) -> Iterator[str]:
     """Cards of what was found, then lists of what is fine and of what was not recorded."""
     shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
     if document.cures:
         items = "".join(f"<li>{_text(cure)}.</li>" for cure in document.cures)
         yield f'<article class="finding info"><h3>What to do</h3><ul>{items}</ul></article>'
     for row in shown:
-        severity = severity_of(row)
-        title = f'<h3><span class="badge">{html.escape(severity)}</span> {_text(short_heading(row))}</h3>'
+        severity = sections.severity_of(row)
+        title = f'<h3><span class="badge">{html.escape(severity)}</span> {_text(sections.short_heading(row))}</h3>'
         yield f'<article class="finding {severity if severity in _SEVERITIES else "info"}">{title}'
         if row.get("rule") and not row.get("in_verdict"):
             yield f"<p>{_text(row['title'])}.</p>"
@@ -212,7 +202,7 @@ def _findings(document: Document) -> Iterator[str]:
     for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
-            items = "".join(f"<li>{_text(said)}</li>" for said in unfound(rows))
+            items = "".join(f"<li>{_text(said)}</li>" for said in sections.unfound(rows))
             yield f"<details><summary>{title} ({len(rows)})</summary><ul>{items}</ul></details>"
 
 
@@ -225,13 +215,13 @@ def _where(row: Any, opened: str) -> Iterator[str]:
     if row.get("overlaps"):
         yield f"overlaps with {html.escape(', '.join(map(in_words, row['overlaps'])))}: the savings do not add up"
     if row.get("start_ns") is not None:
-        yield f"{html.escape(place_of(row))}, {row['start_ns'] / 1e6:,.3f} ms after the first event"
+        yield f"{html.escape(sections.place_of(row))}, {row['start_ns'] / 1e6:,.3f} ms after the first event"
         if opened:
             at = period(row["start_ns"], row.get("dur_ns") or 0)
             yield f"<code>augment open {html.escape(shlex.quote(opened))} <span class=whole>--at {at}</span></code>"
 
 
-def _columns(table: ReportTable) -> dict[str, Any]:
+def _columns(table: sections.ReportTable) -> dict[str, Any]:
     names = list(table.rows[0]) if table.rows else []
     rows, about = [[row.get(name) for name in names] for row in table.rows], table.about
     columns = {"columns": names, "headings": [*map(_heading, names)], "about": [about.get(name) for name in names]}
@@ -260,14 +250,14 @@ def _resource(name: str) -> str:
 Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace
 
 
-def document_of(path: str, analyse: Analyse) -> Document:
+def document_of(path: str, analyse: Analyse) -> sections.Document:
     """The report of a metrics file, of a trace, or of a history."""
     if is_store(path):
         return trend_of(path)
     return document_of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
 
 
-def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> Document:
+def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> sections.Document:
     """The report of many runs.
 
     Args:
@@ -304,7 +294,7 @@ def _name(folder: str) -> str:
     return folder.rstrip("/").rpartition("/")[2] if "://" in folder else os.path.basename(os.path.abspath(folder))
 
 
-def document_of_metrics(sidecar: Mapping[str, Any]) -> Document:
+def document_of_metrics(sidecar: Mapping[str, Any]) -> sections.Document:
     """The report of a comparison's metrics, of a job's, or of a trace's."""
     if "control" in sidecar:
         return of_diff.document(sidecar)
