@@ -110,9 +110,6 @@ class _Links:
         self.late = np.where(handed, late, rows)
         self.valid = known[instance] & (self.start[self.late] < self.end)
 
-    def __len__(self) -> int:
-        return len(self.valid)
-
 
 class _Rank:
     """One rank: its moments are the starts and ends of its collectives, then of its steps."""
