@@ -424,18 +424,6 @@ def test_nobody_is_ahead_of_another_client_by_priority(waiting: Any) -> None:
     assert of_a[2] <= 5
 
 
-@pytest.mark.usefixtures("both_catalogs")
-def test_places_are_the_turns_that_come(waiting: Any) -> None:
-    """Of many clients, while some jobs run already."""
-    for number in range(3):
-        waiting(f"client{number % 2}")
-        waiting.begin()
-    jobs = [waiting(f"client{number % 3}", number % 4 - 2) for number in range(12)]
-    places = {job: waiting.place(job) for job in jobs}
-    assert [waiting.begin() for _ in jobs] == sorted(jobs, key=lambda job: places[job])
-    assert sorted(places.values()) == list(range(1, 13))
-
-
 def test_the_place_is_told(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -494,6 +482,7 @@ def test_an_upload_that_goes_before_its_job_is_sent_again(server: Server, tmp_pa
     assert len(lost) == 3
 
 
+@pytest.mark.usefixtures("both_catalogs")
 def test_places_are_those_of_the_order_whatever_happens(waiting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs come, begin, end, wait again and are cancelled, while the time of day jumps; the places are counted anew."""
     jobs, chance, made = waiting.jobs, Random(5), list[str]()

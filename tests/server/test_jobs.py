@@ -299,22 +299,6 @@ def test_jobs_of_one_client(tmp_path: Path) -> None:
         assert server.stub.CreateJob(calls.CreateJobRequest(spec=spec), metadata=other).job.state == QUEUED
 
 
-def test_clients_take_turns(tmp_path: Path) -> None:
-    with serving(tmp_path / "state", max_running_jobs=2) as server:
-        upload = server.upload(trace(tmp_path / "a.json"))
-        server.freeze()
-        part = [server.create(upload).name for _ in range(1)]
-        server.until(part[0], RUNNING)
-        jobs = server.core._jobs
-        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
-        with server.core._storage.lock:  # both are there before the next one is begun
-            ((later, _),) = jobs.create(Caller("host:test", ""), [Wanted(spec, "", [""])])
-            ((other, _),) = jobs.create(Caller("host:other", ""), [Wanted(spec, "", [""])])
-            begun = jobs.begin()
-        assert begun is not None
-        assert begun.id == other != later
-
-
 def test_removal(server: Server, upload: str) -> None:
     job = server.wait(server.create(upload).name)
     server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))

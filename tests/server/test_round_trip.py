@@ -41,16 +41,6 @@ def expect_the_commands(server: Server, path: Path, folder: Path, *flags: str, *
     return job
 
 
-def test_options(server: Server, simulated: Path, tmp_path: Path) -> None:
-    name, option = "idle_time_breakdown", "idle_time_breakdown.consecutive_kernel_delay_ns=500000"
-    path = simulated / "rank0.pt.trace.json.gz"
-    made = expect_the_commands(
-        server, path, tmp_path / "a", "--only", name, "--option", option, only=[name], options=[option]
-    )
-    plain = server.wait(server.create(server.upload(path), only=[name]).name)
-    assert made.artifacts[-1].sha256 != plain.artifacts[-1].sha256
-
-
 def test_shared(server: Server, shared_traces: Path, tmp_path: Path) -> None:
     small = sorted(
         (path.stat().st_size, path) for path in shared_traces.rglob("*") if path.is_file() and path.suffix != ".md"
