@@ -55,89 +55,47 @@ if TYPE_CHECKING:
     from augment.version import __version__
     from augment.viewer.notebook import show
 
-#: the module of each public name
-_HOMES = {
-    "__version__": "augment.version",
-    "read": "augment.readers",
-    "augment": "augment.pipeline",
-    "within": "augment.facts.steps.window",
-    "diff": "augment.compare",
-    "Diff": "augment.compare",
-    "link_execution_trace": "augment.readers.attachments.recorded_files",
-    "with_execution_trace": "augment.readers.attachments",
-    "with_flight_recorder": "augment.readers.attachments",
-    "with_graph_capture": "augment.readers.attachments",
-    "with_inductor_provenance": "augment.readers.attachments",
-    "read_memory_timeline": "augment.readers.attachments.recorded_files",
-    "with_memory_snapshot": "augment.readers.attachments",
-    "with_memory_timeline": "augment.readers.attachments",
-    "with_nccl_inspector": "augment.readers.attachments",
-    "with_nccl_log": "augment.readers.attachments",
-    "with_telemetry": "augment.readers.attachments",
-    "with_torch_trace": "augment.readers.attachments",
-    "with_spans": "augment.readers.attachments",
-    "with_tables": "augment.readers.attachments.tables",
-    "frames": "augment.results.sidecars",
-    "show": "augment.viewer.notebook",
-    "Table": "augment.core.tabular",
-    "Trace": "augment.core.trace",
-    "AugmentedTrace": "augment.core.findings",
-    "Findings": "augment.core.findings",
-    "Skipped": "augment.core.findings",
-    "AugmentError": "augment.errors",
-    "InputError": "augment.errors",
-    "LimitExceeded": "augment.errors",
-    "MalformedTrace": "augment.errors",
-    "OutputError": "augment.errors",
-    "ServiceError": "augment.errors",
-    "UnknownFormat": "augment.errors",
-    "UsageError": "augment.errors",
-}
-
 #: what people look for who know the command line
 _COMMANDS = ("run", "open", "diagnose", "report", "check", "merge", "cut", "query", "summary", "doctor")
 _INSTEAD = (
     ": it is a command of the shell; here augment.augment(PATH) analyses a trace, augment.write(…) writes the files"
 )
 
+# fmt: off
+#: the public names of each module
+_NAMES: dict[str, tuple[str, ...]] = {
+    "augment.version": ("__version__",),
+    "augment.readers": ("read",),
+    "augment.pipeline": ("augment",),
+    "augment.facts.steps.window": ("within",),
+    "augment.compare": ("diff", "Diff"),
+    "augment.readers.attachments.recorded_files": ("link_execution_trace", "read_memory_timeline"),
+    "augment.readers.attachments": (
+        "with_execution_trace", "with_flight_recorder", "with_graph_capture", "with_inductor_provenance",
+        "with_memory_snapshot", "with_memory_timeline", "with_nccl_inspector", "with_nccl_log", "with_telemetry",
+        "with_torch_trace", "with_spans",
+    ),
+    "augment.readers.attachments.tables": ("with_tables",),
+    "augment.results.sidecars": ("frames",),
+    "augment.viewer.notebook": ("show",),
+    "augment.core.tabular": ("Table",),
+    "augment.core.trace": ("Trace",),
+    "augment.core.findings": ("AugmentedTrace", "Findings", "Skipped"),
+    "augment.errors": (
+        "AugmentError", "InputError", "LimitExceeded", "MalformedTrace", "OutputError", "ServiceError",
+        "UnknownFormat", "UsageError",
+    ),
+}
 __all__ = [
-    "AugmentError",
-    "AugmentedTrace",
-    "Diff",
-    "Findings",
-    "InputError",
-    "LimitExceeded",
-    "MalformedTrace",
-    "OutputError",
-    "ServiceError",
-    "Skipped",
-    "Table",
-    "Trace",
-    "UnknownFormat",
-    "UsageError",
-    "__version__",
-    "augment",
-    "diff",
-    "frames",
-    "link_execution_trace",
-    "read",
-    "read_memory_timeline",
-    "show",
-    "with_execution_trace",
-    "with_flight_recorder",
-    "with_graph_capture",
-    "with_inductor_provenance",
-    "with_memory_snapshot",
-    "with_memory_timeline",
-    "with_nccl_inspector",
-    "with_nccl_log",
-    "with_spans",
-    "with_tables",
-    "with_telemetry",
-    "with_torch_trace",
-    "within",
-    "write",
+    "AugmentError", "AugmentedTrace", "Diff", "Findings", "InputError", "LimitExceeded", "MalformedTrace",
+    "OutputError", "ServiceError", "Skipped", "Table", "Trace", "UnknownFormat", "UsageError", "__version__",
+    "augment", "diff", "frames", "link_execution_trace", "read", "read_memory_timeline", "show",
+    "with_execution_trace", "with_flight_recorder", "with_graph_capture", "with_inductor_provenance",
+    "with_memory_snapshot", "with_memory_timeline", "with_nccl_inspector", "with_nccl_log", "with_spans",
+    "with_tables", "with_telemetry", "with_torch_trace", "within", "write",
 ]
+# fmt: on
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def write(
