@@ -105,7 +105,7 @@ class KernelType(IntEnum):
 PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
     (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
     (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
-    (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|SDMA_SQE|PCIE_DMA_SQE)")),  # Ascend's
+    (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|MemcopyAsync|SDMA|PCIE_DMA_SQE)")),  # Ascend's
     # Inductor names kernels after the operators they fuse, also collectives, but these kernels only compute
     (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
     (

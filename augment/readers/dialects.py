@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays import Bools, Bytes, Int32s
+from augment.arrays import Bools, Bytes, Int32s, Int64s, touched, union
 from augment.core import Category, Identity
 from augment.readers.raw import Place, RawEvents, TrackNames
 
@@ -74,12 +74,14 @@ MTIA_DEVICE = "mtia_ccp_events"  #: the category of the tasks of an MTIA device,
 MTIA_SYNCS = ("event_wait", "event_record")
 #: tasks of an Ascend device that are not work: a stream waits, or signals others
 ASCEND_SYNC = re.compile(
-    r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"
-    r"|PROFILER_TRACE\w*|STREAM_(?:SWITCH|ACTIVE)\w*|LABEL_\w+)(?:_SQE)?"
+    r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)[_ ](?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE[_ ]VALUE|MAINTENANCE"
+    r"|PROFIL(?:ER_TRACE|ING_ENABLE|ING_DISABLE)\w*|STREAM_(?:SWITCH|ACTIVE)\w*|LABEL_\w+)(?:_SQE)?",
+    re.IGNORECASE,
 )
 
 #: tasks that collectives consist of, beside those: copies between devices, which may add
 ASCEND_TRANSFER = re.compile(r"(?:MEMCPY_ASYNC|REDUCE_ASYNC|SDMA|PCIE_DMA|RDMA)\w*")
+ASCEND_UNNAMED = re.compile("Other")  #: a task that msprof knows nothing of
 
 #: name → category of events of that name without one (Kineto of 2021 gives its memory instants none)
 UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}
@@ -119,29 +121,29 @@ def categorise(raw: RawEvents, category: Bytes) -> None:
     names = raw.names
     if ASCEND_DEVICE not in names.processes.values():
         return
-    on_device = [
-        names.processes.get(place[0]) == ASCEND_DEVICE or place_of_collectives(place, names) is not None
-        for place in raw.places
-    ]
-    executed = np.array(on_device, np.bool_)[raw.place] & without[raw.category]
+    of_device = np.array([names.processes.get(place[0]) == ASCEND_DEVICE for place in raw.places], np.bool_)
+    whole = np.array([place_of_collectives(place, names) is not None for place in raw.places], np.bool_)
+    executed = (of_device | whole)[raw.place] & without[raw.category]
     category[executed] = Category.KERNEL
-    syncs = np.array([ASCEND_SYNC.fullmatch(string) is not None for string in raw.strings], np.bool_)
-    category[executed & syncs[raw.name]] = Category.CUDA_SYNC
-    if any(place_of_collectives(place, names) for place in raw.places):
-        rows = np.flatnonzero(executed)
-        inside = of_collectives(raw.place[rows], raw.name[rows], raw.strings, len(raw.places))
-        category[rows[inside]] = Category.CUDA_SYNC
+    rows = np.flatnonzero(executed)
+    waits = no_work(raw.place[rows], raw.name[rows], raw.strings, whole, raw.ts[rows], raw.dur[rows])
+    category[rows[waits]] = Category.CUDA_SYNC
 
 
-def of_collectives(place: Int32s, name: Int32s, strings: Sequence[str], count: int) -> Bools:
-    """Which tasks collectives consist of, where those are recorded as a whole, too: all tasks of streams that only wait
-    for others and transfer. ``place`` below ``count`` and ``name``, into ``strings``, are of each task."""
-    syncs, transfers = (
+def no_work(place: Int32s, name: Int32s, strings: Sequence[str], whole: Bools, ts: Int64s, dur: Int64s) -> Bools:
+    """Which tasks of an Ascend device are no work, but waits and signals; or what collectives consist of, where those
+    are recorded as a whole, too (at the ``whole`` places): all tasks of streams that only wait for others and transfer,
+    or of whose tasks nothing is known but that they begin during collectives. ``place``, ``name`` (into ``strings``),
+    ``ts`` and ``dur`` (ns) are of each task."""
+    syncs, transfers, unnamed = (
         np.array([pattern.fullmatch(string) is not None for string in strings], np.bool_)[name]
-        for pattern in (ASCEND_SYNC, ASCEND_TRANSFER)
+        for pattern in (ASCEND_SYNC, ASCEND_TRANSFER, ASCEND_UNNAMED)
     )
-    others, waits, moves = (np.bincount(place, chosen, count) for chosen in (~(syncs | transfers), syncs, transfers))
-    inside: Bools = ((others == 0) & (waits > 0) & (moves > 0))[place]
+    first, stop = touched(ts, ts + 1, union(ts[whole[place]], (ts + dur)[whole[place]]))
+    unnamed &= stop > first
+    kinds = (~(syncs | transfers | unnamed), syncs | unnamed, transfers | unnamed)
+    others, waits, moves = (np.bincount(place, chosen, len(whole)) for chosen in kinds)
+    inside: Bools = syncs | (whole.any() & (others == 0) & (waits > 0) & (moves > 0))[place]
     return inside
 
 

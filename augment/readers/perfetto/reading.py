@@ -164,13 +164,11 @@ def raw_events(rows: PacketRows, tracks: FileTracks, tally: Tally) -> RawEvents:
             np.bool_,
         )
         bare = bare[is_stream[columns["track"][bare]]]
-        waits = np.array([dialects.ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
         numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
-        idle = waits[columns["name"][bare]]
-        if any(tracks[uuid].name.endswith(dialects.ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks):
-            track, name = columns["track"][bare], columns["name"][bare]
-            idle |= dialects.of_collectives(track, name, rows.strings.all, len(rows.tracks))
-        columns["category"][bare] = np.where(idle, numbers[1], numbers[0])
+        threads = [tracks[uuid].name.endswith(dialects.ASCEND_COLLECTIVES_THREAD) for uuid in rows.tracks]
+        track, name, ts = (columns[key][bare] for key in ("track", "name", "ts"))
+        waits = dialects.no_work(track, name, rows.strings.all, np.array(threads, np.bool_), ts, dur[bare])
+        columns["category"][bare] = np.where(waits, numbers[1], numbers[0])
     flows = _flow_events(rows, columns, kept)
     order = np.argsort(np.concatenate([2 * np.flatnonzero(kept), 2 * flows.after + 1]), kind="stable")
     raw: dict[str, Any] = {}
