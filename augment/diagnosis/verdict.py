@@ -147,7 +147,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and judging.measure(trace).ratio(most) >= WARNING_RATIO:
         saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
-        if not largest.saved_ns and beside_workers_ns(trace) is None:
+        if largest.saved_ns is None or (largest.saved_ns == 0 and beside_workers_ns(trace) is None):
             saving = ""  # what saves next to nothing before says itself what it saves later
         text = f"Next: {largest.seen.title(say)}{saving}."
         return [Sentence(text, tuple(sorted(done)))]

@@ -490,7 +490,17 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     assert answer.why.endswith("others wait 500 µs for {gpu} 1"), "all ranks are in the file"
     hidden = rules.exposed_communication.check(trace_of(*collective, late))
     assert (hidden.saved_ns or 0) <= hidden.seen.figures["exposed_ns"]
-    assert isinstance(rules.launch_bound.check(trace_of(STEP, kernel("gemm", 300_000, 900_000))), NoData)
+    unlaunched = trace_of(STEP, kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300_000, 900_000))
+    for alone in (rules.launch_bound, rules.exposed_communication):
+        assert isinstance(alone.check(unlaunched), NoData)
+    unrecorded = trace_of(call("cudaMalloc", 0, 900_000), call("cudaFree", 900_000, 1_900_000))
+    assert isinstance(rules.allocator_calls.check(unrecorded), NotApplicable), "what would wait for them is unknown"
+
+
+def test_fusing_kernels_far_apart_saves_no_more_than_kernels() -> None:
+    """Nothing tells why the device idles for 270 µs between them: no delay of a kernel is as long."""
+    apart = trace_of(*(kernel("vectorized_elementwise_kernel", at, at + 30_000) for at in range(0, 900_000, 300_000)))
+    assert problem_of(rules.elementwise_chains.check(apart)).saved_ns == 60_000
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.5])
@@ -573,23 +583,20 @@ def asked(*operators: str) -> list[Event]:
     return [annotation("ProfilerStep#0", 0, at + 10_000_000), *launched("gemm", at, at + 9_000_000, 1), *events]
 
 
-@pytest.mark.parametrize(
-    ("operators", "advice"),
-    [
-        (["FFM"], "scarce or fragmented"),
-        (["F"], "empty_cache"),
-        (["MF"], "frees its own workspace"),
-        (["M"], "Sizes still change"),
-        (["H"], "Pinned memory"),
-        (["MF"] * 60, "NO_CUDA_MEMORY_CACHING"),
-        (["MFFFFM"], "scarce or fragmented"),
-        (["MFFM", "M", "M", "M", "M", "M", "M"], "scarce or fragmented"),  # what was given back is asked for again
-        (["M", "M", "M", "M", "M", "M", "MFFM"], "Sizes still change"),  # the retry is the least of it
-        (["MFFMFM"], "scarce or fragmented"),
-        (["MFFFFFMMM"], "frees its own workspace"),  # a library sets itself up, as cuBLAS does
-        (["FFFFFMMM", "M"], "frees its own workspace"),
-    ],
-)
+@pytest.mark.parametrize(("operators", "advice"), [
+    (["FFM"], "scarce or fragmented"),
+    (["F"], "empty_cache"),
+    (["MF"], "frees its own workspace"),
+    (["M"], "Sizes still change"),
+    (["H"], "Pinned memory"),
+    (["MF"] * 60, "NO_CUDA_MEMORY_CACHING"),
+    (["MFFFFM"], "scarce or fragmented"),
+    (["MFFM", "M", "M", "M", "M", "M", "M"], "scarce or fragmented"),  # what was given back is asked for again
+    (["M", "M", "M", "M", "M", "M", "MFFM"], "Sizes still change"),  # the retry is the least of it
+    (["MFFMFM"], "scarce or fragmented"),
+    (["MFFFFFMMM"], "frees its own workspace"),  # a library sets itself up, as cuBLAS does
+    (["FFFFFMMM", "M"], "frees its own workspace"),
+])  # fmt: skip
 def test_why_the_driver_is_asked_for_memory(operators: list[str], advice: str) -> None:
     """The order of the calls in an operator tells; requests after a retry are its own."""
     assert advice in advice_of(problem_of(rules.allocator_calls.check(trace_of(*asked(*operators)))))
@@ -660,14 +667,11 @@ def copies_within(around: Callable[[str, int, int], Event], name: str) -> list[E
     ]
 
 
-@pytest.mark.parametrize(
-    ("around", "name", "cure"),
-    [
-        (op, "torch.distributed.ddp.reducer::copy_bucket_to_grad", "gradient_as_bucket_view=True"),
-        (frame, "torch/nn/parallel/distributed.py(2155): _sync_buffers", "broadcast_buffers=False"),
-        (op, "aten::contiguous", "Keep one layout"),
-    ],
-)
+@pytest.mark.parametrize(("around", "name", "cure"), [
+    (op, "torch.distributed.ddp.reducer::copy_bucket_to_grad", "gradient_as_bucket_view=True"),
+    (frame, "torch/nn/parallel/distributed.py(2155): _sync_buffers", "broadcast_buffers=False"),
+    (op, "aten::contiguous", "Keep one layout"),
+])  # fmt: skip
 def test_copies_of_ddp_have_cures_of_their_own(around: Any, name: str, cure: str) -> None:
     assert cure in advice_of(problem_of(rules.exposed_copies.check(trace_of(*copies_within(around, name)))))
 
@@ -749,15 +753,12 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     assert problem_of(rules.graph_capture.check(trace_of(*around, *calls))).saved_ns is None
 
 
-@pytest.mark.parametrize(
-    ("around", "usual", "belongs"),
-    [
-        (op("CompiledFunction", 100_000, 8_000_000), 100_000, True),
-        (op("CompiledFunction", 100_000, 8_000_000), 2_500_000, False),  # without a capture, it takes nearly as long
-        (frame("torch/_inductor/cudagraph_trees.py(2205): record_function", 100_000, 8_000_000), 100_000, True),
-        (frame("train.py(9): log", 100_000, 8_000_000), 100_000, False),
-    ],
-)
+@pytest.mark.parametrize(("around", "usual", "belongs"), [
+    (op("CompiledFunction", 100_000, 8_000_000), 100_000, True),
+    (op("CompiledFunction", 100_000, 8_000_000), 2_500_000, False),  # without a capture, it takes nearly as long
+    (frame("torch/_inductor/cudagraph_trees.py(2205): record_function", 100_000, 8_000_000), 100_000, True),
+    (frame("train.py(9): log", 100_000, 8_000_000), 100_000, False),
+])  # fmt: skip
 @in_other_words
 def test_stalls_of_captures_are_no_others(around: Event, usual: int, belongs: bool, times: int, change: Any) -> None:
     made = [call("cudaStreamBeginCapture", 6_000_000, 6_010_000), call("cudaStreamEndCapture", 6_400_000, 6_410_000)]
@@ -780,16 +781,13 @@ def convolutions(*lengths: int, stepped: bool = False) -> Trace:
     return trace_of(*([annotation("ProfilerStep#0", 0, at)] if stepped else FIRST), *events)
 
 
-@pytest.mark.parametrize(
-    ("trace", "is_first"),
-    [
-        (convolutions(20, 0, 0, 0), True),
-        (convolutions(20, 20, 20, 20), False),
-        (convolutions(0, 0, 20, 0), False),
-        (convolutions(20), False),  # nobody knows how long a second one would take
-        (convolutions(20, 0, 0, 0, stepped=True), False),
-    ],
-)
+@pytest.mark.parametrize(("trace", "is_first"), [
+    (convolutions(20, 0, 0, 0), True),
+    (convolutions(20, 20, 20, 20), False),
+    (convolutions(0, 0, 20, 0), False),
+    (convolutions(20), False),  # nobody knows how long a second one would take
+    (convolutions(20, 0, 0, 0, stepped=True), False),
+])  # fmt: skip
 def test_an_operator_that_is_long_once_sets_a_library_up(trace: Trace, is_first: bool) -> None:
     assert ("at their first call" in advice_of(problem_of(rules.host_gaps.check(trace)))) == is_first
 
@@ -797,20 +795,17 @@ def test_an_operator_that_is_long_once_sets_a_library_up(trace: Trace, is_first:
 GEMV = "cublasGemvTensorStridedBatched<{0} const>, cublasGemvTensorStridedBatched<{0}> >(cublasGemmSmallNParams<{0}>)"
 
 
-@pytest.mark.parametrize(
-    ("name", "is_plain"),
-    [
-        ("ampere_sgemm_128x64_tn", True),
-        ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1>(float const*, float*)", True),
-        ("volta_scudnn_128x64_relu_interior_nn_v1", True),
-        ("cutlass_80_simt_sgemm_128x128_8x4_nn_align1", True),
-        ("void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(__nv_bfloat16 const*)", False),
-        ("ampere_fp16_sgemm_fp16_128x64_tn", False),
-        ("_5x_cudnn_ampere_fp16_scudnn_fp16_128x32_relu_small_nn_v1", False),
-        ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, " + GEMV.format("__nv_bfloat16"), False),
-        ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 8, 9, false, " + GEMV.format("float"), False),
-    ],
-)
+@pytest.mark.parametrize(("name", "is_plain"), [
+    ("ampere_sgemm_128x64_tn", True),
+    ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1>(float const*, float*)", True),
+    ("volta_scudnn_128x64_relu_interior_nn_v1", True),
+    ("cutlass_80_simt_sgemm_128x128_8x4_nn_align1", True),
+    ("void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(__nv_bfloat16 const*)", False),
+    ("ampere_fp16_sgemm_fp16_128x64_tn", False),
+    ("_5x_cudnn_ampere_fp16_scudnn_fp16_128x32_relu_small_nn_v1", False),
+    ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, " + GEMV.format("__nv_bfloat16"), False),
+    ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 8, 9, false, " + GEMV.format("float"), False),
+])  # fmt: skip
 def test_only_products_of_fp32_are_said_to_be_such(name: str, is_plain: bool) -> None:
     """TF32 and autocast help no product of 16-bit numbers, whatever units do it; ``cublasGemm`` is no ``sgemm``."""
     launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
@@ -933,15 +928,10 @@ def test_what_kernels_of_unknown_kind_would_gain_is_not_known() -> None:
     assert isinstance(answer("triton_"), NoData)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_found"),
-    [
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", True),
-        ("triton_poi_fused_add_mul_3", False),
-        ("triton_", False),
-        ("loop_add_fusion_2", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "is_found"), [
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", True),
+    ("triton_poi_fused_add_mul_3", False), ("triton_", False), ("loop_add_fusion_2", False),
+])  # fmt: skip
 def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:
     """A compiler fuses what it can: that it did not join these has a reason."""
     events = [
@@ -953,15 +943,12 @@ def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:
     assert isinstance(answer, Found if is_found else (Fine, NotApplicable))
 
 
-@pytest.mark.parametrize(
-    ("name", "confidence", "advice"),
-    [
-        ("<built-in method poll of select.epoll object at 0x7f>", "low", "The host waits here for something"),
-        ("zmq/sugar/socket.py(1): recv_multipart", "low", "The host waits here for something"),
-        ("tokenizer.py(12): encode", "medium", "Launching alone takes no such time"),
-        ("aten::nonzero", "medium", "Launching alone takes no such time"),
-    ],
-)
+@pytest.mark.parametrize(("name", "confidence", "advice"), [
+    ("<built-in method poll of select.epoll object at 0x7f>", "low", "The host waits here for something"),
+    ("zmq/sugar/socket.py(1): recv_multipart", "low", "The host waits here for something"),
+    ("tokenizer.py(12): encode", "medium", "Launching alone takes no such time"),
+    ("aten::nonzero", "medium", "Launching alone takes no such time"),
+])  # fmt: skip
 def test_a_server_without_requests_is_no_fault(name: str, confidence: str, advice: str) -> None:
     """Without steps, a host that waits in a function for waiting may do so rightly."""
     wait = op(name, 1_000_000, 60_000_000)

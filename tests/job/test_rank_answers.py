@@ -242,6 +242,17 @@ def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> Non
     assert saved[0] == 0 < saved[200_000] <= 200_000 < saved[None] <= known.transfer_ns
 
 
+@pytest.mark.parametrize("launches", [True, False])
+def test_a_job_without_launches_is_promised_nothing(launches: bool, tmp_path: Path) -> None:
+    """What waits for its transfers is unknown then."""
+    paths = [path for path, _ in simulate(replace(JOB, collectives="fsdp", gpu="T4"), tmp_path)]
+    for path in paths:
+        known = json.loads(gzip.decompress(path.read_bytes()))
+        known["traceEvents"] = [each for each in known["traceEvents"] if launches or each.get("cat", "")[:4] != "cuda"]
+        path.write_bytes(gzip.compress(json.dumps(known).encode()))
+    assert (job_of([read(str(path)) for path in paths]).judgement.limiting_transfers_ns > 0) == launches
+
+
 def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     """Metamorphic: the same finding, of a rank that waits for others for part of what it saves, and for all of it."""
     words = words_of("nvidia", "step", 10_000_000)

@@ -93,6 +93,8 @@ def check(trace: Trace) -> rule.Answer:
     """Predict steps without these calls."""
     if not len(trace.events.slices_of(*LAUNCHES)):
         return rule.NotApplicable("no call of the runtime was recorded")
+    if not len(facts.gpu.work(trace)):
+        return rule.NotApplicable("no {gpu} work was recorded")
     cause = host_causes.allocating(trace)
     if cause is None:
         return rule.Fine("no step asks the driver for memory")
@@ -108,8 +110,6 @@ def check(trace: Trace) -> rule.Answer:
         longest=(trace.strings[int(spent.argmax())], int(spent.max()) // steps) if matters else ("", 0),
     )
     confidence = judging.confidence_in(trace, cause.saved_ns)
-    if not len(facts.gpu.work(trace)):
-        confidence = "low"  # giving memory back waits for work, which was not recorded
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
 
 

@@ -29,8 +29,6 @@ from augment.diagnosis import judging, rule, served
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
 SLOW_GBPS = 5.0  #: GB/s, less than half of a network of 100 Gb/s: such transfers wait, or the network is slow
-
-
 MOSTLY_BEYOND = 0.8  #: of the time of collectives: so much beyond the fastest of equal size is not moving data
 _FOLDER = "augment diagnose FOLDER with the traces of all ranks"
 _FILE = "in this file, by the durations of equal collectives on its devices"
@@ -148,12 +146,14 @@ class ExposedCommunication(rule.Seen, frozen=True):
 
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose communication is hidden."""
-    every = facts.collectives.kernels(trace)
+    every, work = facts.collectives.kernels(trace), facts.gpu.work(trace)
     of_steps = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     inside = every.where(of_steps & ~every.is_message)
     if not len(inside):
         only = "all communication is messages between stages" if of_steps.any() else ""
         return rule.NotApplicable(only or "no communication kernel runs in the steps")
+    if judging.measure(trace).unit == "step" and (work.launch == arrays.NO_INDEX).all():
+        return rule.NoData("what waits for the communication is unknown: no launch was recorded", "record with {calls}")
     steps = judging.measure(trace).count
     cut = facts.critical.without_work(trace, every.place[inside], every.dur[inside])
     # the kind and group with most exposed time, its collectives, its share of all
@@ -185,13 +185,11 @@ def check(trace: Trace) -> rule.Answer:
         engine=engine,
         decode_ratio=decode_ratio,
         decode_requests=requests,
-        device_count=len(facts.gpu.work(trace).devices),
+        device_count=len(work.devices),
         slow_gbps=moved if 0 < moved < SLOW_GBPS and 2 * dur[large].sum() > dur.sum() else None,
     )
-    spans = rule.Spans(every.ts[worst], every.end[worst], facts.gpu.work(trace).row[every.place[worst]])
-    saved = judging.saved_ahead(trace, cut)
-    if seen.device_count > 1:  # of several ranks in one file, each hides its own part at most
-        saved = min(saved, seen.exposed_ns)
+    spans = rule.Spans(every.ts[worst], every.end[worst], work.row[every.place[worst]])
+    saved = min(judging.saved_ahead(trace, cut), seen.exposed_ns)
     return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
 
 

@@ -47,8 +47,8 @@ Why = Literal[
     "compiles", "waits", "warmup", "first_calls", "operators", "redispatched", "unusual", "long", "line", "unknown"
 ]
 _ADVICE: dict[Why, str] = {
-    "compiles": "torch.compile or Triton compiles here, once for each kernel and shape: run some steps before the "
-    "recording begins ({schedule}); if it goes on, shapes change",
+    "compiles": "Code is compiled here (by torch.compile, Triton or NVRTC), once for each kernel and shape: run some "
+    "steps before the recording begins ({schedule}); if it goes on, shapes change",
     "waits": "The host waits here for something that is not in the trace: requests, other processes, a lock or a "
     "timer. If the run is meant to be busy, look at what it waits for",
     "warmup": "This is the program's own warm-up, which loads and initializes once: judge what comes after it "

@@ -96,7 +96,7 @@ _ADVICE: dict[Problem, str] = {
     "full",
     "no_work": "Record with {kernels}",
     "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. An idle device may "
-    "also need time to wake up",
+    "also need time to wake up, and under Windows and WSL the driver may hold launches back to submit several at once",
     "late_first_work": "Record whole steps: {warmup}, and do not cut between a launch and its work",
     "excerpt": "Record several whole steps",
     "no_launches": "Record with {calls}; some devices never record launches",

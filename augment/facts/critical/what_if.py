@@ -27,7 +27,7 @@ from augment.facts.critical.longest_path import (
     windows,
 )
 from augment.facts.names import KernelType
-from augment.facts.waits import DependencyKind
+from augment.facts.waits import KERNEL_DELAY_NS, DependencyKind
 from augment.kernels.native import native
 
 # How much shorter would a recording be if chosen time were not spent: on a thread, by GPU work, or in waits?
@@ -107,14 +107,14 @@ def taken_work_ns(trace: Trace, cut: Cut) -> int:
 
 def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
     """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as if it ran in fewer kernels: the delays
-    between such kernels on a stream become shorter in proportion.
+    between such kernels on a stream become shorter in proportion. Longer gaps have another cause, and stay.
     """
     graph, work = critical_graph(trace), gpu.work(trace)
     ratio = np.zeros(len(work) + 1)
     ratio[places] = ns / np.maximum(work.end[places] - work.ts[places], 1)
     chosen = np.zeros(len(work) + 1, np.bool_)
     chosen[places] = True
-    edges = np.flatnonzero(graph.kind == DependencyKind.STREAM)
+    edges = np.flatnonzero((graph.kind == DependencyKind.STREAM) & (graph.weight - graph.self_ns < KERNEL_DELAY_NS))
     for side in (graph.source, graph.target):
         edges = edges[chosen[side[edges] - graph.first_work]]
     source = graph.source[edges] - graph.first_work

@@ -282,7 +282,7 @@ class Judgement:
             for summary in self._summaries
             if (said := summary.own_diagnosis) is not None
             for row in said.rows
-            if row["rule"] == "exposed_communication" and row["status"] in ("found", "fine")
+            if row["rule"] == "exposed_communication" and row["status"] != "not_applicable"
         )
         return int(min(max(gain, 0) / steps, *of_ranks, math.inf))
 
