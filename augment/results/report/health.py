@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.core.output_files import METRICS_SUFFIX, is_of_job
-from augment.core.text import percent, period, printable, ranges_text, time
+from augment.core.text import counted, percent, period, printable, ranges_text, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
 
 if TYPE_CHECKING:
@@ -335,14 +335,16 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
             for said in unfound(rows, "`" if markdown else ""):
                 yield plain(f"- {_SIGNS[status]} {said}") if markdown else f"  {_SIGNS[status]} {said}"
     for first, *others in folds:
-        ranks = ranges_text(sorted(report["rank"] for report in others))
+        ranks, whose, like = [each["rank"] for each in others], counted(len(others), "other trace"), first["input"]
+        if None not in (first["rank"], *ranks):
+            whose, like = f"ranks {ranges_text(sorted(ranks))}", f"rank {first['rank']}"
         alone = shlex.join(["augment", "diagnose", others[0]["input"]])
         kinds = (
             "the same kinds of finding as"
             if any(is_grave(row, "warning") for row in first["rows"])
             else "no grave finding, like"
         )
-        said = f"ranks {ranks}: {kinds} rank {first['rank']}"
+        said = f"{whose}: {kinds} {like}"
         yield from ("", plain(f"- {said}") if markdown else f"{said} (one alone: {alone})")
 
 
