@@ -512,11 +512,7 @@ def _ends(*suffixes: str) -> Told:
 
 #: what a file is, and what to do with it; the first match counts
 KINDS: tuple[tuple[Told, str, str], ...] = (
-    (
-        _begins(b"\xff\xfe", b"\xfe\xff"),
-        "text in UTF-16, as PowerShell's redirection writes",
-        "convert it: iconv -f UTF-16 -t UTF-8",
-    ),
+    (_begins(b"\xff\xfe", b"\xfe\xff"), "text in UTF-16, as PowerShell writes", "convert it: iconv -f UTF-16 -t UTF-8"),
     (
         _begins(b"version https://git-lfs"),
         "a pointer of Git LFS, not the file itself",
@@ -534,6 +530,8 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         "record its backend with torch.profiler or nsys; triton's trace_summary.py sums up such a file",
     ),
     (_ends(".ncu-rep"), "a report of Nsight Compute", "open it there; augment reads exports of Nsight Systems"),
+    (_ends(".tar", ".tar.gz", ".tgz"), "an archive (tar)", "unpack it, and name its folder, or a file of it"),
+    (_ends(".et"), "an execution trace of Chakra, which is no timeline", "name the profiler's trace that it was made of"),
     (_ends(".xplane.pb"), "an XPlane of JAX or TensorFlow", "name the *.trace.json.gz beside it"),
     (
         _begins(b'"Correlation_Id","Dispatch_Id"', b"Correlation_Id,Dispatch_Id"),

@@ -405,6 +405,7 @@ def checkpoint() -> bytes:
         ("x.sqlite", b"SQLite format 3\0" + bytes(100), "SQLite"),
         ("x.nsys-rep", b"QDSTRM" + bytes(100), "Nsight"),
         ("x.xplane.pb", b"\n\x0c/host:CPU", "trace.json.gz beside it"),
+        ("ranks.tar.gz", b"rank0.json\0\0\0", "unpack it"),
         ("results.csv", b'"Index","KernelName","gpu-id"\n', "rocprof"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # contents hold the time
