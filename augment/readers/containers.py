@@ -531,7 +531,11 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
     ),
     (_ends(".ncu-rep"), "a report of Nsight Compute", "open it there; augment reads exports of Nsight Systems"),
     (_ends(".tar", ".tar.gz", ".tgz"), "an archive (tar)", "unpack it, and name its folder, or a file of it"),
-    (_ends(".et"), "an execution trace of Chakra, which is no timeline", "name the profiler's trace that it was made of"),
+    (
+        _ends(".et"),
+        "an execution trace of Chakra, which is no timeline",
+        "name the profiler's trace that it was made of",
+    ),
     (_ends(".xplane.pb"), "an XPlane of JAX or TensorFlow", "name the *.trace.json.gz beside it"),
     (
         _begins(b'"Correlation_Id","Dispatch_Id"', b"Correlation_Id,Dispatch_Id"),

@@ -46,17 +46,14 @@ def test_slow_first_launches_beside_much_else_are_none() -> None:
     assert isinstance(cold_start.check(launches(*FIRST_USES, *many)), NotApplicable)
 
 
-@pytest.mark.parametrize(
-    ("name", "took_ms", "work", "is_cold"),
-    [
-        ("cudaDeviceGetStreamPriorityRange", 2_000, 4, True),
-        ("cudaFree", 2_000, 4, True),
-        ("cudaFree", 300, 4, False),  # a process that gives memory back takes that long, too
-        ("cudaDeviceGetStreamPriorityRange", 50, 4, False),
-        ("cudaDeviceSynchronize", 2_000, 4, False),
-        ("cudaDeviceGetStreamPriorityRange", 2_000, 40, False),  # enough follows to judge it
-    ],
-)
+@pytest.mark.parametrize(("name", "took_ms", "work", "is_cold"), [
+    ("cudaDeviceGetStreamPriorityRange", 2_000, 4, True),
+    ("cudaFree", 2_000, 4, True),
+    ("cudaFree", 300, 4, False),  # a process that gives memory back takes that long, too
+    ("cudaDeviceGetStreamPriorityRange", 50, 4, False),
+    ("cudaDeviceSynchronize", 2_000, 4, False),
+    ("cudaDeviceGetStreamPriorityRange", 2_000, 40, False),  # enough follows to judge it
+])  # fmt: skip
 def test_a_context_that_is_created(name: str, took_ms: int, work: int, is_cold: bool) -> None:
     """Where hardly anything follows it, nothing can be usual."""
     events: list[Event] = [call(name, 0, took_ms * 1_000 * US)]
@@ -79,16 +76,13 @@ def with_slow_launch(took_ms: int, work_ms: int, *, again_ms: int = 0, place: in
     return trace_of(*events)
 
 
-@pytest.mark.parametrize(
-    ("took_ms", "work_ms", "known_ms", "place", "is_cold", "confidence"),
-    [
-        (400, 1, 0, 20, True, None),
-        (400, 1, 0, 0, False, None),  # judged from its kernel on
-        (400, 40, 0, 20, False, "medium"),  # much else follows, but it is loaded once
-        (400, 1, 100, 20, False, "medium"),  # known kernels are held up, too: a shared device
-        (60, 1, 0, 20, False, "low"),
-    ],
-)
+@pytest.mark.parametrize(("took_ms", "work_ms", "known_ms", "place", "is_cold", "confidence"), [
+    (400, 1, 0, 20, True, None),
+    (400, 1, 0, 0, False, None),  # judged from its kernel on
+    (400, 40, 0, 20, False, "medium"),  # much else follows, but it is loaded once
+    (400, 1, 100, 20, False, "medium"),  # known kernels are held up, too: a shared device
+    (60, 1, 0, 20, False, "low"),
+])  # fmt: skip
 def test_a_first_launch_that_loads_a_module(
     took_ms: int, work_ms: int, known_ms: int, place: int, is_cold: bool, confidence: str | None
 ) -> None:

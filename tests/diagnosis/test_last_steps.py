@@ -16,7 +16,7 @@ from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from simulator import simulate
-from tables import Event, annotation, call, kernel, op, trace_of
+from tables import Event, annotation, call, kernel, launched, op, trace_of
 
 MS = 1_000_000
 
@@ -43,19 +43,27 @@ def run(*ends_ms: int, after: bool = False, named: bool = False) -> Trace:
     return trace_of(*sorted([*events, *last], key=lambda each: each.ts))
 
 
-@pytest.mark.parametrize(
-    ("trace", "tail_ms", "stalls"),
-    [
-        (run(0, 0, 0, 0, 0, 40), 40, False),
-        (run(4, 4, 4, 4, 4, 40), 36, True),  # as long as the others' ends, it counts
-        (run(40, 40, 40, 40), 0, True),
-        (run(0, 40, 0, 0, 0, 40), 0, True),
-        (run(0, 0, 0, 0, 0, 40, after=True), 0, True),  # the recording goes on
-        (run(0, 0, 0, 0, 0, 40, named=True), 0, True),  # it is known what that is
-        (run(40), 40, False),
-        (run(0, 0, 0), 0, False),
-    ],
-)
+@pytest.mark.parametrize("length", [10_000, 120_000, 900_000])
+def test_a_step_that_only_ends_the_recording_is_none(length: int) -> None:
+    """The last ``step()`` begins it, and the recording ends, sooner or later."""
+    events: list[Event] = []
+    for begin in (0, MS):
+        events += [annotation(f"ProfilerStep#{begin // MS}", begin, begin + MS), op("aten::mm", begin, begin + 9_000)]
+        events += launched("gemm", begin + 2_000, begin + 10_000, begin + 990_000, 7, begin + 1)
+    last = annotation("ProfilerStep#2", 2 * MS, 2 * MS + length)
+    assert measure(trace_of(*events, last)).count == 2 + (length > 500_000)
+
+
+@pytest.mark.parametrize(("trace", "tail_ms", "stalls"), [
+    (run(0, 0, 0, 0, 0, 40), 40, False),
+    (run(4, 4, 4, 4, 4, 40), 36, True),  # as long as the others' ends, it counts
+    (run(40, 40, 40, 40), 0, True),
+    (run(0, 40, 0, 0, 0, 40), 0, True),
+    (run(0, 0, 0, 0, 0, 40, after=True), 0, True),  # the recording goes on
+    (run(0, 0, 0, 0, 0, 40, named=True), 0, True),  # it is known what that is
+    (run(40), 40, False),
+    (run(0, 0, 0), 0, False),
+])  # fmt: skip
 def test_time_at_the_end_of_which_nothing_was_recorded(trace: Trace, tail_ms: int, stalls: bool) -> None:
     whole = measure(trace)
     assert whole.tail_ns == pytest.approx(tail_ms * MS, abs=20_000)
@@ -93,16 +101,13 @@ def test_a_job_whose_profiler_stops_late_saves_what_it_would(faults: tuple[str, 
     assert measure(traces[0]).tail_ns == 0 < measure(traces[1]).tail_ns < measure(traces[2]).tail_ns
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hta_tiny/backward_thread.json",
-        "hta_triton/triton_example.json.gz",
-        "hta_trace_diff_pair/control.json.gz",
-        "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
-        "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "hta_tiny/backward_thread.json",
+    "hta_triton/triton_example.json.gz",
+    "hta_trace_diff_pair/control.json.gz",
+    "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+])  # fmt: skip
 def test_ends_of_recorded_steps(name: str) -> None:
     """Plainly: from the last begin or end of anything to the end of the last step, less the longest of the others."""
     path = real_trace(name)

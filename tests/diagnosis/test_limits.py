@@ -64,18 +64,15 @@ def test_what_decides_after_the_cures() -> None:
     assert said == "After that, 96 % of what remains of a step is bound by computing."
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "ends"),
-    [
-        (
-            "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
-            2,
-            "removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
-        ),
-        ("torchbench/trace.json", -1, "removing them would save 31 ms per step (99.5 %)."),  # the rest is no news
-        ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
-    ],
-)
+@pytest.mark.parametrize(("name", "place", "ends"), [
+    (
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
+        2,
+        "removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
+    ),
+    ("torchbench/trace.json", -1, "removing them would save 31 ms per step (99.5 %)."),  # the rest is no news
+    ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
+])  # fmt: skip
 def test_what_decides_after_the_cures_of_recorded_runs(name: str, place: int, ends: str, shared_traces: Path) -> None:
     assert verdict(read(str(shared_traces / name)))[place].endswith(ends)
 

@@ -13,7 +13,7 @@ from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
 from augment.facts import gpu, names, source
 from augment.facts.steps.engine_steps import PHASES, Batch, engine_steps
 
-EMPTY_RATIO = 0.02  #: of the others' median: a step without any operator or call that is shorter is none
+EMPTY_RATIO = 0.5  #: of the median of the others: a last step without any operator or call that is shorter is none
 GAP_COUNT, GAP_RATIO = 256, 0.1  #: correlations that lack at once; of those of a step; profilers leave out some calls
 #: at the end of a last step, and of its length: a shorter time with nothing recorded is usual
 UNRECORDED_NS, UNRECORDED_RATIO = 1_000_000, 0.02
