@@ -363,6 +363,7 @@ _VENDORS: dict[str, dict[str, str]] = {
         "process_tool": "npu-smi info",
         "allocator": "PYTORCH_NPU_ALLOC_CONF",
         "torch": "torch.npu",
+        "calls": "profiler_level=ProfilerLevel.Level1 (torch_npu), which has the calls of CANN",
     },
     "intel": {
         "graphs": "torch.compile",

@@ -513,11 +513,7 @@ def _ends(*suffixes: str) -> Told:
 #: what a file is, and what to do with it; the first match counts
 KINDS: tuple[tuple[Told, str, str], ...] = (
     (_begins(b"\xff\xfe", b"\xfe\xff"), "text in UTF-16, as PowerShell writes", "convert it: iconv -f UTF-16 -t UTF-8"),
-    (
-        _begins(b"version https://git-lfs"),
-        "a pointer of Git LFS, not the file itself",
-        "run git lfs pull in its repository",
-    ),
+    (_begins(b"version https://git-lfs"), "a pointer of Git LFS, not the file", "run git lfs pull in its repository"),
     (_is_page, "a web page (HTML), not a trace", "download the raw file; a login may be missing"),
     (
         _ends(".nsys-rep", ".qdrep"),
