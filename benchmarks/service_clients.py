@@ -46,7 +46,7 @@ def waiting_jobs(address: str, tokens: list[str]) -> list[tuple[str, str]]:
     """A job for each token."""
 
     def made(token: str) -> tuple[str, str]:
-        of_client = {"metadata": (("authorization", f"Bearer {token}"),), "wait_for_ready": True}  # nginx may only begin
+        of_client = {"metadata": (("authorization", f"Bearer {token}"),), "wait_for_ready": True}  # nginx may begin
         start = service_pb2.StartUploadRequest(file_name="a.json")
         parts = [{"start": start}, {"chunk": TRACE, "finish": True}]
         requests = (service_pb2.UploadTraceRequest(**part) for part in parts)
