@@ -164,6 +164,7 @@ class NcclLog(Struct):
     max_bandwidth: float | None = None  #: GB/s of the fastest path in the system, as NCCL measures topology
     patterns: Counter[tuple[str, str]] = field(default_factory=Counter)  #: type of path inside a node and between
     lines: int = 0
+    messages: int = 0  #: that NCCL_DEBUG=INFO makes it log
     long_lines: int = 0  #: whose end was passed over
     glued_lines: int = 0
     unreadable_lines: int = 0  #: with numbers that are none

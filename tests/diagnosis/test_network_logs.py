@@ -354,6 +354,7 @@ def test_ranks_of_a_node_that_are_joined_by_its_memory(tmp_path: Path) -> None:
 
 def test_channels_without_the_beginning_of_their_communicator(tmp_path: Path) -> None:
     lines = [line for line in ring(2, {0: "SHM/direct/direct", 1: "SHM/direct/direct"}) if "Channel" in line]
+    assert said_of(tmp_path, ["NCCL version 2.24.3"]) == ["NCCL's log has no communicator: set NCCL_DEBUG=INFO."]
     made, problem, _ = said_of(tmp_path, lines)
     assert made == "NCCL's log lacks the beginning of its communicators; ranks are joined by SHM (1 pair)."
     assert "NCCL joins 1 pair of ranks of a node through its host's memory (SHM) and none from" in problem

@@ -120,6 +120,7 @@ def test_lost_kernels_and_excerpts_are_told_and_doubted() -> None:
     """A device whose kernels were not recorded seems to wait: no cause is more than possible then."""
     gap = op("work", 400_000, 900_000)
     assert isinstance(rules.partial_recording.check(trace_of(STEP, *enough(lost=2), gap)), Fine)
+    assert isinstance(rules.partial_recording.check(trace_of(STEP)), NotApplicable), "what is whole of nothing?"
     lost = trace_of(STEP, *enough(lost=20), gap)
     answer = problem_of(rules.partial_recording.check(lost))
     assert (answer.first, answer.severity) == (True, "warning")

@@ -70,9 +70,8 @@ def test_what_its_devices_do(tmp_path: Path) -> None:
         "hcom_allReduce__123_0_1": "KERNEL",
         "Notify_Wait": "OTHER",
     }
-    assert {(track.device, track.stream) for track in trace.tracks} == {
-        (HARDWARE, 3), (HARDWARE, "Group 0 Communication"), (None, None)
-    }  # fmt: skip
+    places = {(HARDWARE, 3), (HARDWARE, "Group 0 Communication"), (None, None)}
+    assert {(track.device, track.stream) for track in trace.tracks} == places
 
 
 def test_time_is_parted_between_streams_and_collectives(tmp_path: Path) -> None:
@@ -101,9 +100,12 @@ def msprof(kind: str = "AllReduce", names: tuple[str, ...] = NAMED) -> list[dict
     now = base + 4200
     events.append(task(f"Default/{kind}-op534_0", f"{now}.000", 41_440.0, COLLECTIVES, tid))
     for _ in range(80):
-        for name, plane, dur in zip(names, ("Notify_Wait", "Memcpy", "Reduce_Inline"), (430, 48, 40), strict=True):
-            events.append(task(name, f"{now}.000", dur, HARDWARE, 13))
-            events.append(task(plane, f"{now}.000", dur, COLLECTIVES, 0))
+        for name, plane, dur in (
+            (waits, "Notify_Wait", 430),
+            ("MEMCPY_ASYNC", "Memcpy", 48),
+            ("REDUCE_ASYNC_V2", "Reduce_Inline", 40),
+        ):
+            events += [task(name, f"{now}.000", dur, HARDWARE, 13), task(plane, f"{now}.000", dur, COLLECTIVES, 0)]
             now += dur
     return events
 
@@ -207,10 +209,7 @@ def test_recorded_launches_are_those_of_the_file() -> None:
 
 # Timelines of pipeline stages by Primus and MegatronApp.
 PRIMUS = {
-    "1": {
-        "total": 9.5, "memory": 84.3,
-        "fwd_start": [0.5, 2], "fwd_end": [1.5, 3], "bwd_start": [4, 6], "bwd_end": [5, 9],
-    },
+    "1": {"total": 9.5, "fwd_start": [0.5, 2], "fwd_end": [1.5, 3], "bwd_start": [4, 6], "bwd_end": [5, 9]},
     "2": {"total": 2, "memory": 84.3, "fwd_start": [0], "fwd_end": [1], "bwd_start": [1], "bwd_end": [2]},
 }  # fmt: skip
 MEGATRON_APP = [

@@ -269,6 +269,8 @@ def test_alone(tmp_path: Path) -> None:
         "The telemetry has 1 GPU, 3 samples each in 200 ms.", "Power is 100 to 300 W, 233 in the mean.",
         "The SM clock is 1,410 to 1,980 MHz, 1,600 in the mean.",
     ]  # fmt: skip
+    both = written(tmp_path / "two.csv", f"{SMI}2023/11/14 23:13:20.200, 1, 1.00 W, 9 MHz, 0 %, Active, 2 MiB\n")
+    assert analyse(both).verdict.text[0] == "The telemetry has 2 GPUs, up to 3 samples each in 200 ms."
     outcome = augmented.outcomes["telemetry"]
     assert isinstance(outcome, Findings)
     assert {(row.device, row.quantity, row.sample_count) for row in outcome.rows} >= {("0", "power", 3)}

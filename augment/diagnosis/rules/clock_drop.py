@@ -125,16 +125,16 @@ def sentences_watched(trace: Trace) -> list[str]:
     telemetry = trace.context.attached(records.Telemetry)
     if telemetry is None:
         return []
-    gpus = len({each.gpu for each in telemetry.samples})
-    count = max(len(each.ts) for each in telemetry.samples)
+    counts = {each.gpu: len(each.ts) for each in sorted(telemetry.samples, key=lambda each: len(each.ts))}
     lasts = max(int(each.ts[-1]) for each in telemetry.samples) - min(int(each.ts[0]) for each in telemetry.samples)
     during = f" in {text.time(lasts)}" if telemetry.has_times else ", without times"
-    said = [f"The telemetry has {text.counted(gpus, 'GPU')}, {text.counted(count, 'sample')} each{during}"]
+    each = f"{'up to ' if len({*counts.values()}) > 1 else ''}{text.counted(max(counts.values()), 'sample')} each"
+    said = [f"The telemetry has {text.counted(len(counts), 'GPU')}, {each}{during}"]
     for quantity, what in (("power", "Power"), ("sm_clock", "The SM clock")):
         values = [each for each in telemetry.samples if each.quantity == quantity]
         if values:
             low, high = (choose(float(choose(each.values)) for each in values) for choose in (min, max))
             mean = sum(float(each.values.mean()) for each in values) / len(values)
             said.append(f"{what} is {low:,.0f} to {high:,.0f} {values[0].unit}, {mean:,.0f} in the mean")
-    said.append("augment show lists them (telemetry); beside a trace: augment run TRACE --telemetry FILE")
-    return [f"{sentence}." for sentence in said]
+    how = "augment show lists them (telemetry); beside a trace: augment run TRACE --telemetry FILE"
+    return [f"{sentence}." for sentence in (*said, how)]

@@ -190,9 +190,11 @@ def sentences_alone(trace: Trace) -> list[str]:
         where = f" on {text.counted(setup.node_count, 'node')}" if setup.node_count > 1 else ""
         network = f"; its network is {setup.network}" if setup.network else ""
         path = f", its slowest path inside a node {setup.path}" if setup.path else ""
-        if trace.context.attached(NcclLogs):
+        if attached := trace.context.attached(NcclLogs):
             count = setup.communicator_count
-            made = f"has {text.counted(count, 'communicator')}" if count else "lacks the beginning of its communicators"
+            known = any(log.messages for log in attached.logs)
+            lacks = "lacks the beginning of its communicators" if known else "has no communicator: set NCCL_DEBUG=INFO"
+            made = f"has {text.counted(count, 'communicator')}" if count else lacks
             pairs = [f"{way} ({text.counted(count, 'pair')})" for way, count in setup.paths.items()]
             joins = f"; ranks are joined by {text.listed(pairs)}" if pairs else ""
             said.append(f"NCCL's log {made}{where}{network}{path}{joins}")

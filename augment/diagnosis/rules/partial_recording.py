@@ -47,7 +47,6 @@ MOST_UNKNOWN = 0.8  #: share of the backward pass without an operator, from whic
 _BACKWARD = re.compile(r"^(?:## backward ##|torch/(?:autograd/__init__|_tensor)\.py\(\d+\): backward)$")
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
 
-
 Problem = Literal[
     "truncated",
     "cut_without_causes",
@@ -143,10 +142,8 @@ def check(trace: Trace) -> rule.Answer:
     """Ask the reader, and count the work launched before the recording."""
     if trace.partial is not None:
         whole = len(facts.steps.recorded_windows(trace))
-        return _all(
-            trace,
-            PartialRecording("truncated", trace.partial, count=len(facts.steps.recorded(trace)), whole_count=whole),
-        )
+        seen = PartialRecording("truncated", trace.partial, count=len(facts.steps.recorded(trace)), whole_count=whole)
+        return _all(trace, seen)
     early = facts.gpu.before_recording(trace)
     ratio = share_of_work(trace, early)
     if part := facts.source.cut_text(trace.source.metadata):
@@ -159,6 +156,8 @@ def check(trace: Trace) -> rule.Answer:
         return _all(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=lost))
     if not len(facts.gpu.work(trace)) and (launched := len(kernel_launches(trace))):
         return _all(trace, PartialRecording("no_work", count=launched))
+    if not len(facts.gpu.work(trace)) and not len(facts.host.operator_calls(trace).row):
+        return rule.NotApplicable("neither {gpu} work nor operators were recorded")
     if answer := _late(trace):
         return answer
     if is_excerpt(trace):

@@ -85,14 +85,14 @@ def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
             except ValueError:  # a number of many digits, or with two points
                 log.unreadable_lines += 1
     reading.finish()
-    if not (reading.headers or log.versions):
+    if not (log.messages or log.warnings or log.versions):
         raise UnknownFormat(path, "no log of NCCL: no line of it; record one with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=…")
     return log
 
 
 class _LogReading:
     def __init__(self, log: NcclLog) -> None:
-        self.log, self.headers, self.kept, self.has_processes = log, 0, 0, False
+        self.log, self.kept, self.has_processes = log, 0, False
         self.known: dict[tuple[str, int | None, str], int] = {}
         self.hosts: dict[tuple[int | None, str], dict[str, int]] = defaultdict(
             dict
@@ -105,12 +105,10 @@ class _LogReading:
         self.early: dict[tuple[str, int | None, int], list[str]] = defaultdict(list)
 
     def line(self, line: str) -> None:
-        for match in _VERSION.finditer(line):
-            version = f"{match[1]} {match[2]}"
-            if version not in self.log.versions:
-                self.log.versions.append(version)
+        logged = dict.fromkeys(" ".join(words) for words in _VERSION.findall(line))
+        self.log.versions += [version for version in logged if version not in self.log.versions]
         headers = list(_HEADER.finditer(line))
-        self.headers += len(headers)
+        self.log.messages += sum(header["info"] is not None for header in headers)
         self.log.glued_lines += len(headers) > 1
         for place, header in enumerate(headers):
             end = headers[place + 1].start() if place + 1 < len(headers) else len(line)
