@@ -343,9 +343,7 @@ def identify(path: str) -> FileIdentity:
     except (AugmentError, Broken, Ended, OSError, ValueError):
         members = {}
     rank = distributed(members, "rank")
-    return FileIdentity(
-        rank_in_name(locations.basename(path)) if rank is None else rank, distributed(members, "world_size")
-    )
+    return FileIdentity(rank_in_name(path) if rank is None else rank, distributed(members, "world_size"))
 
 
 def has_events(path: str) -> bool:

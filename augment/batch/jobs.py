@@ -195,10 +195,8 @@ def _strays_joined(parts: list[list[_Entry]]) -> Iterator[list[_Entry]]:
             strays[part[0].top, part[0].window, part[0].role, part[0].home].append(part[0])
     for entries in strays.values():
         ranks = {entry.member.rank for entry in entries}
-        if None not in ranks and len(ranks) == len(entries) and len({entry.world_size for entry in entries}) == 1:
-            yield entries
-        else:
-            yield from ([entry] for entry in entries)
+        differ = None not in ranks and len(ranks) == len(entries) and len({entry.world_size for entry in entries}) == 1
+        yield from [entries] if differ else [[entry] for entry in entries]
 
 
 def _job(entries: list[_Entry]) -> Job:

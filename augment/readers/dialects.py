@@ -4,6 +4,7 @@ trace_view omits.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -88,15 +89,16 @@ UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVE
 
 #: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
 RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9})(?!\d)(?!.*-PP-[1-9])", re.IGNORECASE)
+_RANK_FOLDER = re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE)
 
 
-def rank_in_name(name: str) -> int | None:
-    """The rank in the name of a file, None without one. The rank among all processes is preferred to a
-    ``local_rank``.
-    """
+def rank_in_name(path: str) -> int | None:
+    """The rank in the name of a file, else that of a folder ``rank_3`` that it is in; None without one. The rank among
+    all processes is preferred to a ``local_rank``."""
+    folder, name = os.path.split(path)
     matches = list(RANK_IN_NAME.finditer(name))
     of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
-    match = next(of_all, matches[0] if matches else None)
+    match = next(of_all, matches[0] if matches else _RANK_FOLDER.fullmatch(os.path.basename(folder)))
     return int(match[1] or match[2]) if match else None
 
 

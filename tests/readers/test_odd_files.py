@@ -32,6 +32,7 @@ FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 
 def reading(tmp_path: Path) -> Any:
     def read_text(text: str | bytes, name: str = "trace.json") -> Trace:
         path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return read(str(path))
 
@@ -124,13 +125,11 @@ def test_waits_of_streams_of_an_mtia_device_are_no_work(reading: Any) -> None:
 
 def test_ascend_kernels_have_no_category(reading: Any) -> None:
     trace = reading(
-        json.dumps(
-            [
-                {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "Ascend Hardware"}},
-                {"ph": "X", "name": "MatMul", "pid": 9, "tid": 3, "ts": "1.5", "dur": "2"},
-            ]
-        )
-    )
+        json.dumps([
+            {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "Ascend Hardware"}},
+            {"ph": "X", "name": "MatMul", "pid": 9, "tid": 3, "ts": "1.5", "dur": "2"},
+        ])
+    )  # fmt: skip
     assert trace.events.category.tolist() == [Category.KERNEL]
     assert (trace.tracks[0].stream, trace.tracks[0].process_name) == (3, "Ascend Hardware")
 
@@ -148,6 +147,8 @@ def test_ascend_kernels_have_no_category(reading: Any) -> None:
         ("node1_local_rank0_rank8.json", {}, 8, "file name"),
         ("rank8-local-rank_0.json", {}, 8, "file name"),
         ("local_rank3.json", {}, 3, "file name"),
+        ("rank_3/trace.json", {}, 3, "folder name"),
+        ("rank_3/rank7.json", {}, 7, "file name"),
         ("trace.json", {}, None, None),
     ],
 )
