@@ -240,7 +240,7 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
     """The likely traces below ``top``, sorted by name, without hidden files; without any, what can be judged alone of
     what is recorded beside traces, by its first bytes. Links to folders are followed, each folder is read once; folders
     that may not be read are added to ``refused``."""
-    any_input = False
+    any_input = any_output = False
     others: list[Input] = []
     known: set[tuple[int, int]] = set()
 
@@ -259,7 +259,7 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
         target = locations.join(out, locations.below(folder, top))
         for file in sorted(files):
             if _likely(file):
-                any_input = True
+                any_input, any_output = any_input or not is_output(file), any_output or is_output(file)
                 likely = _local(os.path.join(folder, file), target, named=False, root=root)
                 yield replace(likely, alias=os.path.basename(folder)) if file == _OF_FOLDER else likely
             elif not any_input and len(others) < OTHERS and not file.startswith("."):
@@ -272,7 +272,7 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
         if kind is not None and kind.alone:
             any_input = True
             yield other
-    if not any_input and not refused:
+    if not (any_input or any_output or refused):
         raise no_trace(top)
 
 
