@@ -351,7 +351,10 @@ def _length(trace: Trace) -> str:
     recorded = time(int(events.end.max()) - int(events.ts[0]))
     if length == recorded:
         return f"the whole recording ({length})"
-    return f"the {length} between the first and the last {words(trace).gpu} work (the recording lasts {recorded})"
+    gpu, unseen = words(trace).gpu, int(whole.windows.end[-1]) - int(facts.gpu.work(trace).end.max(initial=0))
+    if unseen > TOLD_RATIO * whole.length_ns:
+        return f"the {length} from the first {gpu} work to the last call for more (the recording lasts {recorded})"
+    return f"the {length} between the first and the last {gpu} work (the recording lasts {recorded})"
 
 
 def _left_out(trace: Trace) -> str:
@@ -361,8 +364,7 @@ def _left_out(trace: Trace) -> str:
     whose = "its first" if whole.unit == "recording" else "the step's first"
     before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
-    calls = events.slices_of(*LAUNCHES)
-    if before and len(windows) and len(calls):
+    if before and len(windows) and len(calls := events.slices_of(*LAUNCHES)):
         end = int(windows.start[0])
         start = end - whole.lead_in_ns
         ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)

@@ -198,8 +198,9 @@ def test_what_follows_the_last_work_belongs_to_nobody() -> None:
     assert measure(long).length_ns == measure(short).length_ns
     assert "after its last work" in verdict(long)[0]
     assert verdict(long)[1:] == verdict(short)[1:]
-    launching = call("cudaLaunchKernel", last + 900_000_000, last + 900_020_000)
-    assert measure(trace_of(*host, launching)).length_ns > 800_000_000, "a launch asks for work"
+    asking = trace_of(*host, call("cudaLaunchKernel", last + 900_000_000, last + 900_020_000), *freed)
+    assert measure(asking).length_ns > 800_000_000, "a launch asks for work"
+    assert "from the first GPU work to the last call for more" in verdict(asking)[0]
 
 
 def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:

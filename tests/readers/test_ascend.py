@@ -139,10 +139,8 @@ def test_collectives_of_one_of_two_devices_are_no_ones(tmp_path: Path) -> None:
     trace = read(write(tmp_path, [named("process_name", "Ascend Hardware", 801), *PROCESSES, *TASKS]))
     assert {track.device for track in trace.tracks} == {HARDWARE, None}
     assert track_of(trace, int(gpu_work(trace).row[0])) == "NPU stream 3"  # 800 is a process
-    assert [trace.strings[event] for event in trace.events.name[trace.events.category == Category.OTHER].tolist()] == [
-        "hcom_allReduce__123_0_1",
-        "Notify_Wait",
-    ]
+    others = trace.events.name[trace.events.category == Category.OTHER].tolist()
+    assert [trace.strings[name] for name in others] == ["hcom_allReduce__123_0_1", "Notify_Wait"]
 
 
 def arrow(number: int, begin: str, end: str, kind: str = "HostToDevice") -> list[dict[str, Any]]:
