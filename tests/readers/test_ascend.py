@@ -100,11 +100,7 @@ def msprof(kind: str = "AllReduce", names: tuple[str, ...] = NAMED) -> list[dict
     now = base + 4200
     events.append(task(f"Default/{kind}-op534_0", f"{now}.000", 41_440.0, COLLECTIVES, tid))
     for _ in range(80):
-        for name, plane, dur in (
-            (waits, "Notify_Wait", 430),
-            ("MEMCPY_ASYNC", "Memcpy", 48),
-            ("REDUCE_ASYNC_V2", "Reduce_Inline", 40),
-        ):
+        for name, plane, dur in zip(names, ("Notify_Wait", "Memcpy", "Reduce_Inline"), (430, 48, 40), strict=True):
             events += [task(name, f"{now}.000", dur, HARDWARE, 13), task(plane, f"{now}.000", dur, COLLECTIVES, 0)]
             now += dur
     return events
