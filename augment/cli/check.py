@@ -101,7 +101,7 @@ def command(
     if (baseline is None) == (store is None) and not (server and labels and baseline is None):
         raise UsageError("name one of --baseline and --against-history")
     if labels and store is None and not server:
-        raise UsageError("--label and --branch choose runs of --against-history, or jobs of --server")
+        raise UsageError("--label chooses runs of --against-history, or jobs of --server")
     if server and store is not None:
         raise UsageError("--against-history: not supported with --server, whose jobs --label chooses")
     of_file = toml.read_toml(config) if config else {}

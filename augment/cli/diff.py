@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from augment.compare.outputs import Drawing
     from augment.core import Trace
 
-ROWS = 10  #: rows of a table by default
+ROWS = 10  #: rows of a table of several runs by default
 
 
 @click.command(
@@ -50,7 +50,6 @@ ROWS = 10  #: rows of a table by default
 )
 @click.option("--control-rank", type=int, metavar="R", help="Compare only this rank of the control folder.")
 @click.option("--test-rank", type=int, metavar="R", help="Compare with this rank of the test folder.")
-@click.option("--short-names", is_flag=True, hidden=True)
 @click.option("--functions", is_flag=True, help="Also match Python functions, if they were recorded.")
 @click.option(
     "--to",
@@ -68,8 +67,6 @@ ROWS = 10  #: rows of a table by default
     metavar="N",
     help="Draw all differences of at least this size; 0: draw everything.  [default: what makes up 1 % of a step]",
 )
-@click.option("--all", "everything", is_flag=True, hidden=True)  # --min-delta-us 1
-@click.option("--arrows", type=click.IntRange(min=0), default=100, hidden=True)
 @click.option(
     "--control-graph-capture",
     metavar="FILE",
@@ -79,7 +76,7 @@ ROWS = 10  #: rows of a table by default
 @user_tables
 @memory_of_one
 @server_options
-@row_limit(ROWS)
+@row_limit(None, "Print every table, at most N rows of each; 0: all rows.  [default: the main tables, short]")
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
 @click.option("--quiet", is_flag=True, help="Print only the paths written.")
 @debug
@@ -91,20 +88,17 @@ def command(
     region: str | None,
     control_rank: int | None,
     test_rank: int | None,
-    short_names: bool,
     functions: bool,
     formats: tuple[str, ...],
     overlay: bool,
     label: str,
     min_delta_us: int | None,
-    everything: bool,
-    arrows: int,
     control_graph_capture: str | None,
     test_graph_capture: str | None,
     tables: tuple[str, ...],
     peaks: tuple[str, ...],
     memory: int | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
     quiet: bool,
     **server: Any,
@@ -133,26 +127,18 @@ def command(
     expect_possible(memory)
     for name in formats:
         writer_named(name)
-    options: dict[str, Any] = {
-        "step": _step(step),
-        "region": region,
-        "short_names": short_names,
-        "functions": functions,
-    }
+    options: dict[str, Any] = {"step": _step(step), "region": region, "functions": functions}
     captures = {"control-graph-capture": control_graph_capture, "test-graph-capture": test_graph_capture}
     ranks: dict[str, Any] = {"control_rank": control_rank, "test_rank": test_rank}
-    least_us = 1 if everything and min_delta_us is None else min_delta_us
     runs = labels_of(control, test)
-    least_ns = None if least_us is None else 1000 * least_us
-    drawing = Drawing(formats, label or label_of(control), least_ns, overlay, arrows, label_of(test))
+    least_ns = None if min_delta_us is None else 1000 * min_delta_us
+    drawing = Drawing(formats, label or label_of(control), least_ns, overlay, test_label=label_of(test))
     near = "" if SERVER_JOB.fullmatch(test) else test if os.path.isdir(test) else os.path.dirname(test)
     folder, opened = Path(out or near or "."), 0
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
             if memory is not None:
-                raise UsageError(
-                    "--memory: not supported with a server, which has --max-job-memory; leave --server out"
-                )
+                raise UsageError("--memory: not supported with a server (it has --max-job-memory); leave --server out")
             sent = []
             for run, side, capture in zip((control, test), ("control-", "test-"), captures.values(), strict=True):
                 evidence, files = Evidence({"graph_capture": capture}), files_of(run)
@@ -190,7 +176,7 @@ def command(
             say(f"open it: augment open {shlex.quote(str(paths[opened]))}")
 
 
-def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool, quiet: bool) -> None:
+def _several(paths: Sequence[str], region: str | None, limit: int | None, as_json: bool, quiet: bool) -> None:
     """Print what changed among more than two runs.
 
     Raises:
@@ -222,7 +208,7 @@ def _several(paths: Sequence[str], region: str | None, limit: int, as_json: bool
         from augment.cli.table_output import print_rows
 
         shown_rows = [{name: value for name, value in row.items() if name != "runs_ns"} for row in made["rows"]]
-        print_rows("What changed, per step", shown_rows[: limit or None])
+        print_rows("What changed, per step", shown_rows[: (ROWS if limit is None else limit) or None])
 
 
 def _sides(
@@ -269,7 +255,6 @@ def _there(
         overlay=drawing.overlay,
         label=drawing.label,
         min_delta_us=None if drawing.min_delta_ns is None else drawing.min_delta_ns // 1000,
-        arrow_count=drawing.arrow_count,
         out=folder,
         progress=progress_of(shown.stage),
     ).files

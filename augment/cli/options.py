@@ -84,7 +84,7 @@ def debug(function: Function) -> Function:
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")(function)
 
 
-def row_limit(rows: int, text: str = "Maximum rows of a table; 0: all.") -> Callable[[Function], Function]:
+def row_limit(rows: int | None, text: str = "Maximum rows of a table; 0: all.") -> Callable[[Function], Function]:
     """``--limit``, by default ``rows``."""
     return click.option("--limit", type=click.IntRange(min=0), default=rows, show_default=True, metavar="N", help=text)
 
@@ -96,25 +96,16 @@ def listed(_context: click.Context, _parameter: click.Parameter, values: Sequenc
 
 
 def labels_option(text: str) -> Callable[[Function], Function]:
-    """``--label KEY=VALUE``, and (hidden) ``--branch``, the label of that name; the command gets a dict ``labels``."""
-
-    def decorated(function: Function) -> Function:
-        @functools.wraps(function)
-        def command(*args: Any, label: Sequence[str], branch: str | None, **values: Any) -> Any:
-            labels = dict(map(_label, label)) | ({} if branch is None else {"branch": branch})
-            return function(*args, labels=labels, **values)
-
-        command = click.option("--branch", hidden=True)(command)
-        return click.option("--label", multiple=True, metavar="KEY=VALUE", help=text)(command)  # type: ignore[return-value]
-
-    return decorated
+    """``--label KEY=VALUE``; the command gets a dict ``labels``."""
+    return click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", callback=_labels, help=text)
 
 
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"--label {text}: must be KEY=VALUE, such as branch=main")
-    return key.strip(), value.strip()
+def _labels(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    parts = {text: text.partition("=") for text in values}
+    for text, (key, equals, _) in parts.items():
+        if not equals or not key.strip():
+            raise UsageError(f"--label {text}: must be KEY=VALUE, such as branch=main")
+    return {key.strip(): value.strip() for key, _, value in parts.values()}
 
 
 def first_and_last(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -272,22 +263,9 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = [
-            "only",
-            "skip",
-            "options",
-            "steps",
-            "tables",
-            "peaks",
-            "price",
-            "region",
-            *(kind.name for kind in KINDS),
-        ]
-        options = [*_REQUEST]
-        if formats:
-            names.append("formats")
-            options.append(_FORMATS)
-        for option in options:
+        names = ["only", "skip", "options", "steps", "tables", "peaks", "price", "region"]
+        names += [*(kind.name for kind in KINDS), *["formats"] * formats]
+        for option in (*_REQUEST, *[_FORMATS] * formats):
             command = option(command)
         return command  # type: ignore[return-value]
 

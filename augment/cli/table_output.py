@@ -319,17 +319,20 @@ def _emit(console: Console, shown: Any) -> None:
         emit(line.rstrip(), exact=True)
 
 
+MAIN_ROWS = 6  #: of each main table of a comparison
+BAR_WIDTH = 12
 NAME_WIDTH = 64
 NAMES_SHOWN = 2  #: names shown per side of a part
 LEAST_NS = 500  #: per step: less would show as 0.000 ms
 _MARKS = {"regression": "worse", "improvement": "better", "different": "differs", "within_noise": "", "unknown": ""}
 
 
-def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
-    """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
+def print_diff(sidecar: dict[str, Any], control: str, test: str, most: int | None) -> None:
+    """Print the tables of a comparison to stdout, at most ``most`` rows each (0: all); None: the main tables, short."""
     from augment.results.report.of_diff import by_operator, windows
     from augment.results.report.sections import doubts
 
+    limit = MAIN_ROWS if most is None else most
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
     counts = sidecar.get("traces") or dict.fromkeys(("control", "test"), len(sidecar["compared"]))  # of an older server
     emit(f"control: {_about(control, sidecar['control'], counts['control'])}")
@@ -365,9 +368,14 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
                 TableColumn(("operator", ""), [row["operator"] for row in shown], text=True),
             ],
         )
+    steps = len(sidecar["compared"]) * len(analyses["diff_steps"])  # of ranks: lines are those of all its devices
+    _kinds("By line of the program: GPU time per step", analyses["diff_source_lines"], "source", steps, limit)
+    notes = doubts(sidecar["diagnostics"])
+    if most is None:
+        more = f" and {counted(len(notes), 'note')} on the recordings" if notes else ""
+        emit(f"\n--limit 10 prints more tables (kernels, kinds of work, efficiency){more}; --limit 0 every row")
+        return
     _kinds("By kind of work: exclusive time per step", analyses["diff_kinds"], "kind_of_work", count, limit)
-    count = len(sidecar["compared"]) * len(analyses["diff_steps"])  # of ranks: lines are those of all its devices
-    _kinds("By line of the program: GPU time per step", analyses["diff_source_lines"], "source", count, limit)
     # The MFU and where the rest of the time went, or why the MFU is unknown
     outcome = sidecar["analyses"]["diff_efficiency"]
     if reason := outcome.get("reason"):
@@ -377,8 +385,8 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
         for row in outcome["rows"]:
             if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
                 emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
-    _changes(analyses["diff_names"], len(analyses["diff_steps"]) * len(sidecar["compared"]), limit)
-    if notes := doubts(sidecar["diagnostics"]):
+    _changes(analyses["diff_names"], steps, limit)
+    if notes:
         emit("\n".join(["", "Notes on the recordings", *(f"  {note}" for note in notes)]))
 
 
@@ -441,10 +449,13 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, scale: int, limit: in
     tail = [rest / scale] if len(rows) > len(shown) else []
     blank = [""] * (len(tail) + 1)
     words = [kind_title(row["kind"]) for row in shown]
+    longest = max(map(abs, (*numbers, *tail)))
+    bars = ["█" * round(BAR_WIDTH * abs(value) / longest) for value in (*numbers, *tail)]
     print_columns(
         "Where the difference comes from",
         [
             TableColumn(("time", "ms"), [f"{value / 1e6:+,.3f}" for value in (*numbers, *tail, whole / scale)]),
+            TableColumn(("", ""), [*bars, ""], text=True),
             TableColumn(("what", ""), [*words, *(["the rest"] if tail else []), "all"], text=True),
             TableColumn(("", ""), [row["change"] for row in shown] + blank, text=True),
             TableColumn(("", ""), [_MARKS[row["verdict"]] for row in shown] + blank, text=True),

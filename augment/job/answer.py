@@ -218,10 +218,15 @@ class Answer(Struct, frozen=True, dict=True):
         path = [] if isinstance(self.path, Skipped) else timeline.path_tracks(self.path, *job, member)
         return [*path, *timeline.tracks(*job, member)]
 
+    @property
+    def drawn_verdict(self) -> str:
+        """The verdict where it is drawn: what a narrow slice has no room for is last."""
+        return ": ".join(filter(None, (self.judgement.label, " ".join(self.verdict.text))))
+
     def of_job(self, window: tuple[int, int]) -> list[SliceTrack | CounterTrack]:
         """The tracks of the job as a whole within ``window``, on the job's clock; the verdict alone, around all ranks
         as they were recorded, if none are joined."""
-        said = self.verdict.text, self.judgement.severity, window
+        said = self.drawn_verdict, self.judgement.severity, window
         if isinstance(self.path, Skipped):
             spans = [(each.first_ns, each.last_ns) for each in self.summaries if each.first_ns is not None]
             start, end = np.array(spans, np.int64).reshape(-1, 2).T

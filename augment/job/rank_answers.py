@@ -437,7 +437,7 @@ def track(answer: Answer, member: int) -> ReportedTrack:
         under=summary.main_track if summary.main_track >= 0 else summary.streams[0].device_track,
         ts=np.array([start], np.int64),
         dur=np.array([max(end - start, 1)], np.int64),
-        names=text(job),
+        names=text(answer.drawn_verdict),
         args={
             "rank": text(" ".join(said.text)),
             "rank_verdict": text(" ".join(said.verdict)),

@@ -43,18 +43,18 @@ _DRAWN = ("compute", "communication", "copy", "idle", "host_wait")
 
 
 def verdict_track(
-    start: Int64s, end: Int64s, sentences: Sequence[str], severity: tuple[str, str], window: tuple[int, int]
+    start: Int64s, end: Int64s, text: str, severity: tuple[str, str], window: tuple[int, int]
 ) -> SliceTrack:
     """The verdict, around what is from ``start`` to ``end`` within ``window``, in the colour of its severity."""
     first, last = int(np.clip(start.min(initial=window[1]), *window)), int(np.clip(end.max(initial=window[0]), *window))
-    count = int(bool(sentences) and first < last)
+    count = int(bool(text) and first < last)
     return SliceTrack(
         analysis=NAME,
         name=VERDICT,
         under=0,
         ts=np.full(count, first, np.int64),
         dur=np.full(count, last - first, np.int64),
-        names=Texts(np.zeros(count, np.int32), [" ".join(sentences)]),
+        names=Texts(np.zeros(count, np.int32), [text]),
         description="the verdict: who holds the job up, and what would be gained",
         colour=np.full(count, colour(*severity), np.int64),
     )

@@ -143,7 +143,7 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
 ) -> None:
     store = ("--store", tmp_path / "runs")
     for number, path in enumerate(sidecars[:15]):
-        labels = ("--branch", "main", "--label", f"commit=c{number}", "--time", f"2026-11-{number + 1:02}T12:00:00Z")
+        labels = ("--label=branch=main", "--label", f"commit=c{number}", "--time", f"2026-11-{number + 1:02}T12:00:00Z")
         assert augment("history", "add", path, *store, *labels) == Ended(0, f"c{number}\n", "")
     ended = augment("history", "list", *store, "--json")
     listed = [json.loads(line) for line in ended.out.splitlines()]
@@ -151,13 +151,13 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
     device = json.loads(sidecars[0].read_text())["source"]["devices"][0]["name"]
     assert listed[0]["labels"] == {"branch": "main", "commit": "c0", "device": device}
 
-    ended = augment("history", "show", "wall_ns", *store, "--branch", "main")
+    ended = augment("history", "show", "wall_ns", *store, "--label=branch=main")
     assert "wall time changed from" in ended.out.splitlines()[-1]
     assert ended.out.splitlines()[-1].endswith("at c8")
     ended = augment("history", "show", *store, "--json")
     assert [json.loads(line)["run"] for line in ended.out.splitlines() if json.loads(line)["changed"]] == ["c8"]
 
-    against = ("--against-history", tmp_path / "runs", "--branch", "main")
+    against = ("--against-history", tmp_path / "runs", "--label=branch=main")
     ended = augment("check", sidecars[15], *against)
     assert ended.code == 0, ended.out
     assert "confidence interval, 7 runs" in ended.out
@@ -173,8 +173,8 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
 
 @needs_pyarrow
 def test_a_history_without_such_runs_cannot_tell(sidecars: list[Path], tmp_path: Path, augment: Augment) -> None:
-    augment("history", "add", sidecars[0], "--store", tmp_path, "--branch", "main")
-    ended = augment("check", sidecars[1], "--against-history", tmp_path, "--branch", "other")
+    augment("history", "add", sidecars[0], "--store", tmp_path, "--label=branch=main")
+    ended = augment("check", sidecars[1], "--against-history", tmp_path, "--label", "branch=other")
     assert ended.code == 4
     assert "0 runs; 5 make a baseline" in ended.out
     assert "holds no other run of 1 rank with" in ended.err
@@ -186,7 +186,7 @@ def test_a_history_without_such_runs_cannot_tell(sidecars: list[Path], tmp_path:
     [
         (["check", "x"], "name one of --baseline and --against-history"),
         (["check", "x", "--baseline", "y", "--against-history", "z"], "name one of"),
-        (["check", "x", "--baseline", "y", "--branch", "main"], "choose runs of --against-history"),
+        (["check", "x", "--baseline", "y", "--label=branch=main"], "chooses runs of --against-history"),
         (["history", "list", "--store", "x", "--label", "main"], "must be KEY=VALUE"),
         (["history", "add", "x", "--store", "y", "--time", "soon"], "must be a time such as"),
     ],

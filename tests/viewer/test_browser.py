@@ -265,7 +265,7 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded
-    overview = [f"GPU busy, rank {rank}: row {rank + 1}" for rank in range(3)]
+    overview = [f"GPU busy, rank {rank}: overview row {rank + 1}" for rank in range(3)]
     assert seen.roots == ["Job diagnosis", "rank 0", "rank 1", "rank 2", *overview]
     assert seen.overview_rows == 3
 

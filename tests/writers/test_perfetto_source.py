@@ -527,7 +527,7 @@ def test_the_overview_says_when_each_gpu_is_busy(perfetto: PerfettoEngine, tmp_p
     table = "slice join thread_track on track_id = thread_track.id join thread using (utid) join process using (upid)"
     rows = perfetto.rows(f"select process.name, pid, count(*), sum(dur) from {table} group by upid order by 3 desc")
     assert [(name, pid, busy) for name, pid, _, busy in rows] == [
-        (f"GPU busy, rank {name}: row", number, 5_000) for number, name in enumerate("210", 1)
+        (f"GPU busy, rank {name}: overview row", number, 5_000) for number, name in enumerate("210", 1)
     ]
     kernels = "select min(ts), max(ts + dur) from slice where category = 'kernel'"
     busy = "select min(ts), max(ts + dur) from slice where category = 'augment.overview' and dur > 0"

@@ -32,6 +32,7 @@ from augment.arrays import (
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, severity_of
+from augment.diagnosis.wording import saves
 from augment.facts.names import FETCH
 from augment.job.matching import Clock, Matched
 from augment.job.parallel import Dimensions, chains
@@ -68,7 +69,7 @@ ALIKE = 0.5  #: of the largest excess of some ranks: those with at least as much
 EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the excess costs
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 PLAIN = 0.25  #: what a rank is charged with that no choice of process groups explains
-MOST_NAMED = 8
+MOST_NAMED, MOST_IN_LABEL = 8, 3
 ONE_STEP = "Only one step was recorded: what follows is possible, but may be no more than how the recording began."
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
@@ -140,13 +141,23 @@ class Judgement:
         return self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
 
     @property
+    def label(self) -> str:
+        """What a bar without room for the sentences says; empty where nothing is named."""
+        gain, rows = self.limiting_transfers_ns, self.verdict.rows
+        labels = [verdict_text.label(row, self._time) for row in rows[:MOST_IN_LABEL]]
+        if gain:
+            saved = saves(gain / self._time, "high", at_most=False, at_least=False)
+            labels.insert(0 if self.are_transfers_first else len(labels), f"Exposed communication{saved}")
+        return "; ".join(labels)
+
+    @property
     def severity(self) -> tuple[str, str]:
         """The severity, by the share of the job's time that is saved (or charged, where that is unknown), and the
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
-        rows = self.verdict.rows
-        if not rows:
+        saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
+        saved |= {gain: "high"} if (gain := self.limiting_transfers_ns) else {}
+        if not saved:
             return "" if self.tells else "info", ""
-        saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in rows}
         return severity_of(max(saved) / self._time), saved[max(saved)]
 
     @property

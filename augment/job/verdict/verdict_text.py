@@ -13,6 +13,7 @@ from augment.arrays import Int64s, combinations
 from augment.core import Cause, Reason, Where, column
 from augment.core.text import counted, parallelism, percent, percents, ranges_text, spelled, three_digits
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
+from augment.diagnosis.wording import saves
 from augment.job.matching import Clock, Matched
 from augment.job.parallel import nodes
 from augment.job.ranks import Figures, RankSummary, ranks_text
@@ -103,6 +104,16 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} If work were balanced, {after}."
     rest = ": most of the delay would remain, as other work takes as long" if row.gain_ns < row.charged_ns / 2 else ""
     return f"{text} At the median's speed {after}{rest}."
+
+
+def label(row: Row, time_ns: int) -> str:
+    """A row in a few words: ``Ranks 1 and 2 are late, saves 12 %``."""
+    late = f"{ranks_text(row.ranks or [row.rank]).capitalize()} {'are' if len(row.ranks) > 1 else 'is'} late"
+    uneven_work = "Uneven pipeline stages" if row.dimension else "Uneven work"
+    headings = {"shared": "All ranks wait alike", "uneven": uneven_work, "communication": "Slow links"}
+    ratio = (row.gain_ns or 0) / time_ns
+    at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
+    return headings.get(row.cause, late) + saves(ratio if ratio >= LEAST else None, row.confidence, at_most, False)
 
 
 def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> str:

@@ -275,9 +275,7 @@ def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> sections.D
             raise InputError(folder, f"holds {counted(len(runs_of_history), 'such run')}; a trend needs two")
         return trend.document_of_history(runs_of_history, _name(folder))
     if labels:
-        raise UsageError(
-            "--label and --branch choose runs of a history: name the folder that augment history add wrote"
-        )
+        raise UsageError("--label chooses runs of a history: name the folder that augment history add wrote")
     runs: dict[str, list[Sidecar]] = {}
     for sidecar in sidecars_in([folder]):
         if "control" not in sidecar.content and "world_size" not in sidecar.content["source"]:

@@ -266,8 +266,8 @@ class GroupTracks(Tracks):
         return self._made("root", lambda: self._describe(_root_of(self.group, self.place)))
 
     def overview(self, what: str, number: int) -> int:
-        """The thread of a process of its own, shown as ``GPU busy, rank 3: row 4`` of the UI's overview."""
-        name = f"{what}, {self.group.name}: row"
+        """The thread of a process of its own, shown as ``GPU busy, rank 3: overview row 4`` of the UI's overview."""
+        name = f"{what}, {self.group.name}: overview row"
         pid = wire.number(wire.PROCESS_PID, number + 1) + wire.text(wire.PROCESS_NAME, name)
         process = self._describe(wire.message(wire.TRACK_PROCESS, pid))
         tid = wire.number(wire.THREAD_PID, number + 1) + wire.number(wire.THREAD_TID, number + 1)
