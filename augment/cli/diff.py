@@ -130,7 +130,6 @@ def command(
     options: dict[str, Any] = {"step": _step(step), "region": region, "functions": functions}
     captures = {"control-graph-capture": control_graph_capture, "test-graph-capture": test_graph_capture}
     ranks: dict[str, Any] = {"control_rank": control_rank, "test_rank": test_rank}
-    runs = labels_of(control, test)
     least_ns = None if min_delta_us is None else 1000 * min_delta_us
     drawing = Drawing(formats, label or label_of(control), least_ns, overlay, test_label=label_of(test))
     near = "" if SERVER_JOB.fullmatch(test) else test if os.path.isdir(test) else os.path.dirname(test)
@@ -169,7 +168,7 @@ def command(
 
         from augment.cli.table_output import print_diff
 
-        print_diff(json.decode(paths[-1].read_bytes()), runs[0], runs[1], limit)
+        print_diff(json.decode(paths[-1].read_bytes()), labels_of(control, test), limit)
         for path in paths:
             say(f"written: {path}")
         if len(paths) > 1:

@@ -327,7 +327,7 @@ LEAST_NS = 500  #: per step: less would show as 0.000 ms
 _MARKS = {"regression": "worse", "improvement": "better", "different": "differs", "within_noise": "", "unknown": ""}
 
 
-def print_diff(sidecar: dict[str, Any], control: str, test: str, most: int | None) -> None:
+def print_diff(sidecar: dict[str, Any], labels: Sequence[str], most: int | None) -> None:
     """Print the tables of a comparison to stdout, at most ``most`` rows each (0: all); None: the main tables, short."""
     from augment.results.report.of_diff import by_operator, windows
     from augment.results.report.sections import doubts
@@ -335,8 +335,8 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, most: int | Non
     limit = MAIN_ROWS if most is None else most
     analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
     counts = sidecar.get("traces") or dict.fromkeys(("control", "test"), len(sidecar["compared"]))  # of an older server
-    emit(f"control: {_about(control, sidecar['control'], counts['control'])}")
-    emit(f"test:    {_about(test, sidecar['source'], counts['test'])}")
+    emit(f"control: {_about(labels[0], sidecar['control'], counts['control'])}")
+    emit(f"test:    {_about(labels[1], sidecar['source'], counts['test'])}")
     if "diff_memory" in analyses:  # of memory snapshots there is nothing else
         for sentence in sidecar["verdict"]["text"]:
             emit(f"  {sentence}")
@@ -348,7 +348,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, most: int | Non
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
-    of = "recording" if whole_recordings else "a step"
+    of = "recording" if whole_recordings else f"a {'mean ' * (len(sidecar['compared'][0]['control']['steps']) > 1)}step"
     _figures("Figures", analyses["diff_figures"], of)
     if len(analyses.get("diff_phases", ())) > 1:
         _figures("Steps by phase", analyses["diff_phases"], of)
@@ -370,10 +370,8 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, most: int | Non
         )
     steps = len(sidecar["compared"]) * len(analyses["diff_steps"])  # of ranks: lines are those of all its devices
     _kinds("By line of the program: GPU time per step", analyses["diff_source_lines"], "source", steps, limit)
-    notes = doubts(sidecar["diagnostics"])
     if most is None:
-        more = f" and {counted(len(notes), 'note')} on the recordings" if notes else ""
-        emit(f"\n--limit 10 prints more tables (kernels, kinds of work, efficiency){more}; --limit 0 every row")
+        emit("\n--limit 10 prints more tables (kernels, kinds of work, efficiency) and notes; --limit 0 every row")
         return
     _kinds("By kind of work: exclusive time per step", analyses["diff_kinds"], "kind_of_work", count, limit)
     # The MFU and where the rest of the time went, or why the MFU is unknown
@@ -386,7 +384,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, most: int | Non
             if row["figure"] == "mfu_ratio" and row["control_peak"] != row["test_peak"]:
                 emit(f"The MFUs are of different peaks: {row['control_peak']} (control), {row['test_peak']} (test)")
     _changes(analyses["diff_names"], steps, limit)
-    if notes:
+    if notes := doubts(sidecar["diagnostics"]):
         emit("\n".join(["", "Notes on the recordings", *(f"  {note}" for note in notes)]))
 
 

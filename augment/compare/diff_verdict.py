@@ -50,7 +50,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     step: FigureRow | None = figures.get("wall_ns")
     if step is None:
         return Verdict()
-    unit = "The recording" if whole else "A step"
+    unit = "The recording" if whole else f"A {'mean ' * (step.step_count > 1)}step"
     rows = _rows(outcomes, "diff_waterfall")
     scale = next((row.delta_per_step_ns / row.delta_ns for row in rows if row.delta_ns), 0.0)
     sides = ((row.control_names or row.test_names, scale * row.control_ns, scale * row.test_ns) for row in rows)
@@ -188,7 +188,7 @@ def _of_step(row: FigureRow, unit: str, steps: Sequence[StepRow] = ()) -> str:
     sides = [[scale * each.control_ns for each in steps], [scale * each.test_ns for each in steps]]
     reach = [rough_interval(min(side), max(side), "-") for side in sides if side]
     of_sides = f" ({reach[0]} in the control, {reach[1]} in the test)" if reach else ""
-    return f"{faster} in the mean of {few}, which are too irregular to judge that{of_sides}."
+    return f"{faster}; the {few} are too irregular to judge that{of_sides}."
 
 
 def _of_computing(step: FigureRow, computing: FigureRow | None) -> list[str]:

@@ -156,20 +156,20 @@ def compare(runs: Sequence[RunFigures]) -> SeveralRuns:
     of_all = f"{three_digits(min(lengths))} to {three_digits(max(lengths))}"
     if not steps and fewest < FEWEST_TO_TELL and max(lengths) > (1 + LEAST_SHARE) * min(lengths):
         sentences.append(
-            f"A step takes {of_all}: of {counted(fewest, 'step')} in a run, it cannot be told whether that is noise."
+            f"The mean step takes {of_all}: {counted(fewest, 'step')} in a run cannot tell whether that is noise."
         )
     elif not steps:
-        sentences.append(f"Over {counted(len(runs), 'run')}, the step does not change by more than noise ({of_all}).")
+        sentences.append(f"Over {counted(len(runs), 'run')}, the mean step changes by no more than noise ({of_all}).")
     for row in steps:
         if row.verdict == "varies":
             sentences.append(
-                f"The step varies from run to run ({of_all}): there is no run since which it is different."
+                f"The mean step varies from run to run ({of_all}): there is no run since which it is different."
             )
             continue
         longer = "longer" if row.delta_ns > 0 else "shorter"
         change = f"{three_digits(abs(row.delta_ns))} ({percent(abs(row.delta_ns) / row.before_ns)}) {longer}"
         both = f"{three_digits(row.before_ns)} before, {three_digits(row.after_ns)} since"
-        sentences.append(f"Since {row.since} a step takes {change}: {both}.")
+        sentences.append(f"Since {row.since} the mean step takes {change}: {both}.")
         parts = [part for part in rows if part.since == row.since and part.figure != STEP]
         parts = [part for part in parts if (part.delta_ns > 0) == (row.delta_ns > 0)]
         # what of the ranks' own work changed: all ranks alike, or those that changed most

@@ -123,7 +123,7 @@ def _batches(trace: Trace) -> str:
 
 
 def _operators(trace: Trace) -> str:
-    """Where the host's time goes: ``. For 86 % of a step of 1.2 s no recorded thread runs an operator; …``, and ``.
+    """Where the host's time goes: ``. For 86 % of a mean step of 1.2 s no recorded thread runs an operator; …`` and ``.
     All operators of the recording take 412 ms: 78 % in aten::mm``."""
     rows, events, windows = operators_alone(trace), trace.events, measure(trace).windows
     outside, ran, shares = main_thread_outside(trace)
@@ -177,7 +177,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
     """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
     annotations, if they were recorded."""
     whole, lane = measure(trace), facts.critical.main_track(trace)
-    length = f"{words(trace).a_step} of {time(whole.length_ns)}"
+    length = f"{'a mean step' if whole.count > 1 else words(trace).a_step} of {time(whole.length_ns)}"
     if whole.unit == "recording" and time(whole.length_ns) != time(int(trace.events.end.max() - trace.events.ts[0])):
         length = f"the {time(whole.length_ns)} between the first and the last operator or call"
     some = f"For {percent(ratio)} of {length} no recorded thread runs an operator"

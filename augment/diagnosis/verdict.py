@@ -343,11 +343,11 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 
 
 def _length(trace: Trace) -> str:
-    """The time that is spoken of: ``a step of 15 ms``. Of a recording, pages and tables also say how long all is."""
+    """The time that is spoken of: ``a mean step of 15 ms``. Of a recording, pages and tables say how long it is."""
     whole, events = judging.measure(trace), trace.events
     length = time(whole.length_ns)
     if whole.unit == "step":
-        return f"a step of {length}"
+        return f"a {'mean ' * (whole.count > 1)}step of {length}"
     recorded = time(int(events.end.max()) - int(events.ts[0]))
     if length == recorded:
         return f"the whole recording ({length})"
@@ -388,9 +388,9 @@ def _notes(trace: Trace) -> str:
     host_ns = facts.critical.busy_host_ns(trace, whole.windows.begin, whole.windows.finish) // whole.count
     notes = []
     if whole.warm_up:
-        notes.append(f"mean of {counted(whole.count, 'step')}, without the slow first")
+        notes.append(f"{counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
-        notes.append(f"mean of {counted(whole.count, 'step')}, without the first, which overlaps earlier work")
+        notes.append(f"{counted(whole.count, 'step')}, without the first, which overlaps earlier work")
     if judging.proven_of_host_ns(trace) is not None:
         notes.append("one step, begun with nothing queued: later ones may hide such waits")
     work, again = facts.gpu.work(trace), np.append(facts.operators.recomputed(trace), False)  # of no operator: nothing

@@ -165,8 +165,9 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         alike = (summary.step_column("end") - summary.step_column("start"))[steady]
         alone_ns = int(alike.mean()) if len(alike) else 0
         whose = f"; what only its own trace shows is of its usual steps, of {time(alone_ns)} each" if alone_ns else ""
-        notes = f" (mean of the {counted(len(steps), 'step')} by which the job is judged{whose})"
-        busy = busy_text(words, alone.device_count, span, parts, f"a step of {time(int(length.mean()))}", notes)
+        notes = f" (the {counted(len(steps), 'step')} by which the job is judged{whose})"
+        mean = f"a {'mean ' * (len(steps) > 1)}step of {time(int(length.mean()))}"
+        busy = busy_text(words, alone.device_count, span, parts, mean, notes)
         said[alone.busy] = busy, []
     if about_job and alone.nothing >= 0:
         del said[alone.nothing]

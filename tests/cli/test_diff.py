@@ -310,7 +310,7 @@ def test_several_runs(tmp_path: Path, augment: Augment) -> None:
     for number, path in enumerate(paths):
         simulate(JobOptions(ranks=3, steps=7, layers=2, seed=number, straggler=0 if number == 2 else None), path)
     done = augment("diff", *paths)
-    assert done.lines[0].startswith("Since run2 a step takes")
+    assert done.lines[0].startswith("Since run2 the mean step takes")
     assert "regression" in done.out
     content = json.loads(augment("diff", *paths, "--json").out)
     assert content["labels"] == ["run0", "run1", "run2"]

@@ -42,7 +42,7 @@ def test_a_slower_loader_is_named(tmp_path: Path) -> None:
     slower["traceEvents"] += [each | {"name": "aten::stack", "cat": "cpu_op"} for each in fetches]
     result = diff(read(str(control)), read(str(save(slower, tmp_path / "slower.json"))))
     first, second = result.verdict.text
-    assert first.startswith("A step is 3")
+    assert first.startswith("A mean step is 3")
     assert "slower" in first
     assert "waiting for the host (enumerate(DataLoader)" in second
     assert result.verdict.rows[0].kind == "host_wait"
@@ -63,7 +63,8 @@ def test_the_direction_is_right(faster: bool, tmp_path: Path) -> None:
 
 def test_equal_traces_are_equal(tmp_path: Path) -> None:
     ((path, _),) = simulate(JOB, tmp_path)
-    assert diff(read(str(path)), read(str(path))).verdict.text == ["No difference: a step is as long on both sides."]
+    (said,) = diff(read(str(path)), read(str(path))).verdict.text
+    assert said == "No difference: a mean step is as long on both sides."
 
 
 def test_work_that_moved_between_names_is_no_part() -> None:
@@ -101,7 +102,7 @@ def test_irregular_steps_are_not_judged(tmp_path: Path) -> None:
         paths.append(str(write_trace(tmp_path / f"{name}.json", *chain(*made))))
     result = diff(*paths, region="timed")
     assert result.verdict.text[0] == (
-        "A step is 105 ms (98.8 %) faster in the mean of 4 steps, which are too irregular to judge that (2 to 210 ms "
+        "A mean step is 105 ms (98.8 %) faster; the 4 steps are too irregular to judge that (2 to 210 ms "
         "in the control, 1.20 to 1.30 ms in the test)."
     )
     assert result.outcomes["diff_figures"].rows[0].low is None
@@ -113,7 +114,7 @@ def test_computing_that_the_step_hides_is_said(tmp_path: Path) -> None:
     ((control, _),) = simulate(dataclasses.replace(JOB, host_stall_us=30_000.0), tmp_path / "control")
     ((test, _),) = simulate(dataclasses.replace(JOB, seed=1, work=1.3), tmp_path / "test")
     said = " ".join(diff(str(control), str(test)).verdict.text)
-    assert re.fullmatch(r"A step is .* faster\. .* Computing itself takes .* longer\.", said)
+    assert re.fullmatch(r"A mean step is .* faster\. .* Computing itself takes .* longer\.", said)
 
 
 def test_an_outlying_first_step_is_in_no_figure(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_rows_say_what_where_and_how_much() -> None:
 def test_the_verdict_says_how_busy_the_gpu_is_and_what_is_wrong() -> None:
     text = outcome()[0].verdict.text
     assert 1 <= len(text) <= 6  # the device, three findings, what they save together, what limits then
-    assert text[0].startswith("The GPU is busy 72 % of a step of 19 ms: ")
+    assert text[0].startswith("The GPU is busy 72 % of a mean step of 19 ms: ")
     assert "The host fetches batches for 5.1 ms per step" in text[1]
     healthy = outcome(HEALTHY)[0].verdict.text
     assert healthy[1].startswith("No serious problem. The largest minor one: ")

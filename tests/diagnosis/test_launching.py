@@ -536,7 +536,7 @@ def test_collectives_of_the_host_are_waits_for_others(longer: int) -> None:
         )
         now += 30 + waits
     text = " ".join(verdict(trace_of(*events)))
-    assert f"{'80' if not longer else '82'} % of a step" in text
+    assert f"{'80' if not longer else '82'} % of a mean step" in text
     assert "gloo:all_reduce waits for other ranks or the network" in text
     assert (
         "Step 3 takes 1.8 times the median of 100 ms; 100 % of the excess is collectives of the host" in text
@@ -590,7 +590,7 @@ def test_recorded_time_outside_of_operators(name: str) -> None:
             if min(stop, end) > max(start, reached):
                 inside += min(float(stop), end) - max(float(start), reached)
                 reached = min(float(stop), end)
-    said = re.search(r"For (\d+) % of a step", verdict(read(str(path)))[0])
+    said = re.search(r"For (\d+) % of a (?:mean )?step", verdict(read(str(path)))[0])
     assert said
     assert int(said[1]) == round(100 * (1 - inside / whole))
 

@@ -720,8 +720,8 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         events += [annotation(f"ProfilerStep#{number}", begin, begin + host)]
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
     text = verdict(trace_of(*events))[0]
-    assert text.startswith("The GPU is busy 50 % of a step of 999 µs: ")
-    assert text.endswith(" (mean of 3 steps, without the slow first).")
+    assert text.startswith("The GPU is busy 50 % of a mean step of 999 µs: ")
+    assert text.endswith(" (3 steps, without the slow first).")
 
 
 @pytest.mark.parametrize(("waits", "said"), [(False, " (the host takes 900 µs)."), (True, ".")])
@@ -902,7 +902,7 @@ def test_a_first_step_that_began_in_earlier_work_is_left_out(
     whole = measure(trace)
     assert (whole.hidden, whole.count) == (is_hidden, 3 if is_hidden else 4)
     assert whole.length_ns / 1e6 == pytest.approx(length, abs=0.3)
-    assert ("mean of 3 steps, without the first, which overlaps earlier work" in verdict(trace)[0]) == is_hidden
+    assert ("3 steps, without the first, which overlaps earlier work" in verdict(trace)[0]) == is_hidden
 
 
 @pytest.mark.parametrize(("columns", "fits"), [(4096, "for 100 % of the time"), (50257, "for 0 % of the time")])

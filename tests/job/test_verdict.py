@@ -160,7 +160,7 @@ def test_the_same_local_rank_of_each_node(fault: dict[str, Any], cause: str, tmp
     assert row.gain_ns / whole == pytest.approx(lost, abs=0.05)
     assert result.verdict.text[0].startswith("Ranks 1 and 5 (local rank 1 of all 2 nodes) delay the others in ")
     assert any(f"Cause: {whose} " in result.verdict.text[0] for whose in ("their", "they"))
-    assert "Together at the median's speed a step would take " in result.verdict.text[0]
+    assert "Together at the median's speed a mean step would take " in result.verdict.text[0]
 
 
 #: jobs, and ranks that are late alike: all of a tensor-parallel group, half of a job

@@ -468,13 +468,19 @@ class Judgement:
         if self._shared is None:
             return []
         reason, ns, gain = self._shared
+        known = [each.own_diagnosis for each in self._summaries]
+        if reason.where == "many_operators":  # the rank's "waiting for the host" lasts until its work starts
+            steps, ns = self.steps.numbers, ns.copy()
+            for member, (said, each) in enumerate(zip(known, self._summaries, strict=True)):
+                judged = np.isin(each.step_column("number"), steps) | (not len(steps))
+                if said is not None and said.device_count:
+                    ns[member] = each.step_column("host_wait_ns")[judged].sum() // said.device_count
         waits = ns[self._members]
         sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
         alone = all(self._summaries[member].is_host_alone for member in self._members.tolist())
         evidence = verdict_text.shared(reason, waits, self._own_time, len(waits), alone)
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
         ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
-        known = [each.own_diagnosis for each in self._summaries]
         problems = [{row["rule"]: row for row in each.others} for each in known if each]
         loading = [each for each in problems if verdict_text.may_be_loading(each)]
         saved = None if reason.where == "call" and 2 * len(loading) > len(known) else gain  # of loading, it is unknown
