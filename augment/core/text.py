@@ -157,9 +157,9 @@ def devices_text(devices: Sequence[dict[str, Any]], ranks: int = 1) -> str:
     listed = []
     for name in dict.fromkeys(each["name"] for each in devices):
         alike = [each.get("works") is not False for each in devices if each["name"] == name]
-        count = f"{len(alike)} × " if len(alike) > 1 or not any(alike) else ""
-        of = "" if all(alike) else f"{sum(alike) or 'none'} of "
-        listed.append(f"{of}{count}{name or 'unnamed'}")
+        count = f"{len(alike)} × " if len(alike) > 1 else ""
+        of, idle = (f"{sum(alike)} of ", "") if any(alike) else ("", " (no GPU work recorded)")
+        listed.append(f"{'' if all(alike) else of}{count}{name or 'unnamed'}{idle}")
     return f"{f'{ranks} ranks, the first on ' * (ranks > 1 and bool(listed))}{', '.join(listed)}"
 
 

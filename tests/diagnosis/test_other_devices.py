@@ -206,4 +206,4 @@ def test_devices_are_called_as_their_vendor_does(perfetto: PerfettoEngine, tmp_p
         {"name": "B", "works": True},
         {"name": "C", "works": False},
     ]
-    assert devices_text(several) == "1 of 8 × A, B, none of 1 × C"
+    assert devices_text(several) == "1 of 8 × A, B, C (no GPU work recorded)"
