@@ -195,7 +195,7 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     on are no shorter than what the host takes for them."""
     whole = measure(trace)
     of_work = len(facts.gpu.work(trace)) > 0 and (whole.unit == "recording" or whole.tail_ns > 0)
-    saved = what_if.work_saved_ns(trace, cut) if of_work else what_if.saved_ns(trace, cut)
+    saved = what_if.saved_ns(trace, cut, of_work=of_work)
     if has_pauses(trace) or (of_work and whole.unit == "recording"):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + what_if.taken_work_ns(trace, cut))

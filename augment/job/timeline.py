@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from augment.arrays import NO_INDEX, Int64s, Intervals, Places, combinations, each, intervals, run_starts
+from augment.arrays import NO_INDEX, Int64s, Intervals, Places, combinations, each, intervals, run_starts, sums
 from augment.core import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts, Where
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
@@ -35,6 +35,7 @@ _CAUSES = {
     "before_recording": "before its recording",
     "unknown": "no single cause known",
 }
+CATCHES_UP = "its device catches up"
 _IDLE = ("host", "queued", "unknown", "before")  #: of :class:`Parts`
 _IDLE_RATIO = 0.05  #: of a piece of the path: shorter idle stays are not drawn apart
 _WORK = ("compute", "communication", "copies", "idle")
@@ -240,6 +241,11 @@ class Late:
         spent = lead_parts(matched, parted, self._summaries)
         because = causes.of_leads(matched, parted, spent, self._excess, self._summaries, self._unclear)
         cause = causes.main_causes(because[:, shown])
+        if self._excess is not None:  # what its device does later than its peers' do, and hardly for longer
+            judged = np.isin(matched.step, self._excess.matched.step)
+            waited = sums(matched.member[parted.late[judged]], because[0, judged], len(self._summaries))
+            longer = self._excess.causes["compute"] + self._excess.causes["copies"]
+            cause[(cause == 0) & (10 * longer < waited)[named]] = len(causes.DELAY_CAUSES)
         names = rank_names(self._summaries)
         return SliceTrack(
             analysis=NAME,
@@ -260,7 +266,9 @@ class Late:
             },
             description="for whom ranks wait in a collective; below, why it is late",
             colour=named.astype(np.int64),
-            inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in causes.DELAY_CAUSES]),
+            inner=Texts(
+                cause.astype(np.int32), [*(_CAUSES[each_cause] for each_cause in causes.DELAY_CAUSES), CATCHES_UP]
+            ),
         )
 
 

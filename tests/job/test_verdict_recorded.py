@@ -40,9 +40,11 @@ def leads(paths: list[Path]) -> dict[int, float]:
 def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
     paths = job_at(shared_traces / "v100_4rank_pair_torchrec" / folder)
     charged = leads(paths)
-    assert charged[2] > 100_000
-    assert charged[2] > 0.9 * sum(charged.values())
-    verdict = answered(paths).verdict
+    assert charged[2] > max(100_000, 0.9 * sum(charged.values()))
+    result = answered(paths)
+    verdict, tracks = result.verdict, result.of_job((-(1 << 62), 1 << 62))
+    (late,) = [track for track in tracks if track.name == "Late rank"]  # its device works for no longer than its peers'
+    assert "its device works" not in {late.inner.values[code] for code in late.inner.codes[late.names.codes == 2]}
     assert [row.rank for row in verdict.rows] == [2]
     assert verdict.text[0].startswith("Rank 2 delays the other three by ")
     sentences = [each for text in verdict.text for each in re.split(r"(?<=[.]) (?=[A-Z])", text)]

@@ -130,17 +130,12 @@ def without_waits(trace: Trace, calls: arrays.EventRows) -> Cut:
     return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
 
 
-def saved_ns(trace: Trace, cut: Cut) -> int:
-    """How much shorter the recording would be, ns; never below 0."""
+def saved_ns(trace: Trace, cut: Cut, *, of_work: bool = False) -> int:
+    """How much shorter the recording would be, or ``of_work`` how much earlier its last GPU work ends: ns."""
     if not len(cut.edge):
         return 0
     graph = critical_graph(trace)
-    return max(_gain(graph, cut, np.flatnonzero(graph.target == len(graph) - 1)), 0)
-
-
-def work_saved_ns(trace: Trace, cut: Cut) -> int:
-    """How much earlier the last GPU work would end, ns; never below 0."""
-    return max(_gain(critical_graph(trace), cut, _ending(trace)), 0)
+    return max(_gain(graph, cut, _ending(trace) if of_work else np.flatnonzero(graph.target == len(graph) - 1)), 0)
 
 
 def _ending(trace: Trace) -> arrays.Int64s:

@@ -50,7 +50,8 @@ def execution_links(trace: Trace) -> ExecutionLinks:
     attached = trace.context.attached(ExecutionNodes)
     nodes = [node for node in (attached.nodes if attached else ()) if not str(node.get("name", "")).startswith(_ROOT)]
     names = [str(node.get("name", "")) for node in nodes]
-    ids = [_integer(attribute(node, "rf_id")) for node in nodes]
+    numbers = [attribute(node, "rf_id") for node in nodes]
+    ids = [each if isinstance(each, int) and each is not True and 0 < each < 1 << 63 else 0 for each in numbers]
     events = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     event_names = trace.names_of(events)
     row, node = events[:0], np.empty(0, np.int64)
@@ -93,10 +94,6 @@ def attribute(node: Node, name: str) -> Any:
     attrs = node.get("attrs")
     listed: Iterable[Any] = attrs if isinstance(attrs, list) else ()
     return next((entry.get("value") for entry in listed if isinstance(entry, dict) and entry.get("name") == name), None)
-
-
-def _integer(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
 
 
 def _by_order(trace: Trace, events: EventRows, names: list[str], threads: list[tuple[str, int]]) -> Int64s:
