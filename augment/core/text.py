@@ -90,8 +90,9 @@ def time_unit(ns: float) -> tuple[float, str]:
 
 
 def period(start_ns: int, dur_ns: int) -> str:
-    """``84.779-88.415``: as ``augment open --at`` takes it, ms since the first event."""
-    return f"{start_ns / 1e6:.3f}-{(start_ns + dur_ns) / 1e6:.3f}"
+    """``84.779-88.415``: as ``augment open --at`` takes it, ms since the first event; of a moment, only this."""
+    digits = 6 if 0 < dur_ns < 10_000 else 3  # to the ns where rounding would lose a good part of it
+    return f"{start_ns / 1e6:.{digits}f}{f'-{(start_ns + dur_ns) / 1e6:.{digits}f}' * (dur_ns > 0)}"
 
 
 def value_text(value: float, unit: str) -> str:

@@ -246,7 +246,7 @@ class Late:
             waited = sums(matched.member[parted.late[judged]], because[0, judged], len(self._summaries))
             longer = self._excess.causes["compute"] + self._excess.causes["copies"]
             cause[(cause == 0) & (10 * longer < waited)[named]] = len(causes.DELAY_CAUSES)
-        names = rank_names(self._summaries)
+        names, groups = rank_names(self._summaries), tuple(each.description or each.name for each in matched.groups)
         return SliceTrack(
             analysis=NAME,
             name=LATE,
@@ -258,10 +258,7 @@ class Late:
                 "waiting_ranks": waiting[shown],
                 "after_the_others_ns": parted.lead_ns[shown],
                 "kind": Texts(matched.kind[shown].astype(np.int32), matched.kinds),
-                "process_group": Texts(
-                    matched.group[shown].astype(np.int32),
-                    tuple(group.description or group.name for group in matched.groups),
-                ),
+                "process_group": Texts(matched.group[shown].astype(np.int32), groups),
                 "bytes": matched.bytes[shown],
             },
             description="for whom ranks wait in a collective; below, why it is late",

@@ -99,9 +99,7 @@ def test_ranks_of_one_name(jobs: Path, tmp_path: Path) -> None:
 
 
 def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
-    result = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--json")
-    assert result.exception is None
-    sidecar = json.loads(result.stdout)
+    sidecar = json.loads(ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--json").stdout)
     assert [(each["control"]["rank"], each["test"]["rank"]) for each in sidecar["compared"]] == [(0, 0), (1, 1)]
     assert (tmp_path / "test.diff.metrics.json").exists()
     crossed = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--quiet",
@@ -112,9 +110,7 @@ def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
     (pair,) = json.loads((tmp_path / "test.diff.metrics.json").read_text())["compared"]
     assert [pair[side][what] for what in ("rank", "steps") for side in ("control", "test")] == [0, 1, [0], [2]]
     alone = ran("diff", jobs / "control", rank0(jobs / "test"), "-o", tmp_path).stdout
-    assert re.match(r"control: control, 2 ranks, .*\ntest:    rank0, [^,]*\ncompared: 1 rank, 4 steps", alone), alone[
-        :300
-    ]
+    assert re.match(r"control: control, 2 ranks, .*\ntest:    rank0, [^,]*\ncompared: 1 rank, 4 steps", alone)
     alike = ran("diff", jobs / "test", jobs / "test", "-o", tmp_path, "--limit", "0").stdout
     wall, *parts = re.findall(r"(?:^wall time|^ +\+0\.000) +([\d.]+) ", alike.split("\nEfficiency")[0], re.MULTILINE)
     assert sum(map(float, parts)) == pytest.approx(float(wall), abs=0.01), "per step and rank"

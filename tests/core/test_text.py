@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from augment.core.text import percent, percents, unmangled
+from augment.core.text import percent, percents, period, unmangled
 
 
 @pytest.mark.parametrize(
     ("ratio", "text"), [(0.0, "0 %"), (0.0004, "<0.1 %"), (0.0123, "1.2 %"), (0.916, "92 %"), (0.9962, "99.6 %")]
 )
 def test_shares(ratio: float, text: str) -> None:
-    assert percent(ratio) == text
-    assert percents(ratio, ratio) == text
+    assert percent(ratio) == percents(ratio, ratio) == text
     assert percents(0.07, ratio) == f"7.0 to {text}"
+
+
+def test_a_period_selects_what_it_is_of() -> None:
+    assert [period(84_779_000, 10**6), period(0, 300), period(9, 0)] == ["84.779-85.779", "0.000000-0.000300", "0.000"]
 
 
 MANGLED = {

@@ -5,15 +5,16 @@ whole: all their launches are in the file, what these launched, and launches aft
 that are parts of a recording; where it left out events that causes rest on, such as launches, nothing is certain. And a
 recording that begins while the device still works on earlier steps shows work of which the cause is missing, or lacks
 this work although its time passes: then the first work of a stream begins long after its launch had returned. Without
-steps, what comes before the first work of all counts for nothing. Where work begins
-late again and again, nothing earlier is missing: something else holds the device up, such as another process that uses
-it. That counts where an idle device does not begin the only work that is queued for 0.2 ms and more, no recorded wait
-of the stream explains it, and other work begins at once. Recordings also lose events: if more than 5 % of the launches
-outside of captures lack their kernel, the device only seems to wait. If these are the last launches, the profiler
-stopped before the device had run their kernels. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual
-can be told. Then no cause has more than low confidence; of an excerpt, the verdict names the likeliest all the same,
-and says from how many pieces. Where hardly an operator of any thread is recorded within a backward pass, and its own
-thread launches nothing, another thread ran it that was not recorded.
+steps, what comes before the first work of all counts for nothing. Where work begins late again and again, nothing
+earlier is missing: something else holds the device up, such as another process that uses it. That counts where an idle
+device does not begin the only work that is queued for 0.2 ms and more, no recorded wait of the stream explains it, and
+other work begins at once. Recordings also lose events: if more than 5 % of the launches outside of captures lack their
+kernel, the device only seems to wait. If these are the last launches, the profiler stopped before the device had run
+their kernels. If no launch has its kernel, the device was not recorded at all (another profiler may have held it, or
+the profiler's options leave it out): only the host is judged then. Fewer than 16 pieces of GPU work are an excerpt, of
+which nothing usual can be told. Then no cause has more than low confidence; of an excerpt, the verdict names the
+likeliest all the same, and says from how many pieces. Where hardly an operator of any thread is recorded within a
+backward pass, and its own thread launches nothing, another thread ran it that was not recorded.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins, and before it ends.
