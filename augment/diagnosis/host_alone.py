@@ -196,8 +196,8 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
         return f"{text}; of that time the main thread spends {listed(shares)}{_standing_still(trace, lane)}"
     if 2 * ran > 1:
         return text
-    unknown = "what the main thread does then, or whether it waits for a lock or another thread, was not recorded"
-    return f"{text}, and {unknown} ({words(trace).stacks} shows it)"
+    unknown = "what the main thread does then, or waits for, was not recorded"
+    return f"{text}; {unknown} ({words(trace).stacks} shows it)"
 
 
 def _spent(trace: Trace, lane: int, times: arrays.Intervals) -> npt.NDArray[np.float64]:

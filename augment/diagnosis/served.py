@@ -39,7 +39,7 @@ def served_sentence(trace: Trace) -> str:
     bandwidth = ""
     if not _unknown_bandwidth(trace, steps, main):  # how much of memory bandwidth the phase uses
         used, covered = percent(median(steps.mbu_ratio[main])), percent(median(steps.covered_ratio[main]))
-        known = f"bytes are known of {covered} of the busy time"
+        known = f"bytes are known for {covered} of the busy time"
         # the kernels without a formula that take most of the device's time, if that is a good part of it
         work, operators, on_roof = facts.gpu.work(trace), facts.operators.work(trace), facts.operators.bounds(trace)
         device = work.devices[steps.device]
@@ -56,7 +56,7 @@ def unknown_bandwidth(trace: Trace) -> str:
     """Why it is not known how much of memory bandwidth the main phase uses; empty if it is, or without an engine."""
     phases = _phases(trace)
     why = _unknown_bandwidth(trace, phases[0], next(iter(phases[1].values()))) if phases else ""
-    return f"Its use of memory bandwidth (MBU) is not known: {why}." if why else ""
+    return f"Its use of memory bandwidth (MBU) is unknown: {why}." if why else ""
 
 
 def _phases(trace: Trace) -> tuple[facts.operators.ServedSteps, dict[str, Places]] | None:
@@ -109,7 +109,7 @@ def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places:
     if covered >= LEAST_COVERED or trace.context.attached(GraphCapture) is not None:
         return ""
     graphs = "; record the graph capture, too (--graph-capture FILE)" * bool((steps.graph_ratio[places] > 0).any())
-    return f"bytes are known of {percent(covered)} of the busy time{graphs}"
+    return f"bytes are known for only {percent(covered)} of the busy time{graphs}"
 
 
 # What engines call the options that rules advise.

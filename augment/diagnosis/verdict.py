@@ -167,7 +167,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
     rest = {name: getattr(then, limit) / then.ns for limit, name in _BOUNDS.items() if limit != decides}
     more = [f"{percent(ratio)} by {name}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
     others = f" ({listed(more)})" if more else ""
-    text = f"After that, {share} of what remains of {say.a_step} is bound by {_BOUNDS[decides]}{others}."
+    text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}."
     return [Sentence(text, tuple(sorted(done)))]
 
 

@@ -275,7 +275,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             looked_at = "looked at " if len(asked) < count else ""
             named = rank_names([answer.summaries[most]])[0]
             which = f"{named} most" if [*gains.values()].count(gains[most]) == 1 else f"such as {named}"
-            whose = f"By their own traces, {len(having)} of {len(asked)} ranks {looked_at}have this, {which}"
+            whose = f"{len(having)} of {len(asked)} ranks {looked_at}show this in their own traces, {which}"
             title_ = f"{whose}: {problem['title']}{_place(answer.summaries[most], problem)}"
             of_hosts = [title_, problem["advice"]]
             return [*transfers, *of_hosts] if answer.judgement.are_transfers_first else [*of_hosts, *transfers]
@@ -304,7 +304,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             in_job = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
             problem, gain = in_job or of_late[rule], row.gain_ns
             more = not in_job and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
-            who = f"{name} (by its own trace, not the job's gain)" if more else name
+            who = f"{name} (in its own trace; the job gains less)" if more else name
             place = _place(answer.summaries[late[0]], problem)
             alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
             return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *transfers]

@@ -59,7 +59,7 @@ def test_the_first_sentence() -> None:
     assert "prefills 1 sequence (4,096 new tokens) in " in text
     assert "the device idles" in text
     assert "(MBU)" not in text
-    assert "(MBU) is not known: no operator of these steps has shapes" in verdict(trace)[-1]
+    assert "(MBU) is unknown: no operator of these steps has shapes" in verdict(trace)[-1]
     assert "idles" not in served_sentence(serve(Serving(is_async=True, schedule_ns=20_000, answer_ns=20_000)))
 
 

@@ -179,7 +179,7 @@ def test_the_title_says_where_the_time_of_the_host_goes(around: str, where: str)
         "The GPU idles 15 ms per step while the host launches 20 kernels: 14 ms in operators"
     )
     assert f" and 1.5 ms {where}" in title_of(answer)
-    assert evidence_of(answer)[0] == "the operators in which the GPU idles longest: aten::stack (14 ms)"
+    assert evidence_of(answer)[0] == "the GPU idles longest while the host is in aten::stack (14 ms)"
 
 
 def test_steps_that_were_recorded_as_operators_are_steps() -> None:
@@ -487,7 +487,7 @@ def test_time_outside_of_operators_counts() -> None:
     assert named.index("collect") < named.index("aten::mm")
     (unknown,) = verdict(trace_of(LONG_STEP, few))[:1]
     assert "For 86 %" in unknown
-    assert "waits for a lock or another thread, was not recorded" in unknown
+    assert "waits for, was not recorded" in unknown
     (elsewhere,) = verdict(trace_of(LONG_STEP, few, op("aten::mul", 10 * MS, 98 * MS, thread=2)))[:1]
     assert "no recorded thread runs an operator" not in elsewhere
     (healthy,) = verdict(trace_of(LONG_STEP, op("aten::mm", 0, 95 * MS)))[:1]

@@ -61,7 +61,7 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-2]  # before what is merely possible
-    assert said == "After that, 96 % of what remains of a step is bound by computing."
+    assert said == "After that, 96 % of what remains of a step is limited by computing."
 
 
 @pytest.mark.parametrize(("name", "place", "ends"), [

@@ -97,9 +97,9 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
     text = verdict(trace)
     assert text[0] == (
         "There is no GPU work in this recording: only the host can be judged. For 21 % of a mean step of 1.0 ms no "
-        "recorded thread runs an operator, and what the main thread does then, or whether it waits for a lock or "
-        "another thread, was not recorded (with_stack=True shows it). All operators of the recording take 1.2 ms: "
-        "75 % in aten::mm and 25 % in aten::copy_."
+        "recorded thread runs an operator; what the main thread does then, or waits for, was not recorded "
+        "(with_stack=True shows it). All operators of the recording take 1.2 ms: 75 % in aten::mm and 25 % in "
+        "aten::copy_."
     )
     assert text[1].startswith("The host fetches batches for 390 µs per step and computes nothing meanwhile; ")
     (finding,) = diagnose(trace).findings

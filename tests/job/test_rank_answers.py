@@ -570,11 +570,11 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
     assert cures(job_of_them) == [
-        f"By their own traces, 2 of {len(job.summaries)} ranks have this, rank 2 most: host_gaps",
+        f"2 of {len(job.summaries)} ranks show this in their own traces, rank 2 most: host_gaps",
         "",
     ]
     monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
-    said = f"By their own traces, 1 of {len(job.summaries) // 2} ranks looked at have this, rank 2 most: host_gaps"
+    said = f"1 of {len(job.summaries) // 2} ranks looked at show this in their own traces, rank 2 most: host_gaps"
     assert cures(job_of_them) == [said, ""]
     for row.cause, what in (("uneven", "Balance the work"), ("communication", "Measure the slow links alone")):
         assert [each[: len(what)] for each in cures(job_of_them)] == [what]

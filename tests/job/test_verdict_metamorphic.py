@@ -168,7 +168,7 @@ def test_steps_that_begin_earlier_on_some_ranks(tmp_path: Path) -> None:
         save(document, path)
     result = answered(paths)
     (row,) = result.verdict.rows
-    assert result.verdict.text[0].startswith("Only one step was recorded: ")
+    assert result.verdict.text[0].startswith("Only one step was recorded, ")
     least, most = map(int, re.findall(r"(\d+) (?:to|%)", result.verdict.text[1])[:2])
     assert (row.cause, 0 < least <= most < 60) == ("shared", True)
     assert any(text.startswith("The job's step of ") for text in result.verdict.text)

@@ -42,8 +42,8 @@ class ColdStart(rule.Seen, frozen=True):
             parts.append(f"{self.context[0]} creates the {words.gpu}'s context ({text.time(self.context[1])})")
         if self.operators:
             named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
-            of_all = f"{text.time(self.loading_ns)} of {text.time(self.judged_ns)}"
-            parts.append(f"kernels and libraries are loaded for {of_all} in {named}")
+            share = f"{text.percent(self.loading_ns / self.judged_ns)} of {text.time(self.judged_ns)}"
+            parts.append(f"loading kernels and libraries takes {share}, in {named}")
         return f"This is a cold start, not a steady run: {', and '.join(parts)}"
 
     def advice(self, words: text.Words) -> str:

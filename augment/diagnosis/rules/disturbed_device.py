@@ -102,9 +102,7 @@ def check(trace: Trace) -> rule.Answer:
     slow = np.flatnonzero(known & steady[step[places]] & (ran >= TIMES * usual) & (ran - usual >= LEAST_NS))
     names = arrays.distinct(trace.events.name[work.row[places[slow]]])
     if len(names) < LEAST_NAMES:
-        return rule.Fine(
-            f"no more than {LEAST_NAMES - 1} kinds of kernels ever take {TIMES} times as long as equal ones"
-        )
+        return rule.Fine(f"at most {LEAST_NAMES - 1} kinds of kernels ever take {TIMES} times as long as equal ones")
     less = (ran[slow] - usual[slow]).astype(np.int64)
     longest = slow[less.argmax()]
     has_shapes = bool(2 * less[shapes[slow] >= 0].sum() > less.sum())

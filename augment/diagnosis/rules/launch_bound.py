@@ -124,10 +124,13 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
-        call = f"the call that launches it {text.time(self.call_ns)}, in the median"
         return [
-            *([f"the operators in which the {words.gpu} idles longest: {named}"] if named else []),
-            *([f"a kernel takes {text.time(self.kernel_ns)}, {call}"] if self.launcher != "graphs" else []),
+            *([f"the {words.gpu} idles longest while the host is in {named}"] if named else []),
+            *(
+                [f"medians: {text.time(self.kernel_ns)} a kernel, {text.time(self.call_ns)} a launch"]
+                if self.launcher != "graphs"
+                else []
+            ),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 

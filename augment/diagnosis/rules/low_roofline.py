@@ -37,8 +37,8 @@ class LowRoofline(rule.Seen, frozen=True):
         return f"reaching {text.percent(GOOD)}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        low = f"matrix products that are below {text.percent(LOW)} of their roofline bound"
-        return f"raising {low} would save {words.share(saved_ns)}"
+        low = f"matrix products below {text.percent(LOW)} of their roofline bound"
+        return f"speeding up {low} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); first time it alone"

@@ -80,7 +80,7 @@ _TITLES: dict[Problem, str] = {
     "probably lacks earlier work",
     "excerpt": "Only {count} of {gpu} work: too few to tell what is typical",
     "no_launches": "{ratio} of the {gpu}'s work has no launch in the recording: what it waited for is unknown",
-    "earlier_work": "{ratio} of the {gpu}'s work was launched before the recording began: its causes are unknown",
+    "earlier_work": "{ratio} of the {gpu}'s work was launched before the recording began, so its causes are unknown",
     "backward": "The backward pass ran on a thread that was not recorded: what it computes in {ratio} of {a_step} is "
     "unknown",
 }

@@ -29,8 +29,8 @@ class SlowStart(rule.Seen, frozen=True):
         return f"{first}, {self.times:.1f} times as long as the others: it is left out here"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        why = "so do some later ones" if self.times > judging.WARM_UP else "it is no warm-up"
-        return f"the first step takes {self.times:.1f} times as long as the others: {why}"
+        later = "; so do some later ones" if self.times > judging.WARM_UP else ", so it is no warm-up"
+        return f"the first step takes {self.times:.1f} times as long as the others{later}"
 
     def advice(self, words: text.Words) -> str:
         return "Give the profiler's schedule a warmup step, so that only steady steps are recorded"

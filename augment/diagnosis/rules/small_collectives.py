@@ -76,7 +76,7 @@ def check(trace: Trace) -> rule.Answer:
     small, which = small[many], which[many]
     if not len(small) and unknown[inside].all():
         shapes = facts.operators.work(trace).recorded
-        why = " beside the shapes of operators: this PyTorch writes none" if shapes else ""
+        why = ": this version of PyTorch writes none" if shapes else ""
         return rule.NoData(f"no sizes of collectives were recorded{why}", "" if shapes else "record with {shapes}")
     if not len(small):
         return rule.Fine(f"fewer than {LEAST_COUNT} collectives of a kind and group per step are below 1 MB")

@@ -97,7 +97,7 @@ def check(trace: Trace) -> rule.Answer:
         if outlying.any():
             numbers = windows.number[outlying].tolist()
             return rule.Fine(StepOutliers(numbers, int(length.max()), int(middle), "", 0.0), saved)
-        often = f"none {LEAST_FACTOR:g} times the median, though more than usual"
+        often = f"some longer than usual, but none {LEAST_FACTOR:g} times the median"
         spread = f"steps take {text.time(length.min())} to {text.time(length.max())}"
         several = (length > middle + DEVIATIONS * deviation).any()
         return rule.Fine(f"{spread}, {often}" if several else spread)

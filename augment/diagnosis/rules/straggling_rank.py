@@ -41,14 +41,12 @@ class StragglingRank(rule.Seen, frozen=True):
             longer = f"it takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers"
             return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
-        title = f"The {words.gpu} does no work and only waits for other ranks for {whole}{mostly}"
+        title = f"The {words.gpu} does nothing but wait for other ranks for {whole}{mostly}"
         if not self.is_told:
             return f"{title}; which of them are late cannot be told"
         if late is None:
             return (
-                f"{title}; the hosts of all ranks are slow alike, which is what to change"
-                if self.hosts_alike
-                else title
+                f"{title}; the hosts of all ranks are equally slow: speed them up first" if self.hosts_alike else title
             )
         named = late.name == self.waits_for
         return (
@@ -95,7 +93,7 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NoData(why, "")
     if job is None:
         return rule.NoData(
-            "which rank comes late to collectives is in no single trace",
+            "no single trace shows which rank comes late to collectives",
             "run augment diagnose FOLDER with the traces of all ranks",
         )
     return of_job(job, words(trace))

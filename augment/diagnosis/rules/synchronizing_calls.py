@@ -62,7 +62,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         lines = [] if self.lines else [f"{words.stacks} would record the Python line"]
         long = f"{text.time(self.long_ns)} {words.per_step} in waits of 1 ms and more"
         idle = f"the {words.gpu} idles {long}, while the host works on"
-        return [*lines, *([f"{idle}: what needs the result of a call is not saved"] if self.long_ns else [])]
+        return [*lines, *([f"{idle}; what needs a call's result would not come sooner"] if self.long_ns else [])]
 
 
 def check(trace: Trace) -> rule.Answer:

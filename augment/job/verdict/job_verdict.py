@@ -70,7 +70,7 @@ EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 PLAIN = 0.25  #: what a rank is charged with that no choice of process groups explains
 MOST_NAMED, MOST_IN_LABEL = 8, 3
-ONE_STEP = "Only one step was recorded: what follows is possible, but may be no more than how the recording began."
+ONE_STEP = "Only one step was recorded, so what follows may only reflect how the recording began."
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
 

@@ -385,9 +385,9 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     step_ns, count = step
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
-            f"The job's {'mean ' * (count > 1)}step of {three_digits(step_ns)} counts from when {ranks_text([last])}, "
-            f"the last, begins, {three_digits(int(np.ptp(begin)))} after the first: others wait for it, and take up to "
-            f"{three_digits(own_ns.max())}."
+            f"The job's {'mean ' * (count > 1)}step of {three_digits(step_ns)} begins when the last rank begins it "
+            f"({ranks_text([last])}, {three_digits(int(np.ptp(begin)))} after the first): others wait, and their "
+            f"steps take up to {three_digits(own_ns.max())}."
         )
 
 
