@@ -89,6 +89,7 @@ class Line(Struct, frozen=True):
     confidence: float | None = None
     paired: bool = False
     run_count: int | None = None  #: of a baseline of many runs; None where steps of one run were compared
+    trimmed: bool = False  #: whether the means leave out the shortest and the longest steps
 
 
 def check(control: Samples, test: Samples, limits: GateLimits | None = None) -> list[Line]:
@@ -235,7 +236,8 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
     if reaches_anywhere(noise, control[figure.name], test[figure.name]):
         return Line(figure, limit, status, reason, before, after, noise.delta)
     interval = noise.delta, noise.low, noise.high, confidence, noise.paired
-    return Line(figure, limit, status, reason, before, after, *interval)
+    trimmed = TRIM * len(test[figure.name]) >= 1 and after == trimmed_mean(test[figure.name], TRIM)
+    return Line(figure, limit, status, reason, before, after, *interval, trimmed=trimmed)
 
 
 def _within_bound(figure: Figure, limit: Limit, after: float) -> tuple[Status, str]:
@@ -394,7 +396,7 @@ def text_of(line: Line) -> str:
     before, after, change, interval = figures_of(line)
     if interval and line.confidence is not None:
         how = "pairs of steps" if line.paired else "independent steps"
-        how = how if line.run_count is None else f"{line.run_count} runs"
+        how = f"{'trimmed means of ' * line.trimmed}{how}" if line.run_count is None else f"{line.run_count} runs"
         interval = f" (with noise {interval}: {100 * line.confidence:g} % confidence interval, {how})"
     limit = f" limit {limit_text(line.limit, line.figure)};" if line.limit else ""
     return f"{line.figure.name}: {before} → {after}, {change}{interval};{limit} {line.reason}"
