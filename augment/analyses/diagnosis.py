@@ -150,7 +150,7 @@ def _found(trace: Trace, finding: Finding) -> Row:
     site = lines_of_rows(trace, spans.row) if source else np.full(len(spans), -1)
     ns = np.bincount(site[site >= 0], (spans.end - spans.start)[site >= 0], len(source.labels))
     longest = [place for place in np.argsort(-ns, kind="stable")[:_MOST_LINES].tolist() if ns[place] > 0]
-    lines = [f"From {listed([source.labels[place] for place in longest])}"] if longest else []
+    lines = [f"most of it from {listed([source.labels[place] for place in longest])}"] if longest else []
     return Row(
         rank=trace.rank,
         rule=finding.rule,

@@ -44,7 +44,7 @@ def test_outputs_lie_beside_the_input(tmp_path: Path, augment: Augment) -> None:
 def test_one_screen_has_one_figure_for_one_thing(shared_traces: Path, tmp_path: Path, augment: Augment) -> None:
     """Exposed communication in the verdict, in the table of devices, and in what takes the rest of the MFU."""
     said = augment("run", shared_traces / "h100_8rank_modded_nanogpt" / "rank0.json.gz", "-o", tmp_path).err
-    busy, verdict = re.search(r"busy ([\d.]+) % of a step .*? ([\d.]+) % exposed communication", said).groups()  # type: ignore[union-attr]
+    busy, verdict = re.search(r"busy ([\d.]+) % of a mean step .*? ([\d.]+) % exposed communication", said).groups()  # type: ignore[union-attr]
     device = re.search(r"^  0 +[\d.]+ ms +([\d.]+) % +[\d.]+ % +([\d.]+) %", said, re.M)
     rest = re.search(r"^ +([\d.]+) +exposed communication", said, re.M)
     assert device

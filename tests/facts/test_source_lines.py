@@ -128,7 +128,7 @@ def test_the_evidence_of_findings_names_lines() -> None:
     if not path.exists():
         pytest.skip("no shared traces here")
     (bound,) = [row for row in diagnosis.analyze(read(str(path))).rows if row.rule == "launch_bound"]  # type: ignore[union-attr]
-    assert bound.evidence[-1] == "From modeling_vit.py:252, modeling_vit.py:407 and modeling_vit.py:379"
+    assert bound.evidence[-1] == "most of it from modeling_vit.py:252, modeling_vit.py:407 and modeling_vit.py:379"
 
 
 def by_hand(path: Path) -> Counter[str]:

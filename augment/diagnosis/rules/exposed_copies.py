@@ -86,7 +86,7 @@ class Copies(rule.Seen, frozen=True):
         return f"Copies dominate: {what}, and only {text.time(self.other_ns)} of other work could hide them"
 
     def cure(self, words: text.Words) -> str:
-        return "hiding them" if self.can_be_hidden else "removing them"
+        return f"{'hiding' if self.can_be_hidden else 'removing'} {'it' if self.copy_count == 1 else 'them'}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         what = f"{self._what(words)} ({text.size(self.moved_bytes)})"

@@ -95,7 +95,7 @@ def check(trace: Trace) -> rule.Answer:
         others=[text.short(trace.strings[kind]) for kind in others],
     )
     if len(known) < LEAST_EQUAL:
-        return rule.Fine("too few kernels run both alone and beside those of another stream, to compare")
+        return rule.Fine("too few kernels run both alone and beside another stream's to compare")
     if slow < ALIKE * total:
         return rule.Fine(seen)
     places = kernels[grown]

@@ -35,7 +35,7 @@ class WideNorms(rule.Seen, frozen=True):
         return "halving that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"halving norms and softmax in FP32 would save {words.share(saved_ns)}"
+        return f"norms and softmax in FP32 at twice the speed would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model"
