@@ -3,6 +3,7 @@ into files, and the scale of time."""
 
 from __future__ import annotations
 
+import gzip
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,20 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
         assert "Transfers that nothing hides" in " ".join(job.verdict.text)
         gains.append(job.judgement.limiting_transfers_ns / job.judgement.recorded_ns)
     assert gains[1:] == pytest.approx(2 * gains[:1], rel=0.05)
+
+
+def test_transfers_may_wait_for_ranks_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """As Ascend's traces, these state neither the job's ranks nor a group's."""
+    options = JobOptions(ranks=4, steps=4, layers=2, gpu="T4", collectives="fsdp", seed=11, collective_args="none")
+    contents = []
+    for path, _ in simulate(options, tmp_path):
+        text = gzip.decompress(path.read_bytes()).replace(b'"world_size"', b'"unknown"')
+        path.write_bytes(gzip.compress(text))
+        contents.append(summarize(augment(read(str(path)), only=["diagnosis"])))
+    said = " ".join(answer(contents, [str(rank) for rank in range(4)]).verdict.text)
+    assert (
+        "Transfers that nothing hides or that wait for other ranks (the traces do not say how many there are)" in said
+    )
 
 
 @pytest.mark.parametrize("recorded", ["full", "no_group", "none"])

@@ -132,7 +132,8 @@ class Judgement:
             if exposed.any():
                 most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
                 place = 0 if self.are_transfers_first else len(texts)
-                texts.insert(place, verdict_text.transfers(gain, most, share, self._time, self._step_time, self._seen))
+                said = verdict_text.transfers(gain, most, share, self._time, self._step_time, self._matched)
+                texts.insert(place, said)
         return Verdict((*unsure, *texts, *doubts), rows)
 
     @property

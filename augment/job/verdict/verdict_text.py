@@ -362,13 +362,16 @@ def doubts(
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
 
 
-def transfers(
-    gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[float, int], seen: tuple[int, int]
-) -> str:
+def transfers(gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[float, int], matched: Matched) -> str:
     """What limits the job beside late ranks: that collectives move data, ``ratio`` of it those of a kind."""
-    which = f"that nothing hides{' or that wait for ranks without traces' * (seen[0] < seen[1])}"
+    waits = ""
+    if (matched.size() > matched.members).any():
+        waits = " or that wait for ranks without traces"
+    elif matched.world < 0 and any(group.size <= 0 for group in matched.groups):
+        waits = " or that wait for other ranks (the traces do not say how many there are)"
     after = _gained(gain_ns, time_ns, step)
-    return f"Transfers {which}, {percent(ratio)} of them {kind}, hold all ranks up: without them {after}."
+    share = f"{percent(ratio)} of them {kind}"
+    return f"Transfers that nothing hides{waits}, {share}, hold all ranks up: without them {after}."
 
 
 def left_out(numbers: Sequence[int], first: int) -> Iterator[str]:
