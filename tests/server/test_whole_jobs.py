@@ -13,15 +13,18 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, eventually, refused, serving
+from in_process import Server, eventually, refused, serving, trace
 from object_store import STORES, keys, store_of
 from serving_process import augment
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.jobs import parts
+from augment_server.jobs.jobs import Jobs
+from augment_server.jobs.scheduler import JobProgress
 from augment_server.storage.folder import Folder
 from augment_server.storage.inputs import Outputs
+from augment_server.workers.workers import Said
 from simulator import JobOptions, simulate
 
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
@@ -247,6 +250,32 @@ def test_workers_that_die(tmp_path: Path, traces: Traces) -> None:
         done = server.wait(job.name)
         assert (done.state, [failure.error.reason for failure in done.failures]) == (SUCCEEDED, ["WORKER_DIED"])
         assert done.failures[0].file_name == traces.paths[-1].name
+
+
+@pytest.mark.usefixtures("both_catalogs")
+def test_progress_of_attempts_that_count_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last step that runs again, and an end that is recorded again, since its answer was lost."""
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        jobs, observer = server.core._jobs, server.observer
+        monkeypatch.setattr(jobs, "begin", lambda: None)
+        inputs = [v1.Input(upload=server.upload(trace(tmp_path / f"rank{at}.json"))) for at in range(2)]
+        spec = v1.JobSpec(job=v1.WholeJobSpec(inputs=inputs))
+        name = server.stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name
+        first, second = (Jobs.begin(jobs) for _ in range(2))
+        assert first
+        assert second
+        for each in (first, second):
+            jobs.end_step(each)
+        for _ in range(2):
+            last = Jobs.begin(jobs)
+            assert last
+            progress = JobProgress(last, jobs, observer)
+            progress.next(Said(stage="drawing", of=3))
+            jobs.queue_again(last, died=True)
+            jobs.end_step(second)
+            now = server.get(name).progress
+            assert (now.stage, now.done_count, [stage.stage for stage in now.stages]) == ("drawing", 2, ["converting"])
+        assert [each[2] for each in observer.told if each[0] == "stage"] == ["converting"]
 
 
 @pytest.mark.usefixtures("both_catalogs")

@@ -62,7 +62,6 @@ FIELDS = {
     "labels": Field("labels", "labels"),
     "priority": Field("number", "priority"),
 }
-CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
 #: a whole job leaves other clients a tenth of what it takes itself, at most a gigabyte
 _LEFT, _MOST_LEFT = 10, 1 << 30
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
@@ -381,7 +380,7 @@ class Jobs:
                 if not db.execute(f"UPDATE jobs SET {change} WHERE id = ? AND state = ?", values).rowcount:  # noqa: S608
                     raise Overtaken
                 if step and not step.is_last:
-                    _count_converted(db, row["id"], step, step.ended)
+                    parts.count_converted(db, row["id"], step, step.ended)
             elif step and step.is_last:  # the attempt that can end the job
                 db.execute("UPDATE jobs SET attempt = ? WHERE id = ?", (attempt, row["id"]))
             elif not step:
@@ -418,6 +417,8 @@ class Jobs:
         if begun.step:
             with self._storage.changing(job) as db:
                 parts.queue_again(db, job, begun.step.number, begun.attempt, died=died, yielded=yielded)
+                if begun.step.is_last and (progress := self._progress.pop(job, None)):
+                    db.execute("UPDATE jobs SET progress = ? WHERE id = ?", (progress.SerializeToString(), job))
             return
         self._progress.pop(job, None)
         with self._storage.changing(job) as db:
@@ -527,8 +528,6 @@ class Jobs:
             counts = parts.end(db, begun.id, begun.step, begun.attempt, _text_of(error), made)
             why = parts.first_error(db, begun.id) if counts is not None else None
             failed = bool(why) and self._end(db, begun.id, FAILED, why)
-            if counts is not None and not failed:
-                _count_converted(db, begun.id, begun.step, counts)
         return counts, failed
 
     def _end(self, db: Database, job: str, state: int, error: bytes | None, attempt: str = "") -> bool:
@@ -643,12 +642,6 @@ class Jobs:
 
 def _hour() -> int:
     return now_ns() // (3600 * 10**9)
-
-
-def _count_converted(db: Database, job: str, step: Step, count: int) -> None:
-    """Let all servers see how many traces of a whole job are converted."""
-    progress = v1.Progress(stage=CONVERTING, done_count=count, total_count=step.of).SerializeToString()
-    db.execute("UPDATE jobs SET progress = ? WHERE id = ?", (progress, job))
 
 
 def _count_ended(db: Database, job: str) -> None:

@@ -18,6 +18,7 @@ from augment_server.storage.storage import Storage
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
 ROW_BYTES = 1024  #: approximate size of a trace of a job in the database, without what an earlier job has made for it
+CONVERTING = "converting"  #: the stage of a whole job in which its traces are converted
 _LAST = -1  #: the origin of the last step, which has no input
 
 
@@ -152,9 +153,16 @@ def end(db: Database, job: str, step: Step, attempt: str, error: bytes | None, m
     if ended:
         change = "UPDATE wholes SET running = running - 1, ready = ready + ? WHERE job = ?"
         db.execute(change, (int(not waiting), job))
+        count_converted(db, job, step, step.of - 1 - int(waiting))
     elif not db.execute(f"SELECT 1 FROM parts WHERE {ours}", (job, step.number, values[0], attempt)).fetchone():  # noqa: S608
         return None  # else it was recorded, and only the answer was lost
     return step.of - 1 - int(waiting)
+
+
+def count_converted(db: Database, job: str, step: Step, count: int) -> None:
+    """Let all servers see how many traces of a whole job are converted."""
+    progress = v1.Progress(stage=CONVERTING, done_count=count, total_count=step.of).SerializeToString()
+    db.execute("UPDATE jobs SET progress = ? WHERE id = ?", (progress, job))
 
 
 def fail(db: Database, job: str, number: int, error: bytes | None) -> None:

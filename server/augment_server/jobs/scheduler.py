@@ -25,7 +25,8 @@ from augment_server.base.limits import Limits
 from augment_server.base.names import new_id
 from augment_server.base.observer import Observer
 from augment_server.base.threads import Apart
-from augment_server.jobs.jobs import CANCELLED, CONVERTING, FAILED, SUCCEEDED, Begun, Jobs, state_name
+from augment_server.jobs.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
+from augment_server.jobs.parts import CONVERTING
 from augment_server.jobs.worker_requests import Order, Orders, expect_outputs, handed_over
 from augment_server.storage.inputs import NOTHING, Failure, Made, Outputs
 from augment_server.storage.places import Places

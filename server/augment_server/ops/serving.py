@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import gc
 import logging
-import resource
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from augment import __version__
 from augment.cli.terminal import emit
-from augment.core.threads import share_freed_memory
+from augment.core.threads import allow_files, share_freed_memory
 from augment.errors import AugmentError, UsageError
 from augment.v1 import service_pb2, service_pb2_grpc
 from augment_server.api.admission import Admission, Arriving
@@ -205,7 +204,8 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             observers.append(tracing)
         known_by = functools.partial(client_of, tokens=settings.tokens)
         observer = Observers(observers)
-        wished, settings = settings.limits, dataclasses.replace(settings, limits=_within_files(settings.limits))
+        wished, within = settings.limits, settings.limits.within(allow_files(_FILES))
+        settings = dataclasses.replace(settings, limits=within)
         assert settings.state
         core = Core(
             settings.state,
@@ -251,16 +251,6 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             level = logging.WARNING if "max_calls" in lower else logging.INFO
             logs.log(level, "limits are lower: the system allows few open files", **lower)
         yield _Server(core, observer, ports, metrics_url)
-
-
-def _within_files(limits: Limits) -> Limits:
-    """Raise the limit of open files as far as the system allows; the limits that it allows."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), most))
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limits if files == resource.RLIM_INFINITY else limits.within(files)
 
 
 def _lowered(wished: Limits, limits: Limits) -> dict[str, Any]:
