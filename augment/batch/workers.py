@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from augment.batch.conversion import Progress, Result, RunPlan, convert, failure
 from augment.batch.inputs import Input, sweep
-from augment.core.threads import keep_freed_memory
+from augment.core.threads import allow_files, keep_freed_memory
 from augment.errors import OutputError, UsageError
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ PATIENCE_S = 5  #: timeout for a scheduler's first answer
 RETRIES = 2  #: how often Ray tries a task again whose process or node died
 AHEAD = 2  #: inputs submitted per thread of a cluster: none runs dry, and an adaptive cluster sees the demand
 AT_LEAST = 8  #: inputs submitted while there is no thread yet
+_EACH, _BESIDE = 8, 128  #: files that this process has open for each of its processes, and for other things
 _DISCONNECTED = "the cluster connection was lost; run the same command again to go on"
 
 
@@ -242,24 +243,27 @@ class Processes:
     lost: type[Exception] = BrokenProcessPool
 
     def __init__(self, size: int) -> None:
-        self._context = _Context()
-        self._executors = [self._new() for _ in range(size)]
-        self._latest: list[Future[Any] | None] = [None] * size
+        self._context, self._executors = _Context(), list[ProcessPoolExecutor]()
+        self._latest: list[Future[Any]] = []  # of each executor
+        files = allow_files(_BESIDE + _EACH * size)
+        self._size = max(1, min(size, (files - _BESIDE) // _EACH))
 
     def capacity(self) -> int:
-        """The number of processes."""
-        return len(self._executors)
+        """The number of processes: no more than may be with the open files that the system allows."""
+        return self._size
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
         """Submit a task to a free process, or begin it."""
-        free = next(number for number, future in enumerate(self._latest) if future is None or future.done())
+        free = next((number for number, future in enumerate(self._latest) if future.done()), len(self._latest))
+        if free == len(self._latest):
+            self._executors.append(self._new())
         try:
             future = self._executors[free].submit(_guarded, task)
         except self.lost:
             self._executors[free].shutdown()
             self._executors[free] = self._new()
             future = self._executors[free].submit(_guarded, task)
-        self._latest[free] = future
+        self._latest[free : free + 1] = [future]
         return future
 
     def stop(self) -> None:
@@ -388,7 +392,8 @@ class DaskCluster:
 
     def stop(self) -> None:
         """Cancel what has not begun, and disconnect. A thread cannot be stopped, so tasks under way are finished."""
-        self._client.cancel(list(self._under_way.values()))
+        if left := list(self._under_way.values()):
+            self._client.cancel(left)
         self._client.close()
 
 

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -129,6 +130,21 @@ def processors() -> int:
     """The CPUs that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def allow_files(count: int) -> int:
+    """Raise the limit of open files to ``count``, as far as the system allows; returns the limit that then holds."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != resource.RLIM_INFINITY and now < count:
+        wanted = count if most == resource.RLIM_INFINITY else min(most, count)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if now == resource.RLIM_INFINITY else now
 
 
 def keep_freed_memory() -> None:

@@ -22,6 +22,7 @@ from odd_work import dies_of_some, fails, long_result
 from running import contents
 from test_job_tracks import FORMATS, batch, lines
 
+from augment.batch import workers as batch_workers
 from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import Input, choose_inputs
@@ -117,6 +118,11 @@ def test_a_process_that_begins_as_another_dies_is_ended(tmp_path: Path, monkeypa
     assert ended.result().status == "augmented"
     workers.stop()
     assert [process.is_alive() for process in begun] == [False, False]
+
+
+def test_no_more_processes_than_open_files_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_workers, "allow_files", lambda _wanted: 256)
+    assert [Processes(count).capacity() for count in (8, 192)] == [8, 16]
 
 
 def test_processes_of_others_go_on_after_an_error() -> None:
