@@ -76,7 +76,7 @@ ROWS = 10  #: rows of a table of several runs by default
 @user_tables
 @memory_of_one
 @server_options
-@row_limit(None, "Print every table, at most N rows of each; 0: all rows.  [default: the main tables, short]")
+@row_limit(None, "Print every table, at most N rows of each; 0: all.  [default: the main tables; of several runs 10]")
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
 @click.option("--quiet", is_flag=True, help="Print only the paths written.")
 @debug

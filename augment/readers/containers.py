@@ -507,7 +507,7 @@ def _is_page(_path: str, head: bytes) -> bool:
 
 
 def _ends(*suffixes: str) -> Told:
-    return lambda path, _head: path.lower().endswith(suffixes)
+    return lambda path, head: path.lower().endswith(suffixes) and not head.lstrip().startswith((b"{", b"["))
 
 
 #: what a file is, and what to do with it; the first match counts

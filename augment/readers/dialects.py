@@ -95,7 +95,7 @@ _RANK_FOLDER = re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE)
 def rank_in_name(path: str) -> int | None:
     """The rank in the name of a file, else that of a folder ``rank_3`` that it is in; None without one. The rank among
     all processes is preferred to a ``local_rank``."""
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(os.path.abspath(path))
     matches = list(RANK_IN_NAME.finditer(name))
     of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
     match = next(of_all, matches[0] if matches else _RANK_FOLDER.fullmatch(os.path.basename(folder)))

@@ -150,6 +150,8 @@ def test_ascend_kernels_have_no_category(reading: Any) -> None:
         ("rank_3/trace.json", {}, 3, "folder name"),
         ("rank_3/rank7.json", {}, 7, "file name"),
         ("trace.json", {}, None, None),
+        ("obs.et", {}, None, None),  # what an ending says of a file counts for no JSON
+        ("rank_3/trace.tgz", {}, 3, "folder name"),
     ],
 )
 def test_where_the_rank_comes_from(reading: Any, name: str, members: Any, rank: int | None, source: str | None) -> None:
