@@ -274,9 +274,12 @@ def test_a_backward_pass_whose_thread_was_not_recorded_is_said() -> None:
     answer = problem_of(rules.partial_recording.check(trace_of(STEP, *forward)))
     assert "a thread that was not recorded: what it computes in 50 % of a step is unknown" in title_of(answer)
     by_itself = call("cudaGraphLaunch", 500_000, 501_000)
-    assert all(
-        isinstance(rules.partial_recording.check(trace_of(STEP, *forward, each)), Fine) for each in (engine, by_itself)
-    )
+    node = op("autograd::engine::evaluate_function: MmBackward0", 410_000, 430_000)
+    for each in (engine, by_itself, node):
+        assert isinstance(rules.partial_recording.check(trace_of(STEP, *forward, each)), Fine)
+    waits = annotation("gloo:all_reduce", 420_000, 890_000, thread=2)
+    assert isinstance(rules.partial_recording.check(trace_of(STEP, *forward[-2:])), Found)
+    assert isinstance(rules.partial_recording.check(trace_of(STEP, *forward[-2:], waits)), Fine)
 
 
 def test_the_call_to_look_at_is_the_one_that_costs_most() -> None:

@@ -13,8 +13,8 @@ kernel, the device only seems to wait. If these are the last launches, the profi
 their kernels. If no launch has its kernel, the device was not recorded at all (another profiler may have held it, or
 the profiler's options leave it out): only the host is judged then. Fewer than 16 pieces of GPU work are an excerpt, of
 which nothing usual can be told. Then no cause has more than low confidence; of an excerpt, the verdict names the
-likeliest all the same, and says from how many pieces. Where hardly an operator of any thread is recorded within a
-backward pass, and its own thread launches nothing, another thread ran it that was not recorded.
+likeliest all the same, and says from how many pieces. Where within a backward pass hardly an operator or a collective
+of the host is recorded, autograd's functions nowhere, and its own thread launches nothing, another thread ran it.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins, and before it ends.
@@ -195,7 +195,7 @@ def _late(trace: Trace) -> rule.Found | None:
 
 
 def _backward(trace: Trace) -> rule.Found | None:
-    """What is to be said if hardly an operator of any thread is recorded while a pass is said to go backward."""
+    """What is to be said if hardly anything of the host is recorded while a pass is said to go backward."""
     events, whole = trace.events, judging.measure(trace)
     around, of_backward = (Category.USER_ANNOTATION, Category.PYTHON_FUNCTION), facts.names.matching(trace, _BACKWARD)
     if not of_backward.any():
@@ -205,11 +205,13 @@ def _backward(trace: Trace) -> rule.Found | None:
     calls = events.slices_of(*LAUNCHES)
     if (facts.host.innermost(trace, calls, around, of_backward) >= 0).any():
         return None  # its own thread works, as with graphs that hold the pass
-    operators = events.slices_of(Category.CPU_OP)
-    known = arrays.union(events.ts[operators], events.end[operators])
+    operators, collectives = events.slices_of(Category.CPU_OP), facts.collectives.host_collectives(trace)
+    if facts.names.starting(trace, "autograd::engine::")[events.name[operators]].any():
+        return None  # threads that run autograd's functions are recorded
+    known = rule.Spans.of(trace, np.concatenate((operators, collectives.row)))
     _, parts = judging.within_steps(trace, events.ts[rows], events.end[rows])
     passes = arrays.union(parts.start, parts.end)
-    unknown = arrays.subtract(passes, known)
+    unknown = arrays.subtract(passes, arrays.union(known.start, known.end))
     ratio = whole.ratio(arrays.total(unknown) / whole.count)
     if ratio < MOST_EARLY or arrays.total(unknown) < MOST_UNKNOWN * arrays.total(passes):
         return None
