@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -136,7 +137,7 @@ def graph_launches(trace: Trace) -> Iterator[tuple[int, WorkIndexes]]:
     places = places[np.lexsort((work.ts[places], work.launch[places]))]
     launch = work.launch[places]
     starts = np.flatnonzero(np.diff(launch, prepend=-1))
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(places)], strict=True):
+    for start, stop in pairwise([*starts.tolist(), len(places)]):
         yield int(launch[start]), places[start:stop]
 
 
