@@ -68,11 +68,13 @@ def diagnose(trace: Trace) -> RankedFindings:
             if NEARLY * _saved_by_both(trace, other.cut, gaps.cut) <= (gaps.saved_ns or 0):
                 answers[name] = Fine("what the host takes long for is between steps, which step_gaps tells")
     findings: list[Finding] = []
+    capture = answers["graph_capture"]
+    doubtful = is_doubtful(trace) or (isinstance(capture, Found) and capture.first)  # shows a capture, and no run
     for name, problem in answers.items():
         if not isinstance(problem, Found):
             continue
         certain = problem.first or problem.of_recording  # about the recording itself
-        if is_doubtful(trace) and not certain and problem.confidence != "low":
+        if doubtful and not certain and problem.confidence != "low":
             problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
         if facts.source.is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
             problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved

@@ -745,17 +745,23 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     calls = [call("cudaStreamBeginCapture", 1_000_000, 1_010_000), call("cudaStreamEndCapture", 9_000_000, 9_100_000)]
     calls += [call("cudaLaunchKernel", at, at + 5_000) for at in range(1_020_000, 8_990_000, 20_000)]
     around = [*launched("gemm", 500_000, 900_000, 1), *launched("gemm", 9_500_000, 9_900_000, 2)]
-    trace = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls)
+    step, longer = annotation("ProfilerStep#0", 0, 19_000_000), launched("gemm", 9_900_000, 18_900_000, 3, at=9_200_000)
+    trace = trace_of(step, *around, *longer, *calls)
     answer = problem_of(rules.graph_capture.check(trace))
     assert "Graphs are captured for 8.1 ms per step" in title_of(answer)
     assert (answer.confidence, "warmup" in advice_of(answer)) == ("medium", True)
     assert (problem_of(rules.launch_bound.check(trace)).saved_ns or 0) < 600_000, "what is around the capture"
-    plain = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls[2:])
+    plain = trace_of(step, *around, *longer, *calls[2:])
     assert isinstance(rules.graph_capture.check(plain), NotApplicable)
     assert (problem_of(rules.launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
-    said = verdict(trace_of(*around, *calls))  # nothing but the capture
-    assert (len(said), said[0][:34]) == (2, "This recording captures graphs, it")
-    assert problem_of(rules.graph_capture.check(trace_of(*around, *calls))).saved_ns is None
+    of_step, runs = annotation("ProfilerStep#0", 0, 10_000_000), call("cudaGraphLaunch", 9_200_000, 9_210_000)
+    for more in ((), (of_step,), (runs,)):  # nothing but the capture
+        only = trace_of(*around, *calls, *more)
+        said = verdict(only)
+        assert (len(said), said[0][:34]) == (2, "This recording captures graphs, it")
+        assert problem_of(rules.graph_capture.check(only)).saved_ns is None
+        others = [each.found for each in diagnose(only).findings if not (each.found.first or each.found.of_recording)]
+        assert not others or {each.confidence for each in others} == {"low"}
 
 
 @pytest.mark.parametrize(("around", "usual", "belongs"), [

@@ -128,7 +128,7 @@ SAMPLES: list[Seen] = [
     rules.graph_capture.Captures(1, 8 * MS, True, False),
     rules.graph_capture.Captures(1, 8 * MS, False, False),
     rules.graph_capture.Captures(1, 8 * MS, False, False, 5 * MS),
-    rules.graph_capture.Captures(1, 8 * MS, False, True),
+    rules.graph_capture.Captures(1, 8 * MS, False, True, 5 * MS),
     COMMUNICATION,
     replace(COMMUNICATION, beyond_fastest_ratio=0.95),
     *(replace(COMMUNICATION, kind=kind) for kind in ("AllReduce", "AllToAll")),

@@ -4,7 +4,7 @@ While a stream captures a CUDA graph, launches are written down and nothing runs
 host. Then the graph is instantiated. Both belong to the start; in steady steps, something changes that graphs depend
 on, such as a shape. The prediction takes captures and instantiations out of the steps, and the host's long stretches in
 frames that prepare them, or in an operator that takes more than four times as long as those of its name that capture
-nothing.
+nothing. No saving is told of a recording that is mostly a capture: it shows no run.
 
 **What to do**: record after the captures (``warmup`` in the profiler's schedule). In steady steps: capture a few sizes
 once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompiles`` says why graphs are made again.
@@ -31,14 +31,15 @@ class Captures(rule.Seen, frozen=True):
     capture_count: float
     capture_ns: int  #: per step
     in_every_step: bool
-    mostly: bool  #: devices idle in them for more than half of a recording without steps, in which no graph runs
+    mostly: bool  #: devices idle in them for more than half of all, and no graph runs that is made again and again
     around_ns: int = 0  #: of it, in stalls beside the captures themselves
     again: bool = False  #: an operator captures more than once
 
     def title(self, words: text.Words) -> str:
         if self.mostly:
             spent = f"{text.time(self.capture_ns)} of {text.time(words.length_ns)}"
-            return f"This recording captures graphs, it does not show a run: captures take {spent}"
+            beside = " and what goes with them" * (self.around_ns > 0)
+            return f"This recording captures graphs, it does not show a run: captures{beside} take {spent}"
         capture = f"Graphs are captured for {text.time(self.capture_ns - self.around_ns)} {words.per_step}"
         if self.around_ns:
             return f"{capture}, and what goes with that stalls the host for {text.time(self.around_ns)} more"
@@ -52,7 +53,7 @@ class Captures(rule.Seen, frozen=True):
         return f"{often} ({text.time(self.capture_ns)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return words.fill(_STEADY if self.in_every_step or self.again else _MOSTLY if self.mostly else _ONCE)
+        return words.fill(_MOSTLY if self.mostly else _STEADY if self.in_every_step or self.again else _ONCE)
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -69,19 +70,19 @@ def check(trace: Trace) -> rule.Answer:
         judging.within_steps(trace, captures.captures(trace).start, captures.captures(trace).end),
         captures.capturing_operators(trace),
     )
-    steady = len(made[0]) >= steps > 1
+    steady, again = len(made[0]) >= steps > 1, len(around) > len(arrays.distinct(trace.events.name[around]))
     spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
     calls = trace.events.slices_of(*LAUNCHES)
     runs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[trace.events.name[calls]].any()
     spans = rule.Spans(parts.start, parts.end, cause.spans.row[which])
-    idle = int(judging.idle_ns(trace, spans).sum())
+    most = 2 * judging.idle_ns(trace, spans).sum() > measured.length_ns * steps
     seen = Captures(
         capture_count=len(made[0]) / steps,
         capture_ns=spent,
         in_every_step=steady,
-        mostly=measured.unit == "recording" and 2 * idle > measured.length_ns and not runs,
+        mostly=bool(most and (steady or steps == 1) and not (runs and (steady or again))),
         around_ns=spent - alone,
-        again=len(around) > len(arrays.distinct(trace.events.name[around])),
+        again=again,
     )
     if seen.mostly:
         return rule.Found(seen, spans, "high", severity="info", first=True)
