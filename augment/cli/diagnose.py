@@ -101,7 +101,7 @@ def command(
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
         hints = list(_next(path, request, has_page=has_page)) if path else []
-        if len(reports) == 1 and (regions := reports[0].get("regions")):
+        if not region and len(reports) == 1 and (regions := reports[0].get("regions")):
             from augment.compare.compared_steps import offer
 
             hints += map(capitalized, filter(None, [offer(regions, command=f"augment diagnose {shlex.quote(path)} ")]))

@@ -243,6 +243,12 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
         f"\nAnnotations that recur can be the steps: augment diagnose {steps} --region 'part' (2 times)\n"
     )
     assert augment(steps, "--region", "part").err.endswith(f"augment report {steps} --region part\n")
+    text, cut = steps.read_text(), tmp_path / "cut.json"
+    for end, is_offered in ((text.index("cudaLaunch"), False), (len(text) - 2, True)):  # before any work, and after it
+        cut.write_text(text[:end])
+        for options in ((), ("--region", "part")):
+            ended = augment(cut, *options)
+            assert ("that recur" in ended.err, "is cut off" in ended.out) == (is_offered and not options, True)
     tables = tmp_path / "ours.toml"
     tables.write_text("[[peak]]\ndevice = ''\nbf16 = 400\nmemory_gbps = 2000\n")
     assert "--tables FILE" in augment(trace).out

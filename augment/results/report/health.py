@@ -56,6 +56,7 @@ def report_on(
     from augment.results.sidecars import is_sidecar, read_sidecar, readable
 
     if not is_sidecar(path):
+        from augment import facts
         from augment.batch.inputs import FileIdentity
         from augment.compare.compared_steps import regions_of, windows_in
         from augment.job.rank_answers import with_its_ranks
@@ -71,7 +72,8 @@ def report_on(
         augmented = augment(trace, only=[_ANALYSIS, "kernel_breakdown"])  # by which a job says why a rank is late
         identity = FileIdentity(trace.rank, trace.source.world_size)
         summary = summarize(augmented) if len(trace.events) else None  # a log alone is no rank of a job
-        regions = {} if (windows_in(trace).number >= 0).any() else regions_of(trace)
+        whole = trace.partial is None or len(facts.gpu.work(trace))  # no region is known to be whole before any work
+        regions = regions_of(trace) if whole and not (windows_in(trace).number >= 0).any() else {}
         return {**_report(path, as_read(augmented), summary), "identity": identity, "regions": regions}
     with readable(path):
         report = _report(path, read_sidecar(path), None)
