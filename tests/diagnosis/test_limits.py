@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from simulated_jobs import HEALTHY, changed, diagnosis_of, trace_of
 
 from augment.analyses import step_efficiency
@@ -188,3 +189,19 @@ def test_a_host_that_is_ahead_for_a_while_limits_a_saving(host_us: int) -> None:
     (answer,) = [each for each in diagnose(made_of(*recorded)).findings if each.rule == "exposed_communication"]
     assert answer.found.saved_ns / US == pytest.approx(before - after, abs=300)
     assert (answer.limit == "host") == (host_us > 10_000)
+
+
+@pytest.mark.parametrize("beside", [250, 378])
+def test_together_no_more_communication_is_hidden_than_is_exposed(beside: int) -> None:
+    """A collective has computation beside most of it, and the host waits for each step."""
+    events: list[Event] = []
+    for at in range(0, 6_000, 1_000):
+        spans = [("gemm", 0, 300, 7), ("ncclAllReduce", 300, 700, 7), ("mul", 300, 300 + beside, 30)]
+        for number, (name, start, end, stream) in enumerate([*spans, ("gemm", 700, 850, 7)]):
+            called, ran = (at + 90 + 10 * number, at + 95 + 10 * number), (at + 130 + start, at + 130 + end)
+            events += launched_kernel(name, called, ran, stream=stream, correlation=at + number + 1)
+        events += [call("cudaDeviceSynchronize", at + 130, at + 983, correlation=at + 9)]
+        events += [annotation(f"ProfilerStep#{at}", at, at + 990)]
+    said = verdict(made_of(*(replace(each, ts=each.ts * US, end=each.end * US) for each in events)))
+    assert any("overlap" in each for each in said)
+    assert not any("more than their sum" in each or each.startswith("Next: ") for each in said)

@@ -495,9 +495,10 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     assert answer.why.endswith("others wait 500 µs for {gpu} 1"), "all ranks are in the file"
     hidden = rules.exposed_communication.check(trace_of(*collective, late))
     assert (hidden.saved_ns or 0) <= hidden.seen.figures["exposed_ns"]
-    unlaunched = trace_of(STEP, kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300_000, 900_000))
-    for alone in (rules.launch_bound, rules.exposed_communication):
-        assert isinstance(alone.check(unlaunched), NoData)
+    unlaunched = kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300_000, 900_000)
+    assert isinstance(rules.launch_bound.check(trace_of(STEP, unlaunched)), NoData)
+    for more in ([], [STEP], [STEP, *launched("gemm", 100_000, 200_000, 1)]):
+        assert isinstance(rules.exposed_communication.check(trace_of(unlaunched, *more)), NoData)
     unrecorded = trace_of(call("cudaMalloc", 0, 900_000), call("cudaFree", 900_000, 1_900_000))
     assert isinstance(rules.allocator_calls.check(unrecorded), NotApplicable), "what would wait for them is unknown"
 

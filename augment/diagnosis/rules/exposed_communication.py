@@ -1,13 +1,13 @@
 """Does the device only communicate, and compute nothing meanwhile?
 
-The prediction lets all communication kernels of the steps take no time: this is what hiding all of them behind
-computation would save. The answer names the group and kind with most of the exposed time. A collective ends on all
-ranks together, so part of its time may be waiting for a late rank. One trace cannot tell; of equal collectives the
-fastest shows what the transfer itself takes at most. Where the traces of the other ranks are at hand, the prediction
-and the advice are about the transfers alone, and `straggling_rank` is about the waits. A rank that only waits gains
-nothing by faster transfers if the late rank gains nothing: what is promised is what the replay of the job gains if no
-communication of any rank takes time. Messages between the stages of a pipeline are left out: `pipeline_bubble` is about
-them.
+The prediction takes from the communication kernels of the steps the time in which the device computes nothing
+meanwhile: this is what hiding it would save. It needs the launches of most work. The answer names the group and kind
+with most of the exposed time. A collective ends on all ranks together, so part of its time may be waiting for a late
+rank. One trace cannot tell; of equal collectives the fastest shows what the transfer itself takes at most. Where the
+traces of the other ranks are at hand, the prediction and the advice are about the transfers alone, and
+`straggling_rank` is about the waits. A rank that only waits gains nothing by faster transfers if the late rank gains
+nothing: what is promised is what the replay of the job gains if no communication of any rank takes time. Messages
+between the stages of a pipeline are left out: `pipeline_bubble` is about them.
 
 **What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
 units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from augment import arrays, facts
 from augment.core import RankInJob, Trace, text
 from augment.diagnosis import judging, rule, served
+from augment.diagnosis.recording_completeness import MOST_UNLAUNCHED, unlaunched_ratio
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
@@ -147,17 +148,17 @@ class ExposedCommunication(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose communication is hidden."""
     every, work = facts.collectives.kernels(trace), facts.gpu.work(trace)
+    if len(every) and unlaunched_ratio(trace) > MOST_UNLAUNCHED:
+        return rule.NoData("what waits for communication is unknown: most work has no launch", "record with {calls}")
     of_steps = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     inside = every.where(of_steps & ~every.is_message)
     if not len(inside):
         only = "all communication is messages between stages" if of_steps.any() else ""
         return rule.NotApplicable(only or "no communication kernel runs in the steps")
-    if judging.measure(trace).unit == "step" and (work.launch == arrays.NO_INDEX).all():
-        return rule.NoData("what waits for the communication is unknown: no launch was recorded", "record with {calls}")
     steps = judging.measure(trace).count
-    cut = facts.critical.without_work(trace, every.place[inside], every.dur[inside])
-    # the kind and group with most exposed time, its collectives, its share of all
     ns = every.exposed_ns[inside]
+    cut = facts.critical.without_work(trace, every.place[inside], ns)
+    # the kind and group with most exposed time, its collectives, its share of all
     (kinds, groups), which = arrays.combinations(every.kind.codes[inside], every.group[inside])
     exposed = arrays.sums(which, ns, len(kinds))
     most = int(np.argmax(exposed))
