@@ -63,6 +63,8 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
         contents = [summarize(augment(read(str(path)), only=["diagnosis"])) for path in paths]
         job = answer(contents, [path.name for path in paths])
         assert "Transfers that nothing hides" in " ".join(job.verdict.text)
+        assert job.judgement.label.startswith("Exposed communication, saves up to ")
+        assert job.judgement.severity == ("high", "high")
         gains.append(job.judgement.limiting_transfers_ns / job.judgement.recorded_ns)
     assert gains[1:] == pytest.approx(2 * gains[:1], rel=0.05)
 
@@ -75,10 +77,10 @@ def test_transfers_may_wait_for_ranks_of_which_nothing_is_known(tmp_path: Path) 
         text = gzip.decompress(path.read_bytes()).replace(b'"world_size"', b'"unknown"')
         path.write_bytes(gzip.compress(text))
         contents.append(summarize(augment(read(str(path)), only=["diagnosis"])))
-    said = " ".join(answer(contents, [str(rank) for rank in range(4)]).verdict.text)
-    assert (
-        "Transfers that nothing hides or that wait for other ranks (the traces do not say how many there are)" in said
-    )
+    job = answer(contents, [str(rank) for rank in range(4)])
+    said = " ".join(job.verdict.text)
+    assert "Transfers that nothing hides or that wait for other ranks (the traces do not say how many" in said
+    assert job.judgement.severity == ("high", "medium")
 
 
 @pytest.mark.parametrize("recorded", ["full", "no_group", "none"])

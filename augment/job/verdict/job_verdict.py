@@ -31,7 +31,7 @@ from augment.arrays import (
 )
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
-from augment.diagnosis.rule import LEAST_RATIO, severity_of
+from augment.diagnosis.rule import LEAST_RATIO, Confidence, severity_of
 from augment.diagnosis.wording import saves
 from augment.facts.names import FETCH
 from augment.job.matching import Clock, Matched
@@ -116,12 +116,8 @@ class Judgement:
         if reason:
             return Verdict((f"Cannot tell which rank delays the job: {reason}.", *doubts), ())
         doubts += verdict_text.left_out(self.steps.numbers.tolist(), self.steps.left_out)
-        begin = self._replay.progress.common_begin[self._members]
-        last = self._summaries[int(self._members[int(begin.argmax())])].rank
-        lengths = self._own_time // max(self.step_count, 1)
-        apart = [*verdict_text.own_steps(self._step_time, lengths, begin, last)]
-        doubts += apart
-        unsure = [ONE_STEP] if apart and self.step_count == 1 else []
+        doubts += self._apart
+        unsure = [ONE_STEP] if self._apart and self.step_count == 1 else []
         rows = [replace(row, confidence="low") if unsure else row for row in self._rows or self._stage_rows]
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         texts += self._together if rows else [self._nobody, *self._late_without_gain]
@@ -141,13 +137,28 @@ class Judgement:
         """What holds the job up but for uneven stages, which are told only where nothing else is."""
         return self._shared_rows + self._uneven_rows + self._joint_rows + self._group_rows
 
+    @cached_property
+    def _apart(self) -> list[str]:
+        """A sentence on steps of ranks that are longer than those of the job, if they are."""
+        begin = self._replay.progress.common_begin[self._members]
+        last = self._summaries[int(self._members[int(begin.argmax())])].rank
+        return [*verdict_text.own_steps(self._step_time, self._own_time // max(self.step_count, 1), begin, last)]
+
+    @property
+    def _confidence(self) -> Confidence:
+        """In what is said of all ranks alike: they may wait for those of which there is no trace."""
+        if self._apart and self.step_count == 1:
+            return "low"
+        is_known = self._matched.world == len(self._summaries) and not any(each.partial for each in self._summaries)
+        return "high" if is_known else "medium"
+
     @property
     def label(self) -> str:
         """What a bar without room for the sentences says; empty where nothing is named."""
         gain, rows = self.limiting_transfers_ns, self.verdict.rows
         labels = [verdict_text.label(row, self._time) for row in rows[:MOST_IN_LABEL]]
         if gain:
-            saved = saves(gain / self._time, "high", at_most=False, at_least=False)
+            saved = saves(gain / self._time, self._confidence, at_most=True, at_least=False)
             labels.insert(0 if self.are_transfers_first else len(labels), f"Exposed communication{saved}")
         return "; ".join(labels)
 
@@ -156,7 +167,7 @@ class Judgement:
         """The severity, by the share of the job's time that is saved (or charged, where that is unknown), and the
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
         saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
-        saved |= {gain: "high"} if (gain := self.limiting_transfers_ns) else {}
+        saved |= {gain: self._confidence} if (gain := self.limiting_transfers_ns) else {}
         if not saved:
             return "" if self.tells else "info", ""
         return severity_of(max(saved) / self._time), saved[max(saved)]
@@ -477,7 +488,6 @@ class Judgement:
                 if said is not None and said.device_count:
                     ns[member] = each.step_column("host_wait_ns")[judged].sum() // said.device_count
         waits = ns[self._members]
-        sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
         alone = all(self._summaries[member].is_host_alone for member in self._members.tolist())
         evidence = verdict_text.shared(reason, waits, self._own_time, len(waits), alone)
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
@@ -485,7 +495,7 @@ class Judgement:
         problems = [{row["rule"]: row for row in each.others} for each in known if each]
         loading = [each for each in problems if verdict_text.may_be_loading(each)]
         saved = None if reason.where == "call" and 2 * len(loading) > len(known) else gain  # of loading, it is unknown
-        confidence = "low" if saved is None else "high" if sure else "medium"
+        confidence = "low" if saved is None else self._confidence
         return [Row(None, "", "", "shared", int(waits.mean()), saved, confidence, evidence, figures, ranks)]
 
     def _is_shared(self, member: int) -> bool:
@@ -506,9 +516,8 @@ class Judgement:
         alone = max(self._gains.values(), default=0)
         if cause not in verdict_text.UNEVEN or gain < max(LEAST_UNEVEN * self._time, 2 * alone):
             return []
-        sure = self._seen[0] == self._seen[1] and not any(summary.partial for summary in self._summaries)
         evidence = verdict_text.uneven(cause, balance.slower)
-        return [Row(None, "", "", "uneven", balance.excess_ns, gain, "high" if sure else "medium", evidence)]
+        return [Row(None, "", "", "uneven", balance.excess_ns, gain, self._confidence, evidence)]
 
     @cached_property
     def _named(self) -> list[int]:
@@ -708,27 +717,16 @@ class Judgement:
         rows = []
         for group in slow_groups(self._replay, self._summaries):
             gain = self._saved(self._replay.time_ns(moving=group.moving))
-            if gain >= LEAST * self._time:
-                rank = self._summaries[group.member].rank if group.member is not None else None
-                host = self._summaries[group.member].host if group.member is not None else ""
-                rows.append(
-                    Row(
-                        rank,
-                        host,
-                        group.dimension,
-                        "communication",
-                        group.charged_ns,
-                        None if self._gain_unknown else gain,
-                        "medium",
-                        group.evidence,
-                        {
-                            "groups": group.groups,
-                            "times": group.times,
-                            "links": self._links(group),
-                            "messages": group.messages,
-                        },
-                    )
-                )
+            if gain < LEAST * self._time:
+                continue
+            rank = self._summaries[group.member].rank if group.member is not None else None
+            host = self._summaries[group.member].host if group.member is not None else ""
+            saved, took = None if self._gain_unknown else gain, group.charged_ns
+            messages = {"links": self._links(group), "messages": group.messages}
+            figures = {"groups": group.groups, "times": group.times, **messages}
+            rows.append(
+                Row(rank, host, group.dimension, "communication", took, saved, "medium", group.evidence, figures)
+            )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
 
     def _links(self, slow: SlowGroup) -> list[tuple[int, int, str]]:
