@@ -18,7 +18,6 @@ from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
 from augment.job.rank_answers import rank_in_job
 from augment.job.ranks.summary import summarize
-from augment.pipeline import augment
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
@@ -59,9 +58,7 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
     offset = replace(options, clock_offset_ns=(0, 5_000_000_000, -7_000_000, 123_456_789))
     gains = []
     for number, made in enumerate((options, offset, replace(options, stretch=2.0))):
-        paths = [path for path, _ in simulate(made, tmp_path / str(number))]
-        contents = [summarize(augment(read(str(path)), only=["diagnosis"])) for path in paths]
-        job = answer(contents, [path.name for path in paths])
+        job = answered([path for path, _ in simulate(made, tmp_path / str(number))], "diagnosis")
         assert "Transfers that nothing hides" in " ".join(job.verdict.text)
         assert job.judgement.label.startswith("Exposed communication, saves up to ")
         assert job.judgement.severity == ("high", "high")
@@ -72,12 +69,11 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
 def test_transfers_may_wait_for_ranks_of_which_nothing_is_known(tmp_path: Path) -> None:
     """As Ascend's traces, these state neither the job's ranks nor a group's."""
     options = JobOptions(ranks=4, steps=4, layers=2, gpu="T4", collectives="fsdp", seed=11, collective_args="none")
-    contents = []
-    for path, _ in simulate(options, tmp_path):
+    paths = [path for path, _ in simulate(options, tmp_path)]
+    for path in paths:
         text = gzip.decompress(path.read_bytes()).replace(b'"world_size"', b'"unknown"')
         path.write_bytes(gzip.compress(text))
-        contents.append(summarize(augment(read(str(path)), only=["diagnosis"])))
-    job = answer(contents, [str(rank) for rank in range(4)])
+    job = answered(paths, "diagnosis")
     said = " ".join(job.verdict.text)
     assert "Transfers that nothing hides or that wait for other ranks (the traces do not say how many" in said
     assert job.judgement.severity == ("high", "medium")
@@ -170,20 +166,24 @@ def test_a_recording_that_is_split_into_files(fault: dict[str, Any], tmp_path: P
         assert 2 * row.gain_ns == pytest.approx(whole.gain_ns, rel=0.02)
 
 
-def test_steps_that_begin_earlier_on_some_ranks(tmp_path: Path) -> None:
-    """Their waits are shares of the ranks' own steps; that these are longer than the job's is said."""
-    options = JobOptions(ranks=4, steps=4, layers=2, host_stall_us=8_000.0)
-    paths = [path for path, _ in simulate(options, tmp_path)]
+def one_step(options: JobOptions, folder: Path) -> list[Path]:
+    """The traces of a job's last step, which begins a step earlier on the first two ranks."""
+    paths = [path for path, _ in simulate(options, folder)]
     for rank, path in enumerate(paths):
         document = load(path)
         marks = [each for each in document["traceEvents"] if each["name"].startswith("ProfilerStep#")]
         *_, before, last = sorted((e for e in marks if e["cat"] == "user_annotation"), key=lambda each: each["ts"])
         document["traceEvents"] = [e for e in document["traceEvents"] if e is last or e not in marks]
         if rank < 2:
-            last["dur"] += last["ts"] - before["ts"]
-            last["ts"] = before["ts"]
+            last.update(ts=before["ts"], dur=last["dur"] + last["ts"] - before["ts"])
         save(document, path)
-    result = answered(paths)
+    return paths
+
+
+def test_steps_that_begin_earlier_on_some_ranks(tmp_path: Path) -> None:
+    """Their waits are shares of the ranks' own steps; that these are longer than the job's is said."""
+    options = JobOptions(ranks=4, steps=4, layers=2, host_stall_us=8_000.0)
+    result = answered(one_step(options, tmp_path))
     (row,) = result.verdict.rows
     assert result.verdict.text[0].startswith("Only one step was recorded, ")
     least, most = map(int, re.findall(r"(\d+) (?:to|%)", result.verdict.text[1])[:2])
@@ -192,6 +192,9 @@ def test_steps_that_begin_earlier_on_some_ranks(tmp_path: Path) -> None:
     without = verdicts.job(replace(options, host_stall_us=0.0)).judgement
     true = 1 - without.recorded_ns / without.step_count / result.judgement.recorded_ns
     assert row.gain_ns / result.judgement.recorded_ns == pytest.approx(true, abs=0.03)
+    options = replace(options, host_stall_us=0.0, gpu="T4", collectives="fsdp")
+    slow = answered(one_step(options, tmp_path / "slow"), "diagnosis")
+    assert slow.judgement.label.startswith("Exposed communication, may save up to ")
 
 
 def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:

@@ -14,6 +14,7 @@ from augment.job.collectives import waits
 from augment.job.matching.clocks import align
 from augment.job.matching.matching import match
 from augment.job.ranks.summary import RankSummary, summarize, summary_of
+from augment.pipeline import augment
 from augment.readers import read
 from simulator import JobOptions, simulate
 
@@ -34,9 +35,10 @@ def summaries_at(paths: Sequence[Path]) -> list[RankSummary]:
     return [summary_of(AugmentedTrace(read(str(path)), {})) for path in paths]
 
 
-def answered(paths: Sequence[Path], **options: Any) -> Answer:
-    """The answer to the traces of a job."""
-    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
+def answered(paths: Sequence[Path], *analyses: str, **options: Any) -> Answer:
+    """The answer to the traces of a job, of which each has these analyses alone."""
+    traces = [read(str(path)) for path in paths]
+    contents = [summarize(augment(each, only=analyses) if analyses else AugmentedTrace(each, {})) for each in traces]
     return answer(contents, [path.name for path in paths], **options)
 
 
