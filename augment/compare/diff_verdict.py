@@ -21,7 +21,7 @@ from augment.core.text import capitalized, counted, rough_interval, rough_time, 
 PARTS = 3  #: of the difference, in the sentence
 LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
 LEAST_COMPUTING = 0.02  #: of computing, that is worth a sentence beside the step's
-NEARLY = 0.1  #: names that miss a kind's sum by no more of it: no "mostly"
+NEARLY = 0.1  #: names that miss a kind's sum by no more of it: no "mostly"; or a step's length: they cover it
 _LONGEST = 48  #: letters of a name
 _KINDS = {
     "computation": "computing",
@@ -55,7 +55,7 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     scale = next((row.delta_per_step_ns / row.delta_ns for row in rows if row.delta_ns), 0.0)
     sides = ((row.control_names or row.test_names, scale * row.control_ns, scale * row.test_ns) for row in rows)
     times = ((row.kind, row.operator, *side) for row, side in zip(rows, sides, strict=True))
-    kinds = parts(times, changed_on_host(map(asdict, _rows(outcomes, "diff_names"))))
+    kinds = parts(times, changed_on_host(map(asdict, _rows(outcomes, "diff_names")), step.control))
     least = LEAST_RATIO * step.control
     large = [each for each in kinds if abs(each.ns) >= least][:PARTS]
     text = [_of_step(step, unit, _rows(outcomes, "diff_steps"))]
@@ -64,8 +64,8 @@ def verdict(outcomes: Mapping[str, Outcome], whole: bool, late: str = "") -> Ver
     is_late = bool(late and step.delta and not (step.verdict == "within_noise" and either))
     text += [late] if is_late else []
     if large:
-        means = ", as means of the ranks" if is_late else ""
-        text.append(f"Its largest parts{means}: {', '.join(f'{rough_time(each.ns)} {each.label}' for each in large)}.")
+        which = "The largest parts of the difference, as means of the ranks" if is_late else "Its largest parts"
+        text.append(f"{which}: {', '.join(f'{rough_time(each.ns)} {each.label}' for each in large)}.")
     doubts = "; ".join(each.doubt for each in kinds if each.doubted_ns >= least)
     text += [f"{capitalized(doubts)}: work may only have moved between names."] if doubts else []
     text += _of_computing(step, figures.get("compute_ns"))
@@ -114,8 +114,8 @@ def parts(
         explained = [sum(sums[name] for name in along[: count + 1]) / whole for count in range(len(along[:PARTS]))]
         few = next((count for count, share in enumerate(explained, 1) if share >= MOST), 0)
         names = [name for name in along[:few] if name and opposite <= abs(whole)]
-        changes = {name: " → ".join(three_digits(ns) if ns else "0" for ns in sides[name]) for name in names}
-        shown = {name: short(name, _LONGEST) + (not all(sides[name])) * f" {changes[name]}" for name in names}
+        known = {name: [three_digits(ns) if ns else "0" for ns in sides[name]] for name in names}
+        shown = {name: short(name, _LONGEST) + (not all(sides[name])) * f" {' → '.join(known[name])}" for name in names}
         lacking = next((name for name in names if not all(sides[name])), None)
         if opposite > abs(whole):
             ends = [max(sums, key=sums.__getitem__), min(sums, key=sums.__getitem__)]
@@ -123,8 +123,9 @@ def parts(
             doubt = f"within {label} ({rough_time(whole)} in all) differences cancel, such as {such}"
             doubted = min(abs(sums[name]) for name in ends)
         elif moved := next((each for each in names if kind == "host_wait" and on_host.get(each, 0) * whole < 0), None):
-            than = "less" if whole > 0 else "more"
-            doubt = f"while it waits, the host is in {shown[moved]}, which itself takes {than} time than before"
+            before, after = known[moved]
+            while_in = f"the device now waits {after} (before: {before}) while the host is in {short(moved, _LONGEST)}"
+            doubt = f"{while_in}, although that itself became {'shorter' if whole > 0 else 'longer'}"
             names, doubted = [], abs(sums[moved])
         elif lacking is not None and opposite >= FEW * abs(sums[lacking]):
             only, change = ("new in", "less") if whole > 0 else ("gone from", "more")
@@ -138,10 +139,11 @@ def parts(
     return sorted(of_kinds, key=lambda each: -abs(each.ns))
 
 
-def changed_on_host(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def changed_on_host(rows: Iterable[Mapping[str, Any]], step_ns: float) -> dict[str, int]:
     """By how much longer each name takes on the host, ns, of the rows of ``diff_names``: where that is a tenth of its
-    time, and no noise."""
-    known = (row for row in rows if row["side"] == "cpu" and row["verdict"] != "within_noise")
+    time, and no noise, and it does not cover nearly all of a step."""
+    parts_of_it = (row for row in rows if (row["control_mean_ns"] or 0) < (1 - NEARLY) * step_ns)
+    known = (row for row in parts_of_it if row["side"] == "cpu" and row["verdict"] != "within_noise")
     return {row["name"]: row["delta_ns"] for row in known if 10 * abs(row["delta_ns"]) >= row["control_ns"]}
 
 
@@ -251,7 +253,7 @@ class RankParts:
         """Of exposed communication."""
         return self._ns[TEST][_EXPOSED] - self._ns[CONTROL][_EXPOSED]
 
-    def cause(self, sign: int, names: Names, on_host: Mapping[str, int]) -> tuple[str, float]:
+    def cause(self, sign: int, names: Names, by_name: Sequence[NameRow]) -> tuple[str, float]:
         """What else differs most in the direction ``sign``, and by how much."""
         control, test = self._ns
         rows = (
@@ -259,6 +261,7 @@ class RankParts:
             for kind, name in dict.fromkeys((*control, *test))
             if kind in _CAUSES
         )
+        on_host = changed_on_host(map(asdict, by_name), sum(control.values()))
         most = max(parts(rows, on_host), key=lambda each: sign * each.ns, default=None)
         return (most.label, most.ns) if most else ("", 0.0)
 
@@ -275,7 +278,7 @@ def late_rank(ranks: Sequence[RankParts], names: Names, by_name: Sequence[NameRo
     others = np.delete(waits, late)
     if others.min() < MOST * abs(mean) or waits[late] > FEW * others.min() or not mean:
         return "", 0
-    cause, ns = ranks[late].cause(sign, names, changed_on_host(map(asdict, by_name)))
+    cause, ns = ranks[late].cause(sign, names, by_name)
     if sign * ns < MOST * (float(np.median(others)) - waits[late]):
         return "", 0
     who = "the other rank" if len(ranks) == 2 else "the other ranks"

@@ -84,7 +84,7 @@ def test_a_name_that_others_had_is_not_blamed() -> None:
     waited = [("host_wait", None, ["loop"], 0, 5 * ms), ("host_wait", None, ["aten::empty"], 2 * ms, ms)]
     (waits,) = parts(waited, {"loop": -ms})
     assert (waits.label, waits.names) == ("waiting for the host", [])
-    assert waits.doubt.startswith("while it waits, the host is in loop 0 → 5.00 ms, which itself takes less time")
+    assert waits.doubt.startswith("the device now waits 5.00 ms (before: 0) while the host is in loop, although that")
     compiled = [("computation", "Compiled", [], 0, 30 * ms), ("computation", "aten::mm", [], 17 * ms, 2 * ms)]
     (computing,) = parts(compiled, {})
     assert computing.label == "computing (mostly Compiled 0 → 30.0 ms)"

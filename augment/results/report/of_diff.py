@@ -109,7 +109,7 @@ def waterfall(sidecar: Sidecar) -> Section:
         (row["control_names"] or row["test_names"], row["control_ns"] / count, row["test_ns"] / count) for row in rows
     )
     times = ((row["kind"], row["operator"], *side) for row, side in zip(rows, sides, strict=True))
-    changes = parts(times, changed_on_host(rows_of(sidecar, "diff_names")))
+    changes = parts(times, changed_on_host(rows_of(sidecar, "diff_names"), step["control"]))
     bars = []
     at = 0.0
     for each in changes:
