@@ -341,15 +341,17 @@ def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
 _FEWEST = 3  #: minimum of steps per side for leaving one out
 
 
-def outlying_first_step(control: Samples, test: Samples) -> str:
-    """The reason to leave the first step out on both sides, in a sentence; empty if there is none."""
-    sides = [("control", control["wall_ns"]), ("test", test["wall_ns"])]
-    if min(len(steps) for _, steps in sides) < _FEWEST:
+def outlying_first_step(control: Samples, test: Samples, warm: Sequence[bool] = (True, True)) -> str:
+    """The reason to leave the first step out on both sides, in a sentence; empty if there is none. ``warm``: of each
+    side, whether its first step is steady; one that is not is an outlier if it is longer than others."""
+    sides = [("control", control["wall_ns"], warm[0]), ("test", test["wall_ns"], warm[1])]
+    if min(len(steps) for _, steps, _ in sides) < _FEWEST:
         return ""
     reasons = []
-    for side, steps in sides:
+    for side, steps, steady in sides:
         z = robust_z(np.rint(steps).astype(np.int64))
-        if z is not None and abs(z[0]) > OUTLIER:
+        cold = not steady and steps[0] > ONCE_LONGER * np.median(steps)
+        if cold or (z is not None and abs(z[0]) > OUTLIER):
             lengths = (
                 f"{text.value_text(float(steps[0]), 'ns')}, the median {text.value_text(float(np.median(steps)), 'ns')}"
             )
@@ -361,14 +363,14 @@ def without_first_outlier(chosen: Sequence[ChosenSteps]) -> tuple[list[ChosenSte
     """The steps of each pair of ranks without the first, if it is an outlier in their mean, and the reason."""
     sides = ([steps.control for steps in chosen], [steps.test for steps in chosen])
     walls = [{"wall_ns": np.mean([each.end - each.start for each in side], axis=0)} for side in sides]
-    why = outlying_first_step(*walls)
+    why = outlying_first_step(walls[0], walls[1])
     return [steps.take(np.arange(bool(why), len(steps.control))) for steps in chosen], why
 
 
-def without_outlying_first_step(control: Samples, test: Samples) -> tuple[Samples, Samples, str]:
+def without_outlying_first_step(
+    control: Samples, test: Samples, warm: Sequence[bool] = (True, True)
+) -> tuple[Samples, Samples, str]:
     """Both sides without their first steps if one is an outlier, and the reason."""
-    why = outlying_first_step(control, test)
-    if not why:
-        return control, test, ""
-    control, test = ({name: values[1:] for name, values in side.items()} for side in (control, test))
+    why = outlying_first_step(control, test, warm)
+    control, test = ({name: values[bool(why) :] for name, values in side.items()} for side in (control, test))
     return control, test, why

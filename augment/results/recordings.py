@@ -27,6 +27,7 @@ class Recording(Struct, frozen=True):
     regions: Regions
     sources: Sequence[Mapping[str, Any]]
     in_steps: bool  #: whether the figures are of steps (or occurrences of a region), not of the recording as a whole
+    warm: bool = True  #: whether the first step is steady on all ranks
 
     @property
     def start_ns(self) -> int | None:
@@ -74,9 +75,10 @@ def of_metrics(names: Sequence[str]) -> Recording:
     samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
     figures = [sidecar["analyses"][steps.NAME]["rows"] for sidecar in sidecars]
     in_steps = all(row["step"] is not None for rows in figures for row in rows)
+    warm = all(rows[0].get("is_steady", True) for rows in figures)
     annotations = sidecars[0]["analyses"].get(user_annotation_breakdown.NAME, {}).get("rows", ())
     regions = by_pattern((row["name"], row["count"], row["sum_ns"]) for row in annotations if row["side"] == "cpu")
-    return Recording(mean_of_ranks(samples), regions, [sidecar["source"] for sidecar in sidecars], in_steps)
+    return Recording(mean_of_ranks(samples), regions, [sidecar["source"] for sidecar in sidecars], in_steps, warm)
 
 
 def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
@@ -87,11 +89,12 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
     """
     from augment.compare.compared_steps import expect_work, regions_of, windows_in
     from augment.compare.totals import mean_of_ranks, samples_of
+    from augment.diagnosis.judging import measure
     from augment.writers.metrics import source_of
 
     samples, sources = [], []
     regions: Regions = {}
-    in_steps = True
+    in_steps = warm = True
     for trace in traces:
         windows = windows_in(trace, region)
         expect_work(trace, windows)
@@ -99,7 +102,8 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
         sources.append(source_of(trace))
         regions = regions or regions_of(trace)
         in_steps &= bool((windows.number >= 0).all())
-    return Recording(mean_of_ranks(samples), regions, sources, in_steps)
+        warm &= region is not None or not in_steps or windows.begin[0] in measure(trace).windows.begin
+    return Recording(mean_of_ranks(samples), regions, sources, in_steps, warm)
 
 
 def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
@@ -116,7 +120,7 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
     notes = []
     if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (note := offer(control.regions, test.regions)):
         notes.append(note)
-    before, after, note = without_outlying_first_step(before, after)
+    before, after, note = without_outlying_first_step(before, after, (control.warm, test.warm))
     if note:
         notes.append(note)
     if hidden_by_outliers(before["wall_ns"], after["wall_ns"]):

@@ -79,6 +79,9 @@ def test_an_outlying_first_step_is_told() -> None:
     assert "in the test it takes" in outlying_first_step(steady, slow)
     assert outlying_first_step(slow, samples(wall_ns=[1000, 1001])) == "", "too few would be left"
     assert outlying_first_step(samples(wall_ns=[3000, 1000, 1001]), STEADY) == "", "of three none is an outlier"
+    three = samples(wall_ns=[3000, 1000, 1001])
+    assert "in the test it takes" in outlying_first_step(STEADY, three, (True, False)), "it warms up"
+    assert outlying_first_step(STEADY, samples(wall_ns=[1100, 1000, 1001]), (True, False)) == "", "but is as long"
     left = without_outlying_first_step(slow, steady)
     assert [side["wall_ns"].tolist() for side in left[:2]] == [[1000, 1010, 990, 1005]] * 2
 
