@@ -182,6 +182,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
         length = f"the {time(whole.length_ns)} between the first and the last operator or call"
     some = f"For {percent(ratio)} of {length} no recorded thread runs an operator"
     text = f". {some if len(operators_alone(trace)) else f'No operator runs in {length}'}"  # none: not of PyTorch
+    rest = f"of these {time(ratio * whole.length_ns)}"
     collectives = facts.collectives.host_collectives(trace)
     _, _, waits = arrays.clip(arrays.union(collectives.ts, collectives.end), outside)
     waited = arrays.total(waits) / max(arrays.total(outside), 1)
@@ -189,11 +190,11 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
         names = arrays.distinct(trace.events.name[collectives.row]).tolist()
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
         waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network"
-        text += f", and for {percent(waited)} of that time {waiting} (the traces of all ranks together show which)"
+        text += f"; for {percent(waited)} {rest} {waiting} (the traces of all ranks together show which)"
     if ran > NAMED_RATIO:
-        text += f"; {percent(ran)} of that is code that torch.compile made, whose loops are no operators ({_LOOPS})"
+        text += f"; {percent(ran)} {rest} is code that torch.compile made, whose loops are no operators ({_LOOPS})"
     if shares:
-        return f"{text}; of that time the main thread spends {listed(shares)}{_standing_still(trace, lane)}"
+        return f"{text}; {rest} the main thread spends {listed(shares)}{_standing_still(trace, lane)}"
     if 2 * ran > 1:
         return text
     unknown = "what the main thread does then, or waits for, was not recorded"

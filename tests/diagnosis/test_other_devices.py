@@ -114,7 +114,7 @@ def test_launches_without_kernels_are_said() -> None:
     (lost,) = diagnose(trace).findings
     assert (lost.rule, lost.severity) == ("partial_recording", "warning")
     assert text.startswith("20 kernels were launched, but none was recorded (record with ProfilerActivity.CUDA")
-    assert ". No operator runs in a mean step of 1.0 ms; of that time the main thread spends 80 % in cudaDev" in text
+    assert ". No operator runs in a mean step of 1.0 ms; of these 1.0 ms the main thread spends 80 % in cudaDev" in text
 
 
 def test_what_no_rule_knows_says_what_it_is_and_what_to_do() -> None:
