@@ -26,7 +26,7 @@ KEPT_BYTES = 20 * CHUNK  #: from the end of the text
 #: what an object without events is by one of its members
 _HINTS = {
     "nodes": "an execution trace? --execution-trace names it beside its trace",
-    "rocprofiler-sdk-tool": "the JSON of rocprofv3: have it write --output-format pftrace, which is read",
+    "rocprofiler-sdk-tool": "rocprofv3's own JSON, which is not read; record with --output-format pftrace",
 }
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OPENING_AT_MOST = 64  #: bytes, with blanks

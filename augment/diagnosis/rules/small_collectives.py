@@ -35,10 +35,10 @@ class SmallCollectives(rule.Seen, frozen=True):
         return text.counted(self.collective_count, "collective")
 
     def title(self, words: text.Words) -> str:
-        of = f"{text.listed(self.kinds)}, {text.time(self.median_ns)} in the median"
         if self.mean_bytes is None:
-            short = f"take less than {text.time(QUICK_NS)} each, which is what empty ones take"
-            return f"{self._number} {words.per_step} {short} ({of})"
+            of = f"{text.listed(self.kinds)}, median {text.time(self.median_ns)}"
+            short = f"take less than {text.time(QUICK_NS)} each ({of}), about the time of an empty one"
+            return f"{self._number} {words.per_step} {short}"
         of = f"{text.listed(self.kinds)}, {text.size(self.mean_bytes)} on average"
         return f"{self._number} {words.per_step} move less than 1 MB each ({of})"
 
