@@ -76,26 +76,31 @@ def command(
     """
     import tempfile
 
-    from augment.errors import UsageError, expect_regular
+    from augment.errors import InputError, UsageError, expect_regular
     from augment.viewer.engine import ui_folder
     from augment.viewer.server import PORT, TraceServer
 
     if port not in (None, PORT) and not offline:
         raise UsageError(f"--port {port}: ui.perfetto.dev fetches only from port {PORT}; other ports need --offline")
+    if not os.path.exists(file):
+        raise InputError(file, "no such file" if rank is None else "no such folder")
+    expect_regular(file)
     if rank is not None and not os.path.isdir(file):
         raise UsageError(f"--rank: needs a folder; {file} is none")
-    if os.path.exists(file):
-        expect_regular(file)  # before anything waits for a port
+    chosen = choice_in(file) if rank is None and os.path.isdir(file) else file  # before anything waits for a port
     ui = ui_folder() if offline else None
     server = TraceServer(PORT if port is None else port)
     try:
         with tempfile.TemporaryDirectory(prefix="augment-open-") as folder:
-            return _serve(server, _prepared(file, rank, Path(folder), whole, moments), ui, not no_browser, timeout)
+            prepared = _prepared(file, chosen, rank, Path(folder), whole, moments)
+            return _serve(server, prepared, ui, not no_browser, timeout)
     finally:
         server.close()
 
 
-def _prepared(file: str, rank: int | None, folder: Path, whole: bool, moments: tuple[float, float] | None) -> Prepared:
+def _prepared(
+    file: str, chosen: str | Job, rank: int | None, folder: Path, whole: bool, moments: tuple[float, float] | None
+) -> Prepared:
     from augment.cli.terminal import bar
     from augment.viewer.preparing import Prepared, prepare
 
@@ -104,9 +109,11 @@ def _prepared(file: str, rank: int | None, folder: Path, whole: bool, moments: t
         def tell(text: str) -> None:
             shown.say(f"augment: {text}")
 
-        if os.path.isdir(file):
-            file = _of_folder(file, rank, folder, tell, shown.stage, whole)
-        prepared = prepare(file, folder, tell, shown.stage, whole=whole)
+        if rank is not None:
+            chosen = trace_of(file, rank, folder, tell, shown.stage)
+        elif not isinstance(chosen, str):
+            chosen = _timeline_of(chosen, file, folder, tell, shown.stage, whole)
+        prepared = prepare(chosen, folder, tell, shown.stage, whole=whole)
     if moments is None:
         return prepared
     start_ms, end_ms = moments
@@ -141,11 +148,10 @@ def choice_in(folder: str) -> str | Job:
     return only_job(inputs, asked=False)
 
 
-def _of_folder(
-    folder: str, rank: int | None, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
+def _timeline_of(
+    job: Job, folder: str, scratch: Path, say: Callable[[str], None], stage: Callable[[str], None], whole: bool
 ) -> str:
-    """What to open of a folder: the trace of ``rank``; without one, what :func:`choice_in` says, of a job the timeline
-    of its ranks, made in ``scratch`` unless the folder has one that is not older than they are."""
+    """The timeline of the ranks of a job, made in ``scratch`` unless ``folder`` has one not older than they are."""
     from msgspec.structs import replace
 
     from augment.batch.conversion import BROWSER_TEXT_BYTES, RunPlan
@@ -154,10 +160,6 @@ def _of_folder(
     from augment.job.rank_answers import in_folder
     from augment.writers.perfetto import SUFFIX
 
-    if rank is not None:
-        return trace_of(folder, rank, scratch, say, stage)
-    if isinstance(job := choice_in(folder), str):
-        return job
     changed_ns = max(os.stat(rank.input.path).st_mtime_ns for rank in job.members)
     for made in (Path(default_output(job)), Path(job.folder, f"job{SUFFIX}")):
         if made.exists() and made.stat().st_mtime_ns >= changed_ns:

@@ -524,6 +524,9 @@ def test_ports_and_packages(trace: Path, augment: Augment, quick: None, monkeypa
     with closing(TraceServer(0)) as other:
         monkeypatch.setattr(server, "PORT", other.port)
         ended = augment("open", trace)
+        (trace.parent / "empty").mkdir()
+        assert "holds no trace" in augment("open", trace.parent / "empty").err
+        assert "absent: no such folder" in augment("open", trace.parent / "absent", "--rank", 1).err
     assert ended.code == 1
     assert ended.err.startswith(f"augment: port {other.port} is taken")
     assert len(ended.err.splitlines()) == 1
