@@ -74,7 +74,8 @@ def command(
     127.0.0.1 until it has been fetched and requests have stopped, or for five minutes if it is never fetched. Ctrl-C
     ends the command. The link is printed on stdout.
     """
-    import tempfile
+    from contextlib import closing
+    from tempfile import TemporaryDirectory
 
     from augment.errors import InputError, UsageError, expect_regular
     from augment.viewer.engine import ui_folder
@@ -89,13 +90,10 @@ def command(
         raise UsageError(f"--rank: needs a folder; {file} is none")
     chosen = choice_in(file) if rank is None and os.path.isdir(file) else file  # before anything waits for a port
     ui = ui_folder() if offline else None
-    server = TraceServer(PORT if port is None else port)
-    try:
-        with tempfile.TemporaryDirectory(prefix="augment-open-") as folder:
-            prepared = _prepared(file, chosen, rank, Path(folder), whole, moments)
-            return _serve(server, prepared, ui, not no_browser, timeout)
-    finally:
-        server.close()
+    at = PORT if port is None else port
+    with closing(TraceServer(at)) as server, TemporaryDirectory(prefix="augment-open-") as folder:
+        prepared = _prepared(file, chosen, rank, Path(folder), whole, moments)
+        return _serve(server, prepared, ui, not no_browser, timeout)
 
 
 def _prepared(

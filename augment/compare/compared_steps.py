@@ -163,7 +163,7 @@ def expect_work(trace: Trace, windows: StepWindows) -> None:
 ONCE_SHARE = 0.5  #: of what a step takes beyond the median, to be why
 ONCE_LONGER = 1.2  #: times the median: a step that takes less is like the others
 ONCE_MOST = 4  #: one step in so many at most, else it comes again
-_ONCE_FEWEST = 3  #: steps, to tell one from the others
+_FEWEST = 3  #: steps on a side, to tell one from the others
 
 
 def without_one_offs(
@@ -173,7 +173,7 @@ def without_one_offs(
     and what was left out, in a sentence; empty for nothing. So it is where a step that stays is longer by as much, too:
     what is left out of one side would be compared with what the other keeps."""
     count = len(chosen[0].control)
-    if chosen[0].whole or count < _ONCE_FEWEST:
+    if chosen[0].whole or count < _FEWEST:
         return list(chosen), ""
     left_out, said, most_ns = np.zeros(count, np.bool_), list[str](), np.zeros(count)  #: beyond the usual, by step
     for steps, pair in zip(chosen, pairs, strict=True):
@@ -338,9 +338,6 @@ def unequal_work(control: Trace, test: Trace, steps: ChosenSteps) -> list[str]:
 # Is the first step an outlier, by the rule of the analysis ``steps``? Then it says nothing about the other steps.
 
 
-_FEWEST = 3  #: minimum of steps per side for leaving one out
-
-
 def outlying_first_step(control: Samples, test: Samples, warm: Sequence[bool] = (True, True)) -> str:
     """The reason to leave the first step out on both sides, in a sentence; empty if there is none. ``warm``: of each
     side, whether its first step is steady; one that is not is an outlier if it is longer than others."""
@@ -350,20 +347,17 @@ def outlying_first_step(control: Samples, test: Samples, warm: Sequence[bool] = 
     reasons = []
     for side, steps, steady in sides:
         z = robust_z(np.rint(steps).astype(np.int64))
-        cold = not steady and steps[0] > ONCE_LONGER * np.median(steps)
-        if cold or (z is not None and abs(z[0]) > OUTLIER):
-            lengths = (
-                f"{text.value_text(float(steps[0]), 'ns')}, the median {text.value_text(float(np.median(steps)), 'ns')}"
-            )
-            reasons.append(f"in the {side} it takes {lengths}")
+        if (not steady and steps[0] > ONCE_LONGER * np.median(steps)) or (z is not None and abs(z[0]) > OUTLIER):
+            first, usual = (text.value_text(float(ns), "ns") for ns in (steps[0], np.median(steps)))
+            reasons.append(f"in the {side} it takes {first}, the median {usual}")
     return f"the first step is an outlier and left out on both sides: {'; '.join(reasons)}" if reasons else ""
 
 
 def without_first_outlier(chosen: Sequence[ChosenSteps]) -> tuple[list[ChosenSteps], str]:
     """The steps of each pair of ranks without the first, if it is an outlier in their mean, and the reason."""
     sides = ([steps.control for steps in chosen], [steps.test for steps in chosen])
-    walls = [{"wall_ns": np.mean([each.end - each.start for each in side], axis=0)} for side in sides]
-    why = outlying_first_step(walls[0], walls[1])
+    before, after = ({"wall_ns": np.mean([each.end - each.start for each in side], axis=0)} for side in sides)
+    why = outlying_first_step(before, after)
     return [steps.take(np.arange(bool(why), len(steps.control))) for steps in chosen], why
 
 

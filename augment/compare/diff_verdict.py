@@ -141,7 +141,7 @@ def parts(
 
 def changed_on_host(rows: Iterable[Mapping[str, Any]], step_ns: float) -> dict[str, int]:
     """By how much longer each name takes on the host, ns, of the rows of ``diff_names``: where that is a tenth of its
-    time, and no noise, and it does not cover nearly all of a step."""
+    time, and no noise, unless it covers most of a step."""
     parts_of_it = (row for row in rows if (row["control_mean_ns"] or 0) < (1 - NEARLY) * step_ns)
     known = (row for row in parts_of_it if row["side"] == "cpu" and row["verdict"] != "within_noise")
     return {row["name"]: row["delta_ns"] for row in known if 10 * abs(row["delta_ns"]) >= row["control_ns"]}

@@ -60,10 +60,10 @@ class SynchronizingCalls(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         lines = [] if self.lines else [f"{words.stacks} would record the Python line"]
-        long = f"({text.time(self.long_ns)} {words.per_step}) is in waits of 1 ms and more, in which the host works on"
-        idle = f"most of the time for which the {words.gpu} waits for the host {long}"
-        doubt = f"{idle}; where that work needs a call's result, avoiding the call does not make it shorter"
-        return [*lines, *([doubt] if self.long_ns else [])]
+        long = f"{text.time(self.long_ns)} {words.per_step} in waits of 1 ms and more"
+        idle = f"the {words.gpu} idles {long}, most of its waiting for the host, which works on then"
+        doubt = "where that work needs a call's result, avoiding the call does not end them sooner"
+        return [*lines, *([f"{idle}; {doubt}"] if self.long_ns else [])]
 
 
 def check(trace: Trace) -> rule.Answer:
