@@ -495,7 +495,8 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         text = "\n".join(lines_of([job], markdown=False, brief=True))
         assert f"  → {grave[0]['advice']}" in text
         of_ranks = "\n".join(lines_of(reports, markdown=False, brief=True))
-        assert f": augment open {reports[rank]['input']} --at {at}\n" in of_ranks
+        assert f": augment open {reports[rank]['input']} --at {at}\n  → {grave[0]['advice']}" in of_ranks
+        assert "\n".join(lines_of([job, *reports], markdown=False, brief=True)).count(grave[0]["advice"]) == 1
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
         ran = CliRunner().invoke(group(), ["run", str(folder), "-o", str(tmp_path / "out")])
         assert f"→ Rank {rank}: {grave[0]['title']}{place.replace('FOLDER', str(folder))}\n" in ran.output

@@ -314,6 +314,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         seen = [row for row in grave if row.get("start_ns") is not None]
         if brief and not markdown and seen:
             yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
+            if not any(each.get("cures") for each in reports):  # else those of the job come first
+                yield f"  → {seen[0]['advice']}"
         if problems:
             yield ""
         for row in problems:
