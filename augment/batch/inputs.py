@@ -26,7 +26,7 @@ from augment.readers import stage_timeline
 from augment.readers.attachments import Evidence, begins_as
 from augment.readers.chrome import BYTE_ORDER_MARK
 from augment.readers.containers import CHUNK, OpenText, open_text
-from augment.readers.dialects import rank_in_name
+from augment.readers.dialects import rank_in_path
 from augment.readers.members import Ended, Members, TextWindow
 from augment.readers.raw import Broken
 
@@ -343,7 +343,7 @@ def identify(path: str) -> FileIdentity:
     except (AugmentError, Broken, Ended, OSError, ValueError):
         members = {}
     rank = distributed(members, "rank")
-    return FileIdentity(rank_in_name(path) if rank is None else rank, distributed(members, "world_size"))
+    return FileIdentity(rank_in_path(path)[0] if rank is None else rank, distributed(members, "world_size"))
 
 
 def has_events(path: str) -> bool:

@@ -171,9 +171,8 @@ def diff(
         message = "steps named in the verdict are left out on both sides"
         diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if said else []
         stays = chosen[0].control.start[:1] == choices[0].control.start[:1]  # the first step is no one-off
-        if stays.all() and not facts.steps.batches(
-            pairs[0][totals.TEST]
-        ):  # whose phases differ, and are compared apart
+        # phases of batches differ, and are compared apart
+        if stays.all() and not facts.steps.batches(pairs[0][totals.TEST]):
             chosen, why = without_first_outlier(chosen)
             message = "an outlying first step, named in the verdict, is left out on both sides"
             diagnostics += [Diagnostic("first_step_outlying", 1, message)] if why else []

@@ -213,6 +213,7 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
         after = trimmed_mean(test[figure.name], TRIM)
         return Line(figure, limit, *_within_bound(figure, limit, after), test=after)
     before, after = trimmed_mean(control[figure.name], TRIM), trimmed_mean(test[figure.name], TRIM)
+    trimmed = TRIM * len(test[figure.name]) >= 1
     noise = noise_of(control[figure.name], test[figure.name], confidence, TRIM)
     if limit.bound is not None:
         status, reason = _within_bound(figure, limit, after)
@@ -229,14 +230,13 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
         assert plain is not None
         beyond = not noise.low <= plain.delta <= noise.high
         if status == "pass" and beyond and (long := _long_steps(figure, limit, plain, control, test)):
-            (status, reason), noise = long, plain
+            (status, reason), noise, trimmed = long, plain, False
             before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
     if noise is None:
         return Line(figure, limit, status, reason, before, after, after - before)
     if reaches_anywhere(noise, control[figure.name], test[figure.name]):
         return Line(figure, limit, status, reason, before, after, noise.delta)
     interval = noise.delta, noise.low, noise.high, confidence, noise.paired
-    trimmed = TRIM * len(test[figure.name]) >= 1 and after == trimmed_mean(test[figure.name], TRIM)
     return Line(figure, limit, status, reason, before, after, *interval, trimmed=trimmed)
 
 

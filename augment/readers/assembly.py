@@ -174,8 +174,7 @@ def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
         return rank, "augment cut"
     if (rank := distributed(members, "rank")) is not None:
         return rank, "distributedInfo"
-    rank, named = (dialects.rank_in_name(each) for each in (path, os.path.basename(path)))
-    return rank, None if rank is None else "folder name" if named is None else "file name"
+    return dialects.rank_in_path(path)
 
 
 def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:

@@ -92,14 +92,16 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9}
 _RANK_FOLDER = re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE)
 
 
-def rank_in_name(path: str) -> int | None:
-    """The rank in the name of a file, else that of a folder ``rank_3`` that it is in; None without one. The rank among
-    all processes is preferred to a ``local_rank``."""
+def rank_in_path(path: str) -> tuple[int | None, str | None]:
+    """The rank in the name of a file, else that of a folder ``rank_3`` that it is in, and which says so; None without.
+    The rank among all processes is preferred to a ``local_rank``."""
     folder, name = os.path.split(os.path.abspath(path))
     matches = list(RANK_IN_NAME.finditer(name))
     of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
-    match = next(of_all, matches[0] if matches else _RANK_FOLDER.fullmatch(os.path.basename(folder)))
-    return int(match[1] or match[2]) if match else None
+    if match := next(of_all, matches[0] if matches else None):
+        return int(match[1] or match[2]), "file name"
+    match = _RANK_FOLDER.fullmatch(os.path.basename(folder))
+    return (int(match[1]), "folder name") if match else (None, None)
 
 
 # In Ascend's trace_view events of devices have no category. A process is a device and its threads are streams, but

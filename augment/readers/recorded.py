@@ -18,7 +18,7 @@ from augment.core.trace import NOTHING
 from augment.errors import UnknownFormat
 from augment.readers.attachments import read_alone
 from augment.readers.containers import CHUNK, OpenText
-from augment.readers.dialects import rank_in_name
+from augment.readers.dialects import rank_in_path
 
 NAME = "recorded"
 SUFFIXES: tuple[str, ...] = ()  #: in a folder of traces it is not looked for: it would be beside one
@@ -82,7 +82,7 @@ def _alone(kind: Kind, path: str, text: OpenText) -> Trace:
         raise UnknownFormat(path, f"{kind.what}; name it beside its trace: augment run TRACE --{kind.option} FILE")
     attached = read_alone(kind, path, text.limits)
     name = os.path.basename(path)
-    rank = rank_in_name(path)
+    rank, rank_from = rank_in_path(path)
     source = Source(
         path=path,
         name=name,
@@ -92,7 +92,7 @@ def _alone(kind: Kind, path: str, text: OpenText) -> Trace:
         text=_NoEvents(),
         text_bytes=len(_TEXT),
         insert_at=len(_TEXT) - 2,
-        rank_from=None if rank is None else "folder name" if rank_in_name(name) is None else "file name",
+        rank_from=rank_from,
     )
     track = Track(rank, 0, 0, process_name=kind.name.replace("_", " "), thread_name=name)
     wide, narrow, byte = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)

@@ -89,9 +89,8 @@ class _CompileReading:
         self.latest: dict[str, records.Compilation] = {}
         self.nodes: dict[str, tuple[dict[str, records.GraphNode], frozenset[str]]] = {}  #: of the last graph of each id
         self.open: dict[tuple[str, Any], list[records.CompileSpan]] = {}  #: spans that have begun, by id and thread
-        self.stated: list[
-            tuple[records.Compilation, records.CompileSpan]
-        ] = []  #: by metrics, where there are no events
+        #: by metrics, where there are no events
+        self.stated: list[tuple[records.Compilation, records.CompileSpan]] = []
 
     def record(self, content: dict[str, Any], payload: bytes) -> None:
         if "str" in content:

@@ -289,6 +289,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
     a job that have the same kinds of finding the first alone."""
     folds = _alike(reports) if brief else []
     folded = {id(report) for alike in folds for report in alike[1:]}
+    of_job = any(report.get("cures") for report in reports)  # which come first, and are not said again
     for place, report in enumerate(report for report in reports if id(report) not in folded):
         if place:
             yield ""
@@ -314,7 +315,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         seen = [row for row in grave if row.get("start_ns") is not None]
         if brief and not markdown and seen:
             yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
-            if not any(each.get("cures") for each in reports):  # else those of the job come first
+            if not of_job:
                 yield f"  → {seen[0]['advice']}"
         if problems:
             yield ""

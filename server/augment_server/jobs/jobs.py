@@ -374,19 +374,19 @@ class Jobs:
                 return None
             serve(db, row["client"])
             step = parts.begin(db, row["id"], catalog.server, attempt)
+            converts = step and not step.is_last
             if row["state"] == QUEUED:
                 change = "state = ?, started_ns = ?, attempts = attempts + 1, server = ?, attempt = ?"
                 values = (RUNNING, now, catalog.server, attempt, row["id"], QUEUED)
                 if not db.execute(f"UPDATE jobs SET {change} WHERE id = ? AND state = ?", values).rowcount:  # noqa: S608
                     raise Overtaken
-                if step and not step.is_last:
+                if step and converts:
                     parts.count_converted(db, row["id"], step, step.ended)
             elif step and step.is_last:  # the attempt that can end the job
                 db.execute("UPDATE jobs SET attempt = ? WHERE id = ?", (attempt, row["id"]))
             elif not step:
                 raise Overtaken
             spec = v1.JobSpec.FromString(row["spec"])
-            converts = step and not step.is_last
             traces = [parts.trace_of(db, row["id"], step.number)] if step and converts else traces_of(db, row, spec)
             whole = tuple(parts.rows_of(db, row["id"])) if step and step.is_last else ()
             beside = tuple(attached_of(db, row["id"], spec))
