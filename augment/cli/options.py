@@ -55,6 +55,11 @@ class FromStdin(str):
     """The path of a file that holds what came on standard input."""
 
 
+def as_given(path: str) -> str:
+    """A path as the command line has it: ``-`` for standard input."""
+    return "-" if isinstance(path, FromStdin) else path
+
+
 class _TraceName(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A path or URL; ``-`` is standard input, copied to a temporary file (``TMPDIR``): a trace is read twice."""
 

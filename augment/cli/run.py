@@ -322,7 +322,8 @@ class _Command:
 def _as_json(result: Result) -> str:
     from augment.core.jsontext import json_line
 
-    record: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
+    record: dict[str, Any] = {"input": options.as_given(result.path), "status": result.status}
+    record["outputs"] = list(result.outputs)
     if result.message:
         record["message"] = result.message
     if result.partial:

@@ -12,6 +12,7 @@ import msgspec
 from augment.batch import locations
 from augment.batch.conversion import Result
 from augment.batch.inputs import Input
+from augment.cli.options import as_given
 from augment.cli.table_output import source_line, verdict_lines
 from augment.core.text import counted, device_label, exact_time, ranges_text, share, time
 from augment.results.sidecars import in_job, in_steady_steps
@@ -52,7 +53,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from waterfall(sidecar)
         yield from not_recorded(sidecar)
         if sidecar["diagnostics"]:
-            yield f"  what is odd in the trace: augment doctor {shlex.quote(result.path)}"
+            yield f"  what is odd in the trace: augment doctor {shlex.quote(as_given(result.path))}"
     elif any(result.status == "augmented" for result in augmented):  # else nothing is opened again
         lines = []
         periods: dict[str, None] = {}
