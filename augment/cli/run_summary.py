@@ -163,7 +163,7 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result], concluded: Sequence
     unrelated = [each.job for each in concluded if not each.joined]
     for job, name in zip(several[:SHOWN], names, strict=False):
         if job in unrelated:
-            folder = folder_title(locations.parent(job.members[0].input.path))
+            folder = folder_title(locations.common([locations.parent(member.input.path) for member in job.members]))
             yield f"{len(job.members)} traces in {folder} share no collectives"
             continue
         ranks = sorted({member.rank for member in job.members if member.rank is not None})

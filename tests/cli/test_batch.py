@@ -255,7 +255,7 @@ def test_shares_make_the_whole(job: Path, tmp_path: Path, augment: Augment) -> N
 def test_traces_that_share_no_collectives_are_no_job(tmp_path: Path, augment: Augment) -> None:
     """Names that differ in the rank alone are no proof: nothing in the files says that they belong together."""
     for rank, name in enumerate(("resnet", "bert")):
-        write_trace(tmp_path / f"rank{rank}.json", kernel(name), distributedInfo={"rank": rank})
+        write_trace(tmp_path / f"rank_{rank}" / "trace.json", kernel(name), distributedInfo={"rank": rank})
     run = augment("run", str(tmp_path), "-o", str(tmp_path / "out"))
     assert f"2 traces in {tmp_path.name} share no collectives" in run.err
     assert "These two traces share no collectives: nothing shows that they are ranks of one job." in run.err
