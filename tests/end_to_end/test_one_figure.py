@@ -101,8 +101,9 @@ def test_a_figure_that_appears_twice_is_one_figure(chosen: str | JobOptions, tmp
     steps = next(each for each in drawn if each.name == "Steps")
     lengths = [int(end - start) for start, end in zip(steps.ts, steps.ts + steps.dur, strict=True)]  # type: ignore[union-attr]
     assert {row["wall_ns"] for row in rows} <= {*lengths}
-    for exposed in re.findall(r"(\S+ \S+) of communication per step is exposed", terminal):
-        assert exposed == time(mean["wall_ns"] * mean["exposed_communication_ratio"])
+    for row in sidecar["analyses"]["diagnosis"]["rows"]:
+        if row["rule"] == "exposed_communication" and row["status"] == "found":
+            assert time(mean["wall_ns"] * mean["exposed_communication_ratio"]) in row["title"]
 
 
 def test_the_waits_of_the_only_stream_and_those_around_them_are_the_steps(shared_traces: Path) -> None:

@@ -29,7 +29,8 @@ class _Bursts(Struct, frozen=True):
 
 @derived
 def main_track(trace: Trace) -> int:
-    """The track of the main thread: that of the steps, else of the most launches, else of the most operators.
+    """The track of the main thread: that of the steps, else of the most launches (without operators, this may be the
+    thread of the backward pass), else of the most operators.
 
     Threads that work for another are chosen last; one with steps, or that another works for, is none of these, although
     it may execute a few of autograd's functions itself. -1 without threads.
