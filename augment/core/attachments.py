@@ -217,7 +217,7 @@ class RankInJob(Struct, frozen=True):
     """What the traces of all ranks tell of one: figures of a steady step, ns.
 
     ``wait_ns``: its device does nothing but wait for late ranks; ``transfer_ns``: nothing but move data of collectives.
-    ``waits_for``: the rank that most of the wait is for, with ``most_ratio`` of it; empty if that is no single one.
+    ``waits_for``: the rank but for which most of the wait would be none, with ``most_ratio`` of it; empty without one.
     ``late_ranks`` hold the job up. ``transfer_gain_ns``: by how much a step would be shorter if no communication of the
     job took time; None if unknown. ``shared``: what all ranks wait for alike. ``is_told``: whether the job can tell who
     is late; else the wait is by the shortest of each collective, for which no clocks are compared. ``is_whole``: all
@@ -241,9 +241,9 @@ class RankInJob(Struct, frozen=True):
 
     @property
     def held_ns(self) -> int:
-        """The wait for the one rank that is late, in which a faster host of this rank would only wait longer; 0 where
-        it is late itself, no single rank is, or all wait for their hosts alike."""
-        return self.wait_ns if self.waits_for and not self.itself and self.shared is None else 0
+        """The wait for ranks that are known to be late, in which a faster host of this rank would only wait longer; 0
+        where it is late itself, or all wait for their hosts alike."""
+        return self.wait_ns if (self.waits_for or self.late_ranks) and not self.itself and self.shared is None else 0
 
     def gained_ns(self, saved_ns: int) -> int:
         """What the job gains by a host of this rank that is ``saved_ns`` faster: where the rank is late, no more than

@@ -168,7 +168,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]
     grave = [each for each in findings if each.is_grave] or [each for each in findings if each.severity != "info"][:1]
     saved = {
-        each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.seen.at_least)
+        each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.at_least)
         for each in findings
     }
     labels = [f"{heading(each.rule)}{saved[each.rule]}" for each in grave]

@@ -7,7 +7,7 @@ from augment.core.text import capitalized
 
 MOST_OF_IT = 0.5  #: share of the waits for one rank, to name it
 _TURNS = (
-    "No single rank delays the job: the ranks take turns at being late. Even out their work (lengths of sequences, "
+    "No single rank delays the job: several are late together, or in turn. Even out their work (lengths of sequences, "
     "data loading), or let them synchronize less often (no_sync() while accumulating, larger batches)"
 )
 _OF_CAUSE = {

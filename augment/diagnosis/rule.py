@@ -139,6 +139,11 @@ class Found(Struct, frozen=True):
     beyond: str = ""
 
     @property
+    def at_least(self) -> bool:
+        """Whether its cure may save more: not where the job of the rank limits what it gains."""
+        return self.seen.at_least and not self.beyond
+
+    @property
     def worst(self) -> int | None:
         """The place among ``spans`` of the one to look at; None without any."""
         if not len(self.spans) or self.shown is not None:
@@ -210,10 +215,13 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words) -> Answer:
     """A finding of a rank whose job is known."""
     seen, alone = finding.seen.in_job(job, finding.saved_ns or 0)
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
-    late = job.itself  # what it is faster than its peers is gained if the cure makes them faster, too
+    late = job.itself  # a cure of more than what it is late by gains more where its peers have it, too
     is_bound = late is not None and saved < alone and (seen.at_least or CLEARLY_LESS * alone > late.charged_ns)
     limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and finding.at_most)
     beyond = f"the job waits for {held_by}" if held_by else ""
+    if alone and seen.at_least and not seen.is_of_host:
+        held = f"the job waits for {job.held_by}" if job.held_by else "its peers limit what the job gains"
+        beyond = f"that is by its own trace: {held}"
     beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)

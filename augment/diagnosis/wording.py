@@ -80,7 +80,7 @@ def title(words: Words, finding: Finding) -> str:
     if answer.saved_ns is None:
         return text
     saving = words.saving(answer.saved_ns) if answer.saved_ns else "nothing"
-    bound = "up to " if answer.at_most else "at least " if answer.seen.at_least else ""
+    bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
     beyond = "; beyond that" if answer.saved_ns else ":"
     limit = "" if finding.limit is None else f"{beyond} {_LIMITS[finding.limit]} the limit"
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"

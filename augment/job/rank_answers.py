@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from augment.arrays import Bools, Int64s, Intervals, distinct, sums
 from augment.core import AugmentedTrace, Findings, Flows, LateRank, Outcome, RankInJob, Reason, SliceTrack, Texts, Trace
 from augment.core.output_files import TOLD
-from augment.core.text import Words, capitalized, counted, listed, period, time, words_of
+from augment.core.text import Words, capitalized, counted, listed, period, three_digits, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
 from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
@@ -90,10 +90,11 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
     place = np.searchsorted(start, matched.ts[rows], side="right") - 1
     inside = (place >= 0) & (matched.ts[rows] < end[np.maximum(place, 0)])
     alone = np.minimum(parted.wait_ns[rows], summary.column("exposed_ns")[matched.place[rows]])
-    late = matched.member[parted.late[matched.instance[rows]]]
-    for_each = sums(late, np.where(inside, np.maximum(alone, 0), 0), len(answer.summaries))
+    last = matched.instance[rows]
+    late, alone = matched.member[parted.late[last]], np.where(inside, np.maximum(alone, 0), 0)
+    for_each = sums(late, np.minimum(alone, parted.lead_ns[last]), len(answer.summaries))  # for the last one alone
     most = int(for_each.argmax())
-    share = float(for_each[most] / max(int(for_each.sum()), 1))
+    share = float(for_each[most] / max(int(alone.sum()), 1))
     if not tells:
         return RankInJob(int(waited.sum()) // len(start), int(moved.sum()) // len(start), is_told=False)
     steps = answer.judgement.step_count or 1
@@ -175,7 +176,9 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     if about_job:  # what the rank calls the largest of minor problems is not
         kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
-    of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])] or text[:1]
+    of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])]
+    if not about_job or (finding and text[0] not in of_job):
+        of_job.insert(0, text[0])
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
     others = {row["rule"]: row for row in alone.others}
     if about_job and may_be_loading(others):  # it makes no rank late, and may be most of what this one loses
@@ -215,7 +218,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         "saved_ns": finding.found.saved_ns if finding else None,
         "saved_ratio": finding.saved_ratio if finding else None,
         "at_most": finding is not None and finding.found.at_most,
-        "at_least": finding is not None and finding.found.seen.at_least,
+        "at_least": finding is not None and finding.found.at_least,
         "confidence": finding.found.confidence if finding else None,
         "overlaps": [],
         "evidence": list(evidence(words, finding)) if finding else [],
@@ -231,11 +234,12 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
 
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
-    would save on its peers (their median), about what the rank is late by, if that is most of it. Where all wait for
-    their hosts alike, or no rank is known to be late, it is that of the rule whose cures would save most of all ranks,
-    on the rank where that is most. What to do about transfers that hold all ranks up comes last, or first where they
-    are most, and what most ranks may load at its first use. Findings about other ranks and the recording are none. Of
-    many ranks some are asked: for their ``problems``, by member, or else their summaries.
+    would save on its peers (their median), about what the rank is late by, if that is most of it; before it comes what
+    would save most ranks more. Where all wait for their hosts alike, or no rank is known to be late, it is that of the
+    rule whose cures would save most of all ranks, on the rank where that is most. What to do about transfers that hold
+    all ranks up comes last, or first where they are most, and what most ranks may load at its first use. Findings about
+    other ranks and the recording are none. Of many ranks some are asked: for their ``problems``, by member, or else
+    their summaries.
     """
     row = next(iter(answer.verdict.rows), None)
     count = len(answer.summaries)
@@ -263,23 +267,29 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
         transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")
+    gains = dict[str, dict[int, int]]()  # what its cure saves, by rule and member
+    for member, of_rank in asked.items():
+        for rule in filter(lambda rule: _is_grave(of_rank[rule]), of_rank):
+            gains.setdefault(rule, {})[member] = of_rank[rule]["saved_ns"] or 0
+    steps = answer.judgement.step_count or 1
+    if row is not None and late:  # what saves each of most ranks more than the late one costs the job
+        least = row.charged_ns if row.gain_ns is None else row.gain_ns
+        gains = {
+            rule: of for rule, of in gains.items() if min(of.values()) * steps > least and 2 * len(of) > len(asked)
+        }
+    of_most = list[str]()
+    for rule in sorted(gains, key=lambda rule: -sum(gains[rule].values()))[:1]:
+        of = gains[rule]
+        most = max(of, key=lambda member: (of[member], asked[member][rule].get("dur_ns") or 0, -member))
+        named = rank_names([answer.summaries[most]])[0]
+        in_job = [row for row in rows_in_job(most) if row["rule"] == rule and row["status"] == "found"]
+        problem = in_job[0] if in_job else asked[most][rule]
+        which = f"{named} most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
+        whose = f"{len(of)} of {len(asked)} ranks {'looked at ' if len(asked) < count else ''}show this in their own"
+        of_most = [f"{whose} traces, {which}: {problem['title']}{_place(answer.summaries[most], problem)}"]
+        of_most.append(problem["advice"])
     if row is None or not late:
-        saved = Counter[str]()
-        for of_rank in asked.values():
-            saved.update({rule: each["saved_ns"] or 0 for rule, each in of_rank.items() if _is_grave(each)})
-        for rule, _ in saved.most_common(1):
-            having = [member for member, of_rank in asked.items() if rule in of_rank and _is_grave(of_rank[rule])]
-            gains = {member: asked[member][rule]["saved_ns"] or 0 for member in having}
-            most = max(having, key=lambda member: (gains[member], asked[member][rule].get("dur_ns") or 0, -member))
-            problem = asked[most][rule]
-            looked_at = "looked at " if len(asked) < count else ""
-            named = rank_names([answer.summaries[most]])[0]
-            which = f"{named} most" if [*gains.values()].count(gains[most]) == 1 else f"such as {named}"
-            whose = f"{len(having)} of {len(asked)} ranks {looked_at}show this in their own traces, {which}"
-            title_ = f"{whose}: {problem['title']}{_place(answer.summaries[most], problem)}"
-            of_hosts = [title_, problem["advice"]]
-            return [*transfers, *of_hosts] if answer.judgement.are_transfers_first else [*of_hosts, *transfers]
-        return transfers
+        return [*transfers, *of_most] if answer.judgement.are_transfers_first else [*of_most, *transfers]
     of_late = asked.pop(late[0])
     usual = {
         rule: np.median([problems.get(rule, {}).get("saved_ns") or 0 for problems in asked.values()] or [0])
@@ -296,15 +306,14 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     look = compared(reason)
     if alone and alone.outside and row.cause == "host" and row.figures.get("where") == "no_operator":
         look = f"While no thread runs an operator, its main thread spends {listed(alone.outside)}"
-    way = [f"{name}: {look}"] if look else []
-    steps = answer.judgement.step_count or 1
+    way = [*of_most, *([f"{name}: {look}"] if look else [])]
     late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
         if beyond[rule] > usual[rule]:
-            in_job = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
-            problem, gain = in_job or of_late[rule], row.gain_ns
-            more = not in_job and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
-            who = f"{name} (in its own trace; the job gains less)" if more else name
+            judged = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
+            problem, gain = judged or of_late[rule], row.gain_ns
+            more = not judged and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
+            who = f"{name} (in its own trace; the job gains {three_digits((gain or 0) / steps)})" if more else name
             place = _place(answer.summaries[late[0]], problem)
             alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
             return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *transfers]

@@ -263,6 +263,14 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     assert isinstance(judged_in_job(alone, RankInJob(2_900_000, 0), words), Fine)
     limit = Found(MatrixUnitsUse(6, 0, [], "bf16", 2, 2, TileFit(False)), NOWHERE, "medium", 3_000_000, at_most=True)
     assert judged_in_job(limit, RankInJob(0, 0, transfer_gain_ns=9), words) == limit, "by its peaks, not by others"
+    faster = msgspec.structs.replace(limit, seen=msgspec.structs.replace(limit.seen, peak_ratio=8.0), at_most=False)
+    assert faster.at_least
+    late = LateRank("rank 2", False, Reason("host"), 2_900_000, 9, "high")
+    for each, why in ((RankInJob(0, 0), "its peers limit"), (RankInJob(0, 0, late_ranks=(late,)), "the job waits")):
+        answered = judged_in_job(faster, each, words)
+        assert isinstance(answered, Found)
+        assert (answered.saved_ns, answered.at_most, answered.at_least) == (3_000_000, False, False)
+        assert answered.beyond.startswith(f"that is by its own trace: {why}")
     for gain, saved in ((500_000, 500_000), (2_900_000, 2_900_000), (None, 3_000_000)):  # of 2.9 ms that it is late
         late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
         beyond = "beyond that other ranks are the limit" if saved < 2_900_000 else ""
@@ -539,6 +547,17 @@ def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
     assert cures(of_found(job, *ranks)) == []
 
 
+def test_what_would_save_most_ranks_more_than_the_late_one_costs_comes_first() -> None:
+    job = simulated(replace(JOB, **FAULTS["host"]))
+    costs = of_found(job, *({} for _ in job.summaries)).verdict.rows[0].gain_ns // job.judgement.step_count
+    ranks = [{"host_gaps": costs * (rank == LATE)} for rank in range(JOB.ranks)]
+    for more, shown in ((1, "such as rank 0: matrix_units"), (-1, "")):
+        *firsts, last, _ = cures(of_found(job, *({**each, "matrix_units": costs + more} for each in ranks)))
+        every = f"{JOB.ranks} of {JOB.ranks} ranks show this in their own traces, {shown}"
+        assert firsts == ([every, ""] if shown else [])
+        assert last == f"Rank {LATE}: host_gaps"
+
+
 def test_a_cure_fits_the_place_that_the_verdict_names() -> None:
     """Waits for the GPU explain no time outside operators, and nothing but requests of memory does time in these."""
     ranks: list[dict[str, int]] = [{} for _ in range(JOB.ranks)]
@@ -630,7 +649,7 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     row = rows_of(rank_answer(job, 0))["straggling_rank"]
     advice = "The hosts of all ranks are slow alike: see what this rank's own findings say of its host"
     assert (row["advice"], row["saved_ns"]) == (advice, None)
-    assert "rank 7 (" not in row["title"]
+    assert "rank 7" not in row["title"], "rank 6 is nearly as late: without rank 7 most of the wait would remain"
     answers = [rank_answer(job, rank) for rank in range(8)]  # the verdict names none
     assert not any("Other ranks wait for this one" in " ".join(each.text) for each in answers)
     waits = sorted(int(each.verdict[0].partition(" % waiting for")[0].split()[-1]) for each in answers)

@@ -104,6 +104,10 @@ SEEN_OF_JOB: dict[str, type[Seen]] = {
     launch_bound.NAME: launch_bound.LaunchBound,
     host_gaps.NAME: host_gaps.HostGaps,
     synchronizing_calls.NAME: synchronizing_calls.SynchronizingCalls,
+    matrix_units.NAME: matrix_units.MatrixUnitsUse,
+    unfused_optimizer.NAME: unfused_optimizer.Optimizer,
+    clock_drop.NAME: clock_drop.ClockDrop,
+    disturbed_device.NAME: disturbed_device.Disturbed,
 }
 
 __all__ = ["RULES", "SEEN_OF_JOB", "Rule"]

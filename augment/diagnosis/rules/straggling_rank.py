@@ -29,7 +29,7 @@ class StragglingRank(rule.Seen, frozen=True):
     waits_for: str = ""  #: the rank that most of the wait is for; empty if that is no single one
     most_ratio: float = 0.0  #: the share of that
     late: LateRank | None = None  #: the rank to change; this one, if it ``is_own``
-    hosts_alike: bool = False  #: whether the hosts of all ranks are slow alike, and that is what to change
+    hosts_alike: bool = False  #: whether the hosts of all ranks are slow, and that is what to change
     is_told: bool = True  #: whether the job can tell who is late
 
     def title(self, words: text.Words) -> str:
@@ -45,9 +45,7 @@ class StragglingRank(rule.Seen, frozen=True):
         if not self.is_told:
             return f"{title}; which of them are late cannot be told"
         if late is None:
-            return (
-                f"{title}; the hosts of all ranks are equally slow: speed them up first" if self.hosts_alike else title
-            )
+            return f"{title}; the hosts of all ranks are slow: speed them up first" if self.hosts_alike else title
         named = late.name == self.waits_for
         return (
             f"{title} ({late.reason.text()})"

@@ -587,6 +587,16 @@ class Judgement:
             figures=self.figures_of(reason, causes, lasts, once),
         )
 
+    def _then(self, member: int) -> str:
+        """What takes most of a step once a rank is like its peers: transfers, or what the other ranks do."""
+        part, its = self._excess.stretches, self._excess.stretches.member == member
+        less = np.where(its, self._excess.by_stretch, 0)
+        hidden = np.zeros_like(self._replay.moving)
+        left = {"transfers": self._replay.time_ns(shift=Shift(part, -less), moving=hidden)}
+        for name in ("compute", "host"):
+            left[name] = self._replay.time_ns(shift=Shift(part, -np.where(its, less, part.parts.of([name]))))
+        return min(left, key=lambda name: left[name])
+
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
         figures = {"causes_ns": causes, "lasts": lasts, "in_one_step": once, "step_count": self.step_count}
@@ -682,16 +692,19 @@ class Judgement:
             totals[self._dims.of(group, matched.kinds[kind])] += ns
         most = max(totals, key=lambda name: totals[name], default=UNKNOWN)
         dimension_of = "" if most in (UNKNOWN, WORLD) else most
+        if gain is None and not self._gain_unknown:
+            gain = min(self._gains[member], total)
+        remains = gain is not None and LEAST * self._time <= gain < total / 2
         return Row(
             rank=summary.rank,
             host=summary.host,
             dimension=dimension_of,
             cause=cause,
             charged_ns=total,
-            gain_ns=gain if gain is not None else None if self._gain_unknown else min(self._gains[member], total),
+            gain_ns=gain,
             confidence="low" if unsure or cause == "unknown" else "high" if sure and not unnamed else "medium",
             evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
-            figures=self.figures_of(reason, causes, lasts, once),
+            figures=self.figures_of(reason, causes, lasts, once) | ({"then": self._then(member)} if remains else {}),
         )
 
     @cached_property
