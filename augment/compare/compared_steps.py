@@ -6,8 +6,10 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -166,46 +168,50 @@ ONCE_MOST = 4  #: one step in so many at most, else it comes again
 _FEWEST = 3  #: steps on a side, to tell one from the others
 
 
+def lengthened_once(trace: Trace, windows: StepWindows) -> Bools:
+    """Which windows are much longer than usual, at least half of it for what happens once."""
+    parts = Spans.of(trace, compilations(trace)), captures(trace), Spans.of(trace, cold_operators(trace))
+    spans = union(*(np.concatenate([getattr(each, side) for each in parts]) for side in ("start", "end")))
+    which, _, inside = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
+    length, once = windows.end - windows.start, sums(which, inside.end - inside.start, len(windows))
+    usual = float(np.median(length)) if len(length) else 0.0
+    longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
+    return longer
+
+
+def one_offs(sides: Sequence[tuple[str, Sequence[int], npt.NDArray[Any], Bools]]) -> tuple[Bools, str]:
+    """Which steps to leave out on all sides, which something lengthens on one that happens once; and that in a
+    sentence, empty for none. A side has its name, and of each step the number, the length, and whether that is so. A
+    step stays where another that stays is longer by as much: else it would be compared with what the other side keeps.
+    """
+    count = len(sides[0][1]) if sides else 0
+    left_out, said, most_ns = np.zeros(count, np.bool_), list[str](), np.zeros(count)  #: beyond the usual, by step
+    for side, number, length, longer in sides if count >= _FEWEST else ():
+        usual = float(np.median(length))
+        np.maximum(most_ns, length - usual, out=most_ns)
+        for place in np.flatnonzero(longer & ~left_out).tolist():
+            took = f"{text.three_digits(float(length[place]))} (median {text.three_digits(usual)})"
+            said.append(f"step {number[place]} of the {side}, {took}")
+        left_out |= longer
+    if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):
+        return np.zeros(count, np.bool_), ""
+    if most_ns[~left_out].max() >= ONCE_SHARE * most_ns[left_out].max():
+        return np.zeros(count, np.bool_), ""
+    why = "Left out on both sides, for what happens once (compilation, capture, first use)"
+    return left_out, f"{why}: {'; '.join(said)}"
+
+
 def without_one_offs(
     chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]
 ) -> tuple[list[ChosenSteps], str]:
-    """The steps of each pair of ranks without those, on any rank and side, that something lengthens which happens once;
-    and what was left out, in a sentence; empty for nothing. So it is where a step that stays is longer by as much, too:
-    what is left out of one side would be compared with what the other keeps."""
-    count = len(chosen[0].control)
-    if chosen[0].whole or count < _FEWEST:
-        return list(chosen), ""
-    left_out, said, most_ns = np.zeros(count, np.bool_), list[str](), np.zeros(count)  #: beyond the usual, by step
-    for steps, pair in zip(chosen, pairs, strict=True):
-        for side, trace, windows in zip(("control", "test"), pair, (steps.control, steps.test), strict=True):
-            length = windows.end - windows.start
-            usual = float(np.median(length))
-            np.maximum(most_ns, length - usual, out=most_ns)
-            # which of windows are much longer than usual, at least half of it for what happens once
-            of_compiler, graphs, cold = (
-                Spans.of(trace, compilations(trace)),
-                captures(trace),
-                Spans.of(trace, cold_operators(trace)),
-            )
-            spans = union(
-                np.concatenate([each.start for each in (of_compiler, graphs, cold)]),
-                np.concatenate([each.end for each in (of_compiler, graphs, cold)]),
-            )
-            which, _, parts = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
-            once = sums(which, parts.end - parts.start, len(windows))
-            longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
-            for place in np.flatnonzero(longer).tolist():
-                if not left_out[place]:
-                    took = f"{text.three_digits(length[place])} (median {text.three_digits(usual)})"
-                    said.append(f"step {windows.number[place]} of the {side}, {took}")
-                left_out[place] = True
-    if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):
-        return list(chosen), ""
-    if most_ns[~left_out].max() >= ONCE_SHARE * most_ns[left_out].max():
-        return list(chosen), ""
-    kept = np.flatnonzero(~left_out)
-    why = "Left out on both sides, for what happens once (compilation, capture, first use)"
-    return [steps.take(kept) for steps in chosen], f"{why}: {'; '.join(said)}"
+    """The steps of each pair of ranks without those of :func:`one_offs`, and its sentence."""
+    sides = [
+        (side, windows.number.tolist(), windows.end - windows.start, lengthened_once(trace, windows))
+        for steps, pair in zip(chosen, pairs, strict=True)
+        for side, trace, windows in zip(("control", "test"), pair, (steps.control, steps.test), strict=True)
+    ]
+    left_out, said = one_offs(sides)
+    return [steps.take(np.flatnonzero(~left_out)) for steps in chosen], said
 
 
 # Finds annotations that can serve as steps in recordings without steps: those that recur on both sides.

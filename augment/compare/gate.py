@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
-from augment.compare.noise import TRIM, Noise, noise_of, reaches_anywhere, steps_lacking, trimmed_mean
+from augment.compare.noise import FEWEST, TRIM, Noise, is_irregular, noise_of, steps_lacking, trimmed_mean
 from augment.compare.totals import FIGURES, Figure, Samples
 from augment.core.old_names import FIGURES as OLD
 from augment.core.text import signed_text, value_text
@@ -104,8 +104,8 @@ def check(control: Samples, test: Samples, limits: GateLimits | None = None) -> 
 
     The width of the interval is chosen so that equal runs fail, over all gated figures together, at most at the rate
     ``limits.alpha``; half of that belongs to the step, half to all other figures. With one step on a side the noise is
-    unknown, and the limit alone decides. A part of the step's time that grew by less than :data:`FLOOR` of the step
-    does not fail.
+    unknown, and the limit alone decides; two that exceed it cannot tell. A part of the step's time that grew by less
+    than :data:`FLOOR` of the step does not fail.
     """
     limits = limits or GateLimits()
     limited = [(figure, limit) for figure in FIGURES if (limit := limits.of(figure)) is not None]
@@ -214,16 +214,16 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
         return Line(figure, limit, *_within_bound(figure, limit, after), test=after)
     before, after = trimmed_mean(control[figure.name], TRIM), trimmed_mean(test[figure.name], TRIM)
     trimmed = TRIM * len(test[figure.name]) >= 1
-    noise = noise_of(control[figure.name], test[figure.name], confidence, TRIM)
+    count = min(len(control[figure.name]), len(test[figure.name]))
+    noise = noise_of(control[figure.name], test[figure.name], confidence, TRIM) if count >= FEWEST else None
     if limit.bound is not None:
         status, reason = _within_bound(figure, limit, after)
     elif noise is None:
         delta = _worse(figure) * (after - before)
         failed = delta > max((limit.share or 0) * abs(before), _floor(figure, control))
-        status, reason = (
-            "fail" if failed else "pass",
-            f"{'beyond' if failed else 'within'} the limit; one step per side, so the noise is unknown",
-        )
+        status = "pass" if not failed else "fail" if count == 1 else "uncertain"
+        few = "one step per side" if count == 1 else "two steps per side are too few for an interval"
+        reason = f"{'beyond' if failed else 'within'} the limit; {few}, so the noise is unknown"
     else:
         status, reason = _judged(figure, limit, noise, control, test, confidence)
         plain = noise_of(control[figure.name], test[figure.name], confidence)
@@ -234,7 +234,7 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
             before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
     if noise is None:
         return Line(figure, limit, status, reason, before, after, after - before)
-    if reaches_anywhere(noise, control[figure.name], test[figure.name]):
+    if is_irregular(noise, control[figure.name], test[figure.name]):
         return Line(figure, limit, status, reason, before, after, noise.delta)
     interval = noise.delta, noise.low, noise.high, confidence, noise.paired
     return Line(figure, limit, status, reason, before, after, *interval, trimmed=trimmed)
@@ -267,8 +267,8 @@ def _judged(
     # The reason of an uncertain figure: ``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``
     percent = 50 * (noise.high - noise.low) / abs(before) if before else 0.0
     reach = f": noise ± {percent:,.{0 if percent >= 10 else 1}f} %" if before else ""
-    if reaches_anywhere(noise, control[figure.name], test[figure.name]):
-        reach = ": too few steps for an interval"
+    if is_irregular(noise, control[figure.name], test[figure.name]):
+        reach = ": steps too irregular for an interval"
     if lacking is None:
         advice = "the steps vary too much for any number of steps"
     else:
@@ -394,12 +394,14 @@ def text_of(line: Line) -> str:
     if line.test is None:
         return f"{line.figure.name}: {line.reason}"
     before, after, change, interval = figures_of(line)
+    mean = ""
     if interval and line.confidence is not None:
         how = "pairs of steps" if line.paired else "independent steps"
-        how = f"{'trimmed means of ' * line.trimmed}{how}" if line.run_count is None else f"{line.run_count} runs"
+        how = how if line.run_count is None else f"{line.run_count} runs"
+        mean = "" if line.run_count is not None else "trimmed mean " if line.trimmed else "mean "
         interval = f" (with noise {interval}: {100 * line.confidence:g} % confidence interval, {how})"
     limit = f" limit {limit_text(line.limit, line.figure)};" if line.limit else ""
-    return f"{line.figure.name}: {before} → {after}, {change}{interval};{limit} {line.reason}"
+    return f"{line.figure.name}: {mean}{before} → {after}, {change}{interval};{limit} {line.reason}"
 
 
 def figures_of(line: Line) -> tuple[str, str, str, str]:

@@ -32,7 +32,6 @@ CONFIDENCE = 0.95  #: of intervals
 ALIKE = 0.95  #: quantile of Fisher's F: 1 - ALIKE is the rate at which independent steps are paired
 TRIM = 0.2  #: share of the shortest steps, and of the longest, that a robust estimate leaves out
 FEWEST = 3  #: steps a side for an interval; Student's t of one degree of freedom reaches anywhere
-WIDEST = 10  #: times the larger mean: an interval that reaches further says nothing
 IRREGULAR = 2  #: times the larger mean: an interval that is wider is of samples too irregular to judge
 NEAR = 0.1  #: of the means and their difference: a ratio that differs from this by more is of something else
 ROUNDING = 1e-12  #: differences below this fraction of the means count as 0
@@ -121,12 +120,12 @@ def interval_of(control: Floats, test: Floats) -> Noise | None:
     noise = noise_of(control, test) if min(len(control), len(test)) >= FEWEST else None
     if noise and abs(noise.delta - (means[1] - means[0])) > NEAR * min(abs(means[1] - means[0]), *map(abs, means)):
         noise = noise_of(control, test, ratios=False)
-    return None if noise is None or noise.high - noise.low > IRREGULAR * max(map(abs, means)) else noise
+    return None if noise is None or is_irregular(noise, control, test) else noise
 
 
-def reaches_anywhere(noise: Noise, control: Floats, test: Floats) -> bool:
-    """Whether an interval reaches so far beyond both means that it says nothing."""
-    return max(abs(noise.low), abs(noise.high)) > WIDEST * max(abs(float(control.mean())), abs(float(test.mean())))
+def is_irregular(noise: Noise, control: Floats, test: Floats) -> bool:
+    """Whether an interval is so wide that it says nothing."""
+    return noise.high - noise.low > IRREGULAR * max(abs(float(control.mean())), abs(float(test.mean())))
 
 
 def hidden_by_outliers(control: Floats, test: Floats) -> Noise | None:

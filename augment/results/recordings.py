@@ -28,6 +28,8 @@ class Recording(Struct, frozen=True):
     sources: Sequence[Mapping[str, Any]]
     in_steps: bool  #: whether the figures are of steps (or occurrences of a region), not of the recording as a whole
     warm: bool = True  #: whether the first step is steady on all ranks
+    numbers: Sequence[int] = ()  #: of the steps; empty of metrics
+    once: Sequence[bool] = ()  #: whether something lengthens them, on a rank, that happens once; empty of metrics
 
     @property
     def start_ns(self) -> int | None:
@@ -87,12 +89,12 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
     Raises:
         InputError: a trace has nothing to compare.
     """
-    from augment.compare.compared_steps import expect_work, regions_of, windows_in
+    from augment.compare.compared_steps import expect_work, lengthened_once, regions_of, windows_in
     from augment.compare.totals import mean_of_ranks, samples_of
     from augment.diagnosis.judging import measure
     from augment.writers.metrics import source_of
 
-    samples, sources = [], []
+    samples, sources, numbers, once = [], [], [], []
     regions: Regions = {}
     in_steps = warm = True
     for trace in traces:
@@ -100,18 +102,30 @@ def of_traces(traces: Iterable[Trace], region: str | None) -> Recording:
         expect_work(trace, windows)
         samples.append(samples_of(trace, windows))
         sources.append(source_of(trace))
+        numbers.append(windows.number.tolist())
+        once.append(lengthened_once(trace, windows).tolist())
         regions = regions or regions_of(trace)
         in_steps &= bool((windows.number >= 0).all())
         warm &= region is not None or not in_steps or windows.begin[0] in measure(trace).windows.begin
-    return Recording(mean_of_ranks(samples), regions, sources, in_steps, warm)
+    of_any = [any(each) for each in zip(*once, strict=False)]  # as many as all have
+    return Recording(mean_of_ranks(samples), regions, sources, in_steps, warm, numbers[0], of_any)
 
 
 def judged(control: Recording, test: Recording, names: tuple[str, str], limits: GateLimits) -> Judgement:
     """Compare the steps of two runs of these names, the baseline's first."""
     from statistics import median
 
+    import numpy as np
+
     from augment.compare import gate
-    from augment.compare.compared_steps import ONCE_LONGER, offer, recurring, units, without_outlying_first_step
+    from augment.compare.compared_steps import (
+        ONCE_LONGER,
+        offer,
+        one_offs,
+        recurring,
+        units,
+        without_outlying_first_step,
+    )
     from augment.compare.diff_verdict import difference
     from augment.compare.noise import FEWEST, TRIM, hidden_by_outliers
     from augment.core.text import rough_time, three_digits
@@ -120,7 +134,19 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
     notes = []
     if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (note := offer(control.regions, test.regions)):
         notes.append(note)
-    before, after, note = without_outlying_first_step(before, after, (control.warm, test.warm))
+    count = min(len(before["wall_ns"]), len(after["wall_ns"]))
+    sides = [
+        (label, each.numbers[:count], each.samples["wall_ns"][:count], np.array(each.once[:count]))
+        for label, each in (("control", control), ("test", test))
+        if each.once
+    ]
+    left_out, note = one_offs(sides)
+    if note:
+        notes.append(note)
+    gone = np.flatnonzero(left_out)
+    before, after = ({name: np.delete(each, gone) for name, each in side.items()} for side in (before, after))
+    warm = (True, True) if left_out[:1].any() else (control.warm, test.warm)
+    before, after, note = without_outlying_first_step(before, after, warm)
     if note:
         notes.append(note)
     if hidden_by_outliers(before["wall_ns"], after["wall_ns"]):
@@ -131,7 +157,7 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         usual, most = median(walls.tolist()), float(walls.max())
         if FEWEST <= len(walls) < 1 / TRIM and most > ONCE_LONGER * usual:
             long = f"a step takes {three_digits(most)}, the median {three_digits(usual)}, and counts, as steps are few"
-            notes.append(f"{name}: {long}; augment diff leaves it out if it compiles or captures, which happens once")
+            notes.append(f"{name}: {long}; of metrics it is not known whether it compiles or captures")
     lines = gate.check(before, after, limits)
     if control.in_steps != test.in_steps:
         whole, steps = names if test.in_steps else names[::-1]

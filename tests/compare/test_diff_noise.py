@@ -206,4 +206,8 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
 def test_the_gate_has_no_interval_of_two_steps() -> None:
     (wall, *_) = check({"wall_ns": np.array([156.0, 156.7])}, {"wall_ns": np.array([408.0, 128.2])})
     assert (wall.status, wall.low) == ("uncertain", None)
-    assert wall.reason.startswith("cannot tell 5 %: too few steps for an interval; record ")
+    assert wall.reason == "beyond the limit; two steps per side are too few for an interval, so the noise is unknown"
+    (wall, *_) = check({"wall_ns": np.array([156.0, 156.7])}, {"wall_ns": np.array([188.0, 188.2])})
+    assert (wall.status, wall.low) == ("uncertain", None), "as augment diff has it"
+    (wall, *_) = check({"wall_ns": np.array([156.0, 156.7])}, {"wall_ns": np.array([158.0, 158.2])})
+    assert (wall.status, wall.low) == ("pass", None)

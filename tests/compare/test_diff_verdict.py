@@ -165,6 +165,10 @@ def test_what_happens_once_is_no_part_of_steps(tmp_path: Path) -> None:
             for result in (before, after)
         ]
         assert changes[1] == pytest.approx(changes[0], abs=0.02)
+    recordings = [of_traces([read(str(path))], None) for path in (control, test, compiles)]
+    (plain, _), (gated, notes) = (judged(recordings[0], each, ("a", "b"), GateLimits()) for each in recordings[1:])
+    assert (gated[0].status, notes) == (plain[0].status, [once.removesuffix(".")])
+    assert gated[0].change == pytest.approx(plain[0].change, rel=0.1), "the gate leaves it out as well"
     again = save(with_compilation(load(compiles), 1, 60_000), tmp_path / "twice.json")
     assert not diff(read(str(control)), read(str(again))).choice  # of six steps two: it comes again
     longer = with_compilation(load(control), 1, 60_000)

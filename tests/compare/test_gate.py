@@ -58,7 +58,7 @@ def test_steps_that_are_alike_are_compared_in_pairs() -> None:
     control, test = samples(wall_ns=[3000, 1000, 1100]), samples(wall_ns=[3360, 1100, 1199])
     result = line("wall_ns", check(control, test))
     assert (result.status, result.paired, result.confidence) == ("fail", True, 0.95)
-    assert text_of(result).startswith("wall_ns: 1.700 µs → 1.886 µs, +11.0 % (with noise +")
+    assert text_of(result).startswith("wall_ns: mean 1.700 µs → 1.886 µs, +11.0 % (with noise +")
     shuffled = line("wall_ns", check(control, samples(wall_ns=[1100, 1199, 3360])))
     assert (shuffled.status, shuffled.paired) == ("uncertain", False)
 
@@ -239,7 +239,7 @@ def test_what_is_written() -> None:
     assert suite.attrib == {"name": "branch <1> against main", "tests": "2", "failures": "1", "skipped": "1"}
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["wall_ns"]
     said = text_of(line("wall_ns", lines))
-    assert said.startswith("wall_ns: 1.001 µs → 1.101 µs, +10.0 % (with noise +")
+    assert said.startswith("wall_ns: mean 1.001 µs → 1.101 µs, +10.0 % (with noise +")
     assert "%: 95 % confidence interval, pairs of steps); limit 5 %; worse by more than the limit" in said
     assert text_of(line("overlap_ratio", lines)) == "overlap_ratio: 80.0 % → 50.0 %, -30.0 points; not gated"
     unsure = check(STEADY, samples(wall_ns=[1000, 2000, 500, 1400]))

@@ -63,7 +63,8 @@ def test_a_uniform_slowdown_fails(name: str) -> None:
     assert gate(control, control)[0].status == "pass"
     for percent in (6, 30, 60):
         step = gate(control, figures(stretched(trace, percent)))[0]
-        assert (step.figure.name, step.status) == ("wall_ns", "fail"), step.reason
+        known = "uncertain" if name.startswith("hta_sampled") else "fail"  # two steps cannot tell
+        assert (step.figure.name, step.status) == ("wall_ns", known), step.reason
         assert step.change is not None
         assert step.control is not None
         assert step.change == pytest.approx(step.control * percent / 100, rel=0.01)
