@@ -127,12 +127,15 @@ def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str
     from augment.results.sidecars import read_sidecar
 
     metrics = metrics_of(folder)
-    if not metrics:
-        return analyse(folder)
-    first, several = _standing_for_all(metrics)
+    first, several = _standing_for_all(metrics) if metrics else ("", "")
     if several:
         raise InputError(folder, f"holds the metrics of {several}; name one: {first}")
-    return read_sidecar(first)
+    made = read_sidecar(first) if metrics else analyse(folder)
+    if cures := made.get("verdict", {}).get("cures"):
+        from augment.job import rank_answers
+
+        made["verdict"]["cures"] = rank_answers.in_folder(cures, folder)
+    return made
 
 
 def _standing_for_all(metrics: Sequence[str]) -> tuple[str, str]:

@@ -508,6 +508,10 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
         ran = CliRunner().invoke(group(), ["run", str(folder), "-o", str(tmp_path / "out")])
         assert f"→ Rank {rank}: {grave[0]['title']}{place.replace('FOLDER', str(folder))}\n" in ran.output
+        for command in (["show"], ["report", "--markdown"]):
+            assert (
+                f"augment open {folder} --rank {rank} " in CliRunner().invoke(group(), [*command, str(folder)]).output
+            )
 
 
 def test_ranks_with_the_same_kinds_of_finding_are_told_together(tmp_path: Path) -> None:
