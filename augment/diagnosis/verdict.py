@@ -199,7 +199,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     if sure:
         parts = [(f"No serious problem{since}. The largest minor one", sure[0]), *parts]
     elif possible:
-        parts = [("No cause is certain. The likeliest", possible[0])]
+        parts = [("No cause is certain. The likeliest", possible[0]), *(("Also possible", at) for at in possible[1:2])]
     loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
     if parts or loads or is_excerpt(trace) or not facts.gpu.coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,), is_title=not sure) for lead, each in parts]

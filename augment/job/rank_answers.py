@@ -269,14 +269,11 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")
     gains = dict[str, dict[int, int]]()  # what its cure saves, by rule and member
     for member, of_rank in asked.items():
-        for rule in filter(lambda rule: _is_grave(of_rank[rule]), of_rank):
+        for rule in (rule for rule, each in of_rank.items() if _is_grave(each)):
             gains.setdefault(rule, {})[member] = of_rank[rule]["saved_ns"] or 0
-    steps = answer.judgement.step_count or 1
     if row is not None and late:  # what saves each of most ranks more than the late one costs the job
-        least = row.charged_ns if row.gain_ns is None else row.gain_ns
-        gains = {
-            rule: of for rule, of in gains.items() if min(of.values()) * steps > least and 2 * len(of) > len(asked)
-        }
+        least = (row.charged_ns if row.gain_ns is None else row.gain_ns) / (answer.judgement.step_count or 1)
+        gains = {rule: of for rule, of in gains.items() if min(of.values()) > least and 2 * len(of) > len(asked)}
     of_most = list[str]()
     for rule in sorted(gains, key=lambda rule: -sum(gains[rule].values()))[:1]:
         of = gains[rule]
@@ -307,6 +304,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     if alone and alone.outside and row.cause == "host" and row.figures.get("where") == "no_operator":
         look = f"While no thread runs an operator, its main thread spends {listed(alone.outside)}"
     way = [*of_most, *([f"{name}: {look}"] if look else [])]
+    steps = answer.judgement.step_count or 1
+    steps = answer.judgement.step_count or 1
     late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
         if beyond[rule] > usual[rule]:

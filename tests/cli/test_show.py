@@ -105,7 +105,9 @@ def test_a_folder_shows_its_job(tmp_path: Path, augment: Augment) -> None:
     simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
     assert augment("run", tmp_path / "job", "-o", tmp_path / "out", "--quiet").code == 0
     of_traces, of_metrics = augment("show", tmp_path / "job"), augment("show", tmp_path / "out")
-    assert of_traces.out == of_metrics.out == augment("show", tmp_path / "out" / "job.metrics.json").out
+    alone = augment("show", tmp_path / "out" / "job.metrics.json").out  # does not know where its traces are
+    for folder, shown in ((tmp_path / "job", of_traces), (tmp_path / "out", of_metrics)):
+        assert shown.out == alone.replace("augment open FOLDER", f"augment open {folder}") != alone
     assert augment("doctor", tmp_path / "job").out.count("\n  rank ") == 2
     gated = augment("check", tmp_path / "job", "--baseline", tmp_path / "out" / "job.metrics.json")
     assert gated.err.endswith(f"name the folder of its ranks' metrics: {tmp_path / 'out'}\n")
