@@ -74,12 +74,12 @@ def command(
     shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
     spooled = {str(name) for name in inputs if isinstance(name, FromStdin)}
     shown = [{**report, "input": "-"} if report["input"] in spooled else report for report in shown]
+    if passed_over and form is None:
+        complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
     if not shown:
         if not failures:
             complain(str(no_trace(", ".join(inputs))))
         return failures[0].exit_code if failures else UnknownFormat.exit_code
-    if passed_over and form is None:
-        complain(f"passed over {counted(len(passed_over), 'file')}: {first_of(passed_over, _SHOWN)}")
     of = [report.get("folder", report["input"]) for report in shown if "folder" in report or report.get("joined")]
     if form is None:
         from augment.job.rank_answers import in_folder

@@ -26,6 +26,7 @@ KEPT_BYTES = 20 * CHUNK  #: from the end of the text
 #: what an object without events is by one of its members
 _HINTS = {
     "nodes": "an execution trace? --execution-trace names it beside its trace",
+    **dict.fromkeys(("req_ids", "request_id"), "records of an engine's own hooks, which are not read; see --spans"),
     "rocprofiler-sdk-tool": "rocprofv3's own JSON, which is not read; record with --output-format pftrace",
 }
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')

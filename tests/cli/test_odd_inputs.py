@@ -280,3 +280,15 @@ def test_names_of_300_kB_cost_little(alarm: None, augment: Augment, tmp_path: Pa
     began = time.process_time()
     assert augment("run", str(path), "-o", str(tmp_path / "out")).code == 0
     assert time.process_time() - began < 20
+
+
+def test_what_is_no_trace_or_a_part_of_one_is_told_as_such(tmp_path: Path, augment: Augment) -> None:
+    """The files of a folder that holds no trace say what they are; a part of a recording names no place in itself."""
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving" / "forwards.jsonl.gz").write_bytes(gzip.compress(b'{"fwd_id": 0, "req_ids": []}\n'))
+    ended = augment("diagnose", tmp_path / "serving")
+    assert ended.code == 3
+    assert "records of an engine's own hooks, which are not read; see --spans" in ended.err
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=4, layers=1), tmp_path)
+    assert augment("cut", path, "--steps", "1-2", "-o", tmp_path / "part.json.gz").code == 0
+    assert "      partial_recording, confidence high\n" in augment("diagnose", tmp_path / "part.json.gz").out

@@ -230,8 +230,14 @@ def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
 
 def test_savings_come_before_what_saves_nothing() -> None:
     name = "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz"
-    first, *_, last = (each.found for each in diagnose(read(str(TRACES / name))).findings)
+    trace = read(str(TRACES / name))
+    first, *_, last = (each.found for each in diagnose(trace).findings)
     assert (first.saved_ns is None, last.saved_ns) == (False, None)
+    likeliest, also = verdict(trace)[2:4]
+    assert likeliest.startswith(
+        "No cause is certain. The likeliest: The GPU idles 1.1 ms per step while the host launc"
+    )
+    assert also.startswith("Also possible: Single runtime calls hold up the host while the GPU idles: cudaGraphLaunch")
 
 
 def test_a_possible_saving_is_named_and_a_first_region_begins_with_its_work() -> None:

@@ -958,8 +958,8 @@ def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:
 @pytest.mark.parametrize(("name", "confidence", "advice"), [
     ("<built-in method poll of select.epoll object at 0x7f>", "low", "The host waits here for something"),
     ("zmq/sugar/socket.py(1): recv_multipart", "low", "The host waits here for something"),
-    ("tokenizer.py(12): encode", "medium", "Launching alone takes no such time"),
-    ("aten::nonzero", "medium", "Launching alone takes no such time"),
+    ("tokenizer.py(12): encode", "medium", "The host does more here than launch work"),
+    ("aten::nonzero", "medium", "The host does more here than launch work"),
 ])  # fmt: skip
 def test_a_server_without_requests_is_no_fault(name: str, confidence: str, advice: str) -> None:
     """Without steps, a host that waits in a function for waiting may do so rightly."""

@@ -61,9 +61,9 @@ _ADVICE: dict[Why, str] = {
     "FlopCounterMode, functional tensors) runs Python for every call. Leave it out of the step, or compile the step",
     "unusual": "These operators usually take microseconds: the thread gets no CPU (other processes, or its loader's "
     "workers, on the same cores: compare nproc and taskset -p with them), or waits for a lock; perf sched shows which",
-    "long": "Launching alone takes no such time: {stacks} shows which line waits or computes here. Move that out of "
+    "long": "The host does more here than launch work: {stacks} shows which line waits or computes. Move that out of "
     "the step or to another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
-    "line": "Launching alone takes no such time: this line waits or computes. Move that out of the step or to another "
+    "line": "The host does more here than launch work: this line waits or computes. Move that out of the step or to another "
     "thread; what happens once (compiling, capturing graphs) belongs in a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",

@@ -332,6 +332,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
                 if row.get("overlaps"):
                     yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
                 known = row.get("start_ns") is not None
+                known &= row["rule"] != "partial_recording" or row["start_ns"] != 0  # of all the file: no place in it
                 where = f"; {place_of(row)} ({_opened(row, report['input'])})" if known else ""
                 yield f"      {row['rule']}, confidence {row['confidence']}{where}"
         for status, rows in of_status.items():
