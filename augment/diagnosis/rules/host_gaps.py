@@ -63,8 +63,8 @@ _ADVICE: dict[Why, str] = {
     "workers, on the same cores: compare nproc and taskset -p with them), or waits for a lock; perf sched shows which",
     "long": "The host does more here than launch work: {stacks} shows which line waits or computes. Move that out of "
     "the step or to another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
-    "line": "The host does more here than launch work: this line waits or computes. Move that out of the step or to another "
-    "thread; what happens once (compiling, capturing graphs) belongs in a warmup",
+    "line": "The host does more here than launch work: this line waits or computes. Move that out of the step or to "
+    "another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",
 }
