@@ -112,6 +112,7 @@ def command(
     differences on its timeline; STEM.diff.metrics.json is the whole comparison. With several TESTs no file is written.
     """
     from augment.batch.inputs import identify
+    from augment.batch.locations import expect_writable
     from augment.batch.memory_limit import bounded, expect_possible
     from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.terminal import bar, emit, say
@@ -134,6 +135,7 @@ def command(
     drawing = Drawing(formats, label or label_of(control), least_ns, overlay, test_label=label_of(test))
     near = "" if SERVER_JOB.fullmatch(test) else test if os.path.isdir(test) else os.path.dirname(test)
     folder, opened = Path(out or near or "."), 0
+    expect_writable(str(folder))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
             if memory is not None:

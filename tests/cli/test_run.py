@@ -217,8 +217,10 @@ def test_any_name_passes_through(tmp_path: Path, augment: Augment, name: str) ->
 def test_output_folder_that_is_a_file(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(tmp_path / "a.json")
     ended = augment("run", trace, "-o", trace, "--quiet")
-    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-    assert f"{trace} is a file; choose another -o" in ended.err
+    compared = augment("diff", trace, trace, "-o", trace, "--quiet")  # before it reads them
+    for each in (ended, compared):
+        assert (each.code, len(each.err.splitlines())) == (1, 1)
+        assert f"{trace} is a file; choose another -o" in each.err
 
 
 def test_output_folder_that_may_not_be_written_to(tmp_path: Path, augment: Augment) -> None:
