@@ -65,22 +65,26 @@ def fetching(trace: Trace) -> Cause | None:
 
 
 @derived
-def beside_workers_ns(trace: Trace) -> int | None:
-    """The most per step that anything but quicker batches saves, where the loader's workers decide how long steps are:
-    at least half of the steps wait for a batch, long enough to be grave. Such a fetch ends at a moment of the clock: if
-    anything else takes less time, the host waits as much longer. Two fetches in a row that wait are as far apart as
-    workers need for a batch. None: they do not decide."""
+def workers_pace_ns(trace: Trace) -> int:
+    """How long the workers of loaders need for the batches of a step; 0 where less than half of the steps wait for one.
+    Such a fetch ends at a moment of the clock: two in a row that wait are as far apart as workers need for a batch."""
     cause, whole = fetching(trace), measure(trace)
-    if cause is None or whole.ratio(cause.saved_ns) < WARNING_RATIO:
-        return None
     rows = fetches_in_steps(trace)
     rows = rows[names.matching(trace, _OF_WORKERS)[trace.events.name[rows]]]
-    waits = arrays.is_among(rows, cause.spans.row)
+    waits = arrays.is_among(rows, cause.spans.row if cause else rows[:0])
     steps = arrays.distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
     apart = np.diff(trace.events.end[rows])[waits[1:] & waits[:-1]]
-    if 2 * len(steps) < whole.count or not len(apart):
+    return int(apart.mean() * len(rows) / whole.count) if len(apart) and 2 * len(steps) >= whole.count else 0
+
+
+@derived
+def beside_workers_ns(trace: Trace) -> int | None:
+    """The most per step that anything but quicker batches saves, where their pace decides how long steps are, by enough
+    to be grave: if anything else takes less time, the host waits as much longer. None: it does not."""
+    cause, whole, pace_ns = fetching(trace), measure(trace), workers_pace_ns(trace)
+    if cause is None or whole.ratio(cause.saved_ns) < WARNING_RATIO or not pace_ns:
         return None
-    return max(whole.length_ns - int(apart.mean() * len(rows) / whole.count), 0)
+    return max(whole.length_ns - pace_ns, 0)
 
 
 @derived

@@ -177,8 +177,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         kept = [(sentence, about) for sentence, about in kept if not about or set(alone.grave).intersection(about)]
     state = next((number for number, (_, about) in enumerate(kept, 1) if not about), len(kept))
     of_job = [sentence for _, sentence in sorted(about_job, key=lambda each: each[0])]
-    if not about_job or (finding and text[0] not in of_job):
-        of_job.insert(0, text[0])
+    of_job = [*dict.fromkeys([*(text[:1] if finding or not about_job else []), *of_job])]
     kept[state:state] = [(sentence, [straggling_rank.NAME]) for sentence in of_job]
     others = {row["rule"]: row for row in alone.others}
     if about_job and may_be_loading(others):  # it makes no rank late, and may be most of what this one loses

@@ -117,22 +117,16 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
 
     import numpy as np
 
-    from augment.compare import gate
-    from augment.compare.compared_steps import (
-        ONCE_LONGER,
-        offer,
-        one_offs,
-        recurring,
-        units,
-        without_outlying_first_step,
-    )
+    from augment.compare import compared_steps, gate
     from augment.compare.diff_verdict import difference
     from augment.compare.noise import FEWEST, TRIM, hidden_by_outliers
     from augment.core.text import rough_time, three_digits
 
     (baseline, tested), before, after = names, control.samples, test.samples
     notes = []
-    if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (note := offer(control.regions, test.regions)):
+    if min(len(before["wall_ns"]), len(after["wall_ns"])) < 2 and (
+        note := compared_steps.offer(control.regions, test.regions)
+    ):
         notes.append(note)
     count = min(len(before["wall_ns"]), len(after["wall_ns"]))
     sides = [
@@ -140,13 +134,11 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         for label, each in (("control", control), ("test", test))
         if each.once
     ]
-    left_out, note = one_offs(sides)
-    if note:
-        notes.append(note)
-    gone = np.flatnonzero(left_out)
+    left_out, note = compared_steps.one_offs(sides)
+    notes, gone = [*notes, *filter(None, [note])], np.flatnonzero(left_out)
     before, after = ({name: np.delete(each, gone) for name, each in side.items()} for side in (before, after))
     warm = (True, True) if left_out[:1].any() else (control.warm, test.warm)
-    before, after, note = without_outlying_first_step(before, after, warm)
+    before, after, note = compared_steps.without_outlying_first_step(before, after, warm)
     if note:
         notes.append(note)
     if hidden_by_outliers(before["wall_ns"], after["wall_ns"]):
@@ -155,7 +147,7 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         notes.append(f"{said}; here the shortest and the longest fifth of each side are left out")
     for name, walls in zip(names, (before["wall_ns"], after["wall_ns"]), strict=True):
         usual, most = median(walls.tolist()), float(walls.max())
-        if FEWEST <= len(walls) < 1 / TRIM and most > ONCE_LONGER * usual:
+        if FEWEST <= len(walls) < 1 / TRIM and most > compared_steps.ONCE_LONGER * usual:
             long = f"a step takes {three_digits(most)}, the median {three_digits(usual)}, and counts, as steps are few"
             notes.append(f"{name}: {long}; of metrics it is not known whether it compiles or captures")
     lines = gate.check(before, after, limits)
@@ -163,8 +155,8 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         whole, steps = names if test.in_steps else names[::-1]
         notes.append(f"{whole} has no steps: its whole recording cannot be compared with a step of {steps}")
         lines = gate.cannot_tell(lines, "a step cannot be compared with a whole recording")
-    elif not test.in_steps and (known := recurring(control.regions, test.regions)) and not known[1]:
-        _, many = units(control.regions, test.regions, known[0])
+    elif not test.in_steps and (known := compared_steps.recurring(control.regions, test.regions)) and not known[1]:
+        _, many = compared_steps.units(control.regions, test.regions, known[0])
         notes.append(f"not of equal work: {many}; --region compares equal parts")
         lines = gate.cannot_tell(lines, "whole recordings that are not of equal work cannot be compared")
     elif ("busy_ns" in before) != ("busy_ns" in after):

@@ -562,6 +562,22 @@ def test_what_would_save_most_ranks_more_than_the_late_one_costs_comes_first() -
         assert last == f"Rank {LATE}: host_gaps"
 
 
+def test_the_workers_of_another_rank_limit_what_a_late_one_gains() -> None:
+    """Metamorphic: the same job, in which a rank that waits for the late one also waits for its workers' batches."""
+    job = simulated(replace(JOB, **FAULTS["host"]))
+    whole, steps, gain = job.judgement.recorded_ns, job.judgement.step_count, job.verdict.rows[0].gain_ns
+    for left in (2 * gain, gain // 4, 0):
+        figures = {"why": "slow_workers", "pace_ns": (whole - left) // steps}
+        own = OwnDiagnosis("nvidia", [], [{"rule": "data_loading", "status": "fine", "figures": figures}])
+        packed = zlib.compress(msgspec.msgpack.encode(own))
+        paced, *rest = job.summaries
+        answer = answer_of([Portion([msgspec.structs.replace(paced, diagnosis=packed), *rest], Aggregation(), [])])
+        gains = [row.gain_ns for row in answer.verdict.rows]
+        assert gains == ([pytest.approx(min(gain, left), rel=0.01)] if left else [])
+        assert ("as batches of other ranks take as long" in answer.verdict.text[0]) == (left == gain // 4)
+        assert answer.verdict.text[-1].endswith("the job would gain nothing.") == (left == 0)
+
+
 def test_a_cure_fits_the_place_that_the_verdict_names() -> None:
     """Waits for the GPU explain no time outside operators, and nothing but requests of memory does time in these."""
     ranks: list[dict[str, int]] = [{} for _ in range(JOB.ranks)]

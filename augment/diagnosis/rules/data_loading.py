@@ -49,6 +49,7 @@ class Fetches(rule.Seen, frozen=True):
     idle_ns: int  #: the part of it in which no device works
     host_alone: bool  #: no work of a device was recorded
     why: Why
+    pace_ns: int = 0  #: of its workers, for the batches of a step, where most steps wait for them
 
     is_of_host = True
 
@@ -88,7 +89,7 @@ def check(trace: Trace) -> rule.Answer:
     times = (spans.end - spans.start, judging.idle_ns(trace, spans))
     fetch, idle = (int(ns.sum()) // judging.measure(trace).count for ns in times)
     saved = fetch if alone else cause.saved_ns
-    seen = Fetches(fetch, idle, alone, _why(trace, spans.row))
+    seen = Fetches(fetch, idle, alone, _why(trace, spans.row), host_causes.workers_pace_ns(trace))
     confidence: rule.Confidence = "low" if seen.why == "single_fetch" else "medium" if alone else "high"
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cause.cut)
 

@@ -378,7 +378,13 @@ class Judgement:
         excess = self._excess
         by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
         shift = Shift(excess.stretches, by, excess.by_parts, self._summaries)
-        return self._saved(self._replay.time_ns(shift=shift))
+        most = max(self._time - self._paced_ns(members.tolist()), 0)
+        return min(self._saved(self._replay.time_ns(shift=shift)), most)
+
+    def _paced_ns(self, members: Sequence[int]) -> int:
+        """How long the workers of other ranks' loaders need for their batches: no cure of these makes it shorter."""
+        others = set(self._members.tolist()).difference(members)
+        return max((self._of_workers(member, "pace_ns") for member in others), default=0)
 
     @cached_property
     def _candidates(self) -> MemberIndexes:
@@ -438,7 +444,7 @@ class Judgement:
         doing = most if 2 * spent[most].sum() >= every.sum() else None
         ns, least = (every, LEAST_SHARED_BY_ALL) if doing is None else (spent[most], LEAST_SHARED)
         fetches = doing is not None and doing[0].startswith(FETCH)
-        late = np.array([self._fetches_ns(member) if fetches else 0 for member in members])
+        late = np.array([self._of_workers(member, "fetch_ns") if fetches else 0 for member in members])
         if np.sort(np.maximum(ns[members], late))[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
             return None
         gain, of_one = (
@@ -451,12 +457,12 @@ class Judgement:
             return None
         return Reason("host", "many_operators") if doing is None else Reason("host", doing[1], doing[0]), ns, gain
 
-    def _fetches_ns(self, member: int) -> int:
-        """For how long a rank's host waits for batches of its workers in all steps, by its own diagnosis: its workers
-        take as long for a batch as its steps, also where its device waits for another rank meanwhile."""
+    def _of_workers(self, member: int, figure: str) -> int:
+        """For how long a rank's host waits for batches of its workers in all steps (``fetch_ns``), by its own
+        diagnosis, also where its device waits for another rank meanwhile; or how long these need (``pace_ns``)."""
         alone = self._summaries[member].own_diagnosis
         said = [row["figures"] for row in alone.rows if row["rule"] == "data_loading"] if alone else []
-        return sum(figures["fetch_ns"] * self.step_count for figures in said if figures.get("why") == "slow_workers")
+        return sum(figures.get(figure, 0) * self.step_count for figures in said if figures.get("why") == "slow_workers")
 
     def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
@@ -588,14 +594,15 @@ class Judgement:
         )
 
     def _then(self, member: int) -> str:
-        """What takes most of a step once a rank is like its peers: transfers, or what the other ranks do."""
+        """What takes most of a step once a rank is like its peers: batches, transfers, or what the other ranks do."""
+        if self._gains.get(member, 0) >= self._time - self._paced_ns([member]):
+            return "batches of other ranks take"
         part, its = self._excess.stretches, self._excess.stretches.member == member
-        less = np.where(its, self._excess.by_stretch, 0)
-        hidden = np.zeros_like(self._replay.moving)
-        left = {"transfers": self._replay.time_ns(shift=Shift(part, -less), moving=hidden)}
-        for name in ("compute", "host"):
-            left[name] = self._replay.time_ns(shift=Shift(part, -np.where(its, less, part.parts.of([name]))))
-        return min(left, key=lambda name: left[name])
+        less, hidden = np.where(its, self._excess.by_stretch, 0), np.zeros_like(self._replay.moving)
+        left = {"transfers take": self._replay.time_ns(shift=Shift(part, -less), moving=hidden)}
+        for name, said in (("compute", "computing on the other ranks takes"), ("host", "the other ranks' hosts take")):
+            left[said] = self._replay.time_ns(shift=Shift(part, -np.where(its, less, part.parts.of([name]))))
+        return min(left, key=lambda said: left[said])
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""

@@ -39,12 +39,6 @@ _NOUNS: dict[Cause, str] = {
 }
 
 
-#: what takes as long as a rank that is late
-_THEN = {
-    "transfers": "transfers take",
-    "compute": "computing on the other ranks takes",
-    "host": "the hosts of the other ranks take",
-}
 #: what the slowest rank of each step does, where work is uneven
 UNEVEN = {"compute": "computing", "copies": "copying", "host": "on its host"}
 
@@ -103,7 +97,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} With experts balanced (vLLM, SGLang: --enable-eplb) {after}."
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
-    rest = f": most of the delay would remain, as {_THEN[then]} as long" if (then := row.figures.get("then")) else ""
+    rest = f": most of the delay would remain, as {then} as long" if (then := row.figures.get("then")) else ""
     return f"{text} At the median's speed {after}{rest}."
 
 
