@@ -13,22 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import (
-    NO_INDEX,
-    NO_VALUE,
-    Bools,
-    Bytes,
-    EventRows,
-    Int32s,
-    Int64s,
-    Intervals,
-    Masks,
-    WorkIndexes,
-    combinations,
-    distinct,
-    intervals,
-    sums,
-)
+from augment import arrays
 from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, Where, derived
 from augment.facts import gpu, host, steps, waits
 from augment.facts.collectives.collective_kernels import Group, collectives
@@ -60,22 +45,22 @@ class Spent(NamedTuple):
     moment counts if any device works.
     """
 
-    compute_ns: Int64s
-    communication_ns: Int64s
-    memory_ns: Int64s
+    compute_ns: arrays.Int64s
+    communication_ns: arrays.Int64s
+    memory_ns: arrays.Int64s
 
 
-def spent_before(trace: Trace, moments: Int64s) -> Spent:
+def spent_before(trace: Trace, moments: arrays.Int64s) -> Spent:
     """The :class:`Spent` before each of ``moments``; 0 before the first work."""
     ts, mask = running_types(trace)
 
-    def time(any_of: int, none_of: int) -> Int64s:
-        return intervals.held_before(ts, (mask & any_of != 0) & (mask & none_of == 0), moments)
+    def time(any_of: int, none_of: int) -> arrays.Int64s:
+        return arrays.intervals.held_before(ts, (mask & any_of != 0) & (mask & none_of == 0), moments)
 
     return Spent(time(COMPUTATION, 0), time(COMMUNICATION, COMPUTATION), time(MEMORY, COMPUTATION | COMMUNICATION))
 
 
-def held_up(trace: Trace) -> Bools:
+def held_up(trace: Trace) -> arrays.Bools:
     """Which of ``collectives`` the rank had to wait for, because it continued when they ended.
 
     Two conditions must hold. The device computed nothing just before the end. And soon after the end it began other
@@ -95,50 +80,50 @@ def held_up(trace: Trace) -> Bools:
         last = following == len(other)
         after = np.append(other, 0)[following]
         launch = work.launch[after]
-        launched = (launch == NO_INDEX) | (trace.events.ts[launch] < end)
+        launched = (launch == arrays.NO_INDEX) | (trace.events.ts[launch] < end)
         held[index] = ~computing & (last | launched & (work.ts[after] - end <= SOON_NS) | _host_waited(trace, end))
     return held
 
 
-def follows(trace: Trace) -> Int64s:
+def follows(trace: Trace) -> arrays.Int64s:
     """The one of ``collectives`` that each had to wait for, because it was the next on its stream; :data:`NO_INDEX` if
     it did not."""
     work, collective = gpu.work(trace), collectives(trace)
     if not len(collective):
         return np.empty(0, np.int64)
-    number = np.full(len(work), NO_INDEX, np.int64)
+    number = np.full(len(work), arrays.NO_INDEX, np.int64)
     number[collective.place] = np.arange(len(collective))
     first = np.zeros(len(work), np.bool_)
     first[[stream.start for stream in work.streams]] = True
     before = collective.place - 1
     free = work.end[before]
     launch = work.launch[collective.place]
-    launched = (launch == NO_INDEX) | (trace.events.ts[launch] < free)
+    launched = (launch == arrays.NO_INDEX) | (trace.events.ts[launch] < free)
     next_to = ~first[collective.place] & launched & (collective.ts >= free) & (collective.ts - free <= SOON_NS)
-    return np.where(next_to, number[before], NO_INDEX)
+    return np.where(next_to, number[before], arrays.NO_INDEX)
 
 
 @derived(until="summary")
-def running_types(trace: Trace) -> tuple[Int64s, Masks]:
+def running_types(trace: Trace) -> tuple[arrays.Int64s, arrays.Masks]:
     """The types of work that run on any device, over time: see :class:`TypeCoverage`. Of a rank without devices whose
     host does its collectives, those of the host."""
     each = type_coverage(trace)
     if not each:
         every = host_collectives(trace)
-        operators = host_operators(trace) if len(every) else Intervals(every.ts, every.end)
-        none = Intervals(every.ts[:0], every.end[:0])
-        return intervals.coverage([operators, intervals.union(every.ts, every.end), none])
+        operators = host_operators(trace) if len(every) else arrays.Intervals(every.ts, every.end)
+        none = arrays.Intervals(every.ts[:0], every.end[:0])
+        return arrays.intervals.coverage([operators, arrays.intervals.union(every.ts, every.end), none])
     if len(each) == 1:
         return each[0].ts, each[0].mask
     unions = []
     for kernel_type in (COMPUTATION, COMMUNICATION, MEMORY):
         parts = [device.intervals_of(any_of=kernel_type) for device in each]
         start, end = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
-        unions.append(intervals.union(start, end))
-    return intervals.coverage(unions)
+        unions.append(arrays.intervals.union(start, end))
+    return arrays.intervals.coverage(unions)
 
 
-def _host_waited(trace: Trace, moments: Int64s) -> Bools:
+def _host_waited(trace: Trace, moments: arrays.Int64s) -> arrays.Bools:
     """Whether the host was in a call that waits for a device, and continued soon after; or in one that gives memory
     back, and had waited there for more than half of its time."""
     calls = sync_calls(trace)
@@ -148,7 +133,9 @@ def _host_waited(trace: Trace, moments: Int64s) -> Bools:
     first = np.searchsorted(end[order], moments, side="left")
     returned = first < len(order)
     call = np.append(order, 0)[first]
-    waited: Bools = returned & (np.append(ts, 0)[call] < moments) & (np.append(end, 0)[call] - moments <= SOON_NS)
+    waited: arrays.Bools = (
+        returned & (np.append(ts, 0)[call] < moments) & (np.append(end, 0)[call] - moments <= SOON_NS)
+    )
     rows = freeing_calls(trace)
     if not len(rows):
         return waited
@@ -177,13 +164,13 @@ _NO_WORK = (*_BACKENDS, *_HANDING_OVER, "enumerate(DataLoader)", "ProfilerStep")
 class HostCollectives(Struct, frozen=True):
     """Equal-length columns, ascending ``ts``; empty for a rank with GPU work. :data:`NO_VALUE`: not recorded."""
 
-    row: EventRows  #: the annotation
-    ts: Int64s  #: ns
-    end: Int64s  #: ns
+    row: arrays.EventRows  #: the annotation
+    ts: arrays.Int64s  #: ns
+    end: arrays.Int64s  #: ns
     kind: Texts  #: such as AllReduce
-    bytes: Int64s  #: as nccl-tests counts them
-    step: Int64s  #: its number
-    exposed_ns: Int64s  #: the part of the duration in which the host runs no other operator
+    bytes: arrays.Int64s  #: as nccl-tests counts them
+    step: arrays.Int64s  #: its number
+    exposed_ns: arrays.Int64s  #: the part of the duration in which the host runs no other operator
     group: Group  #: that of all
 
     def __len__(self) -> int:
@@ -199,7 +186,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
         row = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
         row = row[(starting(trace, *_BACKENDS) | matching(trace, _IN_MEMORY))[events.name[row]]]
         inner = np.zeros(len(row), np.bool_)  # the same under a name of the dispatcher and of the library
-        for track in distinct(events.track[row]).tolist():
+        for track in arrays.distinct(events.track[row]).tolist():
             of_track = np.flatnonzero(events.track[row] == track)
             end = events.end[row[of_track]]
             inner[of_track[1:]] = end[1:] <= np.maximum.accumulate(end)[:-1]
@@ -208,10 +195,10 @@ def host_collectives(trace: Trace) -> HostCollectives:
     kinds = dict.fromkeys(kind_of(name) for name in names) or {OTHER: None}
     codes = np.array([list(kinds).index(kind_of(name)) for name in names], np.int32)
     ts, end = events.ts[row], events.ts[row] + np.maximum(events.dur[row], 0)
-    number = np.append(steps.recorded(trace).number, NO_VALUE)
-    operators = host_operators(trace) if len(row) else Intervals(ts, end)
+    number = np.append(steps.recorded(trace).number, arrays.NO_VALUE)
+    operators = host_operators(trace) if len(row) else arrays.Intervals(ts, end)
     exposed = end - ts
-    which, _, computing = intervals.clip(Intervals(ts, end), operators)
+    which, _, computing = arrays.intervals.clip(arrays.Intervals(ts, end), operators)
     np.subtract.at(exposed, which, computing.end - computing.start)
     # The process group of the rank where all that its trace lists are of the same ranks; else one without a name
     listed = trace.source.distributed_info.get("pg_config")
@@ -235,7 +222,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
 
 
 @derived
-def host_operators(trace: Trace) -> Intervals:
+def host_operators(trace: Trace) -> arrays.Intervals:
     """When any thread of the host runs an operator that neither communicates nor waits, or what Inductor compiled:
     disjoint, ascending."""
     events = trace.events
@@ -245,33 +232,34 @@ def host_operators(trace: Trace) -> Intervals:
     waiting = rows[is_operator & (starting(trace, *_HANDING_OVER) | shared)[name]]
     rows = rows[(is_operator & ~(starting(trace, *_NO_WORK) | shared)[name]) | starting(trace, COMPILED)[name]]
     parts = []
-    for track in distinct(events.track[rows]).tolist():  # what encloses an operator that waits does not compute then
+    # what encloses an operator that waits does not compute then
+    for track in arrays.distinct(events.track[rows]).tolist():
         spans = (
-            intervals.union(events.ts[chosen], events.end[chosen])
+            arrays.intervals.union(events.ts[chosen], events.end[chosen])
             for chosen in (each[events.track[each] == track] for each in (rows, waiting))
         )
-        parts.append(intervals.subtract(*spans))
+        parts.append(arrays.intervals.subtract(*spans))
     start, end = (np.concatenate([events.ts[:0], *(part[side] for part in parts)]) for side in (0, 1))
-    return intervals.union(start, end)
+    return arrays.intervals.union(start, end)
 
 
 def _bytes(args: dict[str, Any], name: str) -> int:
     """The bytes of the tensors in the args of an annotation; of an operator with ``name``, those of the largest."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list) or not dims or len(dims) != len(types):
-        return NO_VALUE
+        return arrays.NO_VALUE
     sizes = []
     for shape, kind in zip(dims, types, strict=True):
         width = element_bytes(kind) if isinstance(kind, str) else None
         if name.startswith(":") and shape == [] and width is None:
             continue  # a number, or nothing
         if width is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-            return NO_VALUE
+            return arrays.NO_VALUE
         sizes.append(width * math.prod(shape))
     if name.startswith(":") and (not sizes or (kind_of(name) == ALL_GATHER and len(sizes) < 2)):
-        return NO_VALUE  # what is received is not among the tensors
+        return arrays.NO_VALUE  # what is received is not among the tensors
     total = max(sizes) if name.startswith(":") else sum(sizes)
-    return total if 0 <= total < 1 << 63 else NO_VALUE
+    return total if 0 <= total < 1 << 63 else arrays.NO_VALUE
 
 
 # What a rank's devices do at each moment: one state of :class:`State` at a time, from the recording's begin.
@@ -304,8 +292,8 @@ class RankStates(Struct, frozen=True):
     ``ts`` has one entry more than ``state``: the end of the last work. It begins with the first recorded event.
     """
 
-    ts: Int64s
-    state: Bytes
+    ts: arrays.Int64s
+    state: arrays.Bytes
 
 
 class HostWaits(Struct, frozen=True):
@@ -315,9 +303,9 @@ class HostWaits(Struct, frozen=True):
     it stands; -1 where the thread was in nothing recorded for most of the time.
     """
 
-    start: Int64s
-    end: Int64s
-    doing: Int32s
+    start: arrays.Int64s
+    end: arrays.Int64s
+    doing: arrays.Int32s
     doings: list[tuple[str, Where]]
 
 
@@ -330,7 +318,7 @@ def device_states(trace: Trace) -> RankStates:
     gaps, launched, known = _gaps(trace)
     begin = gaps.start[:1] if len(gaps.start) and gaps.start[0] < types_ts[0] else types_ts[:0]
     splits = launched[(launched > gaps.start) & (launched < gaps.end)]
-    ts = distinct(np.concatenate((begin, types_ts, splits)))
+    ts = arrays.distinct(np.concatenate((begin, types_ts, splits)))
     place = np.searchsorted(types_ts, ts, side="right") - 1
     running = np.where(place >= 0, mask[place], 0)
     state = np.select(
@@ -383,14 +371,14 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     for_memory = matching(trace, CALLS_FOR_MEMORY)
     calls = trace.events.slices_of(*LAUNCHES)
     calls = calls[for_memory[trace.events.name[calls]]]
-    for lane in distinct(thread).tolist():
+    for lane in arrays.distinct(thread).tolist():
         of_lane, asked = calls[trace.events.track[calls] == lane], np.flatnonzero(thread == lane)
-        spans = intervals.union(trace.events.ts[of_lane], trace.events.end[of_lane])
-        which, _, parts = intervals.clip(Intervals(start[asked], end[asked]), spans)
-        asks = 2 * sums(which, parts.end - parts.start, len(asked)) >= (end - start)[asked]
+        spans = arrays.intervals.union(trace.events.ts[of_lane], trace.events.end[of_lane])
+        which, _, parts = arrays.intervals.clip(arrays.Intervals(start[asked], end[asked]), spans)
+        asks = 2 * arrays.sums(which, parts.end - parts.start, len(asked)) >= (end - start)[asked]
         where[asked[asks]] = _MEMORY
-    name = np.where((where == _NOTHING) | (where == _MEMORY), NO_INDEX, name)
-    (kinds, names), doing = combinations(where, name)
+    name = np.where((where == _NOTHING) | (where == _MEMORY), arrays.NO_INDEX, name)
+    (kinds, names), doing = arrays.combinations(where, name)
     asking = next((trace.strings[code] for code in np.flatnonzero(for_memory).tolist()), "")
     driver = "hip" if asking.startswith("hip") else "cuda"
     doings = [
@@ -401,22 +389,22 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     return HostWaits(start, end, (doing - (len(kinds) - len(doings))).astype(np.int32), doings)
 
 
-def _gaps(trace: Trace) -> tuple[Intervals, Int64s, Bools]:
+def _gaps(trace: Trace) -> tuple[arrays.Intervals, arrays.Int64s, arrays.Bools]:
     """When all devices are idle, from the first event to the last work; the end of the launch of the work that ends
     each gap, and whether that is known."""
     ts, mask = running_types(trace)
-    idle = intervals.where(ts, np.append(mask[:-1] == 0, False))
+    idle = arrays.intervals.where(ts, np.append(mask[:-1] == 0, False))
     rows = trace.events.slices_of(*_RECORDED)
     begin = min(int(trace.events.ts[rows].min()), int(ts[0]))
     if begin < ts[0]:
-        idle = Intervals(np.append(begin, idle.start), np.append(ts[0], idle.end))
+        idle = arrays.Intervals(np.append(begin, idle.start), np.append(ts[0], idle.end))
     if not len(gpu.work(trace)):
         return idle, idle.end, np.ones(len(idle.end), np.bool_)
     following = _ending(trace, idle.end)
-    return idle, waits.launch_end(trace, following), gpu.work(trace).launch[following] != NO_INDEX
+    return idle, waits.launch_end(trace, following), gpu.work(trace).launch[following] != arrays.NO_INDEX
 
 
-def _ending(trace: Trace, moments: Int64s) -> WorkIndexes:
+def _ending(trace: Trace, moments: arrays.Int64s) -> arrays.WorkIndexes:
     """The places of the first GPU work that starts at or after each of ``moments``."""
     work = gpu.work(trace)
     order = np.argsort(work.ts, kind="stable").astype(work.by_time.dtype, copy=False)

@@ -13,17 +13,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import (
-    NO_VALUE,
-    Bools,
-    Int64s,
-    MemberIndexes,
-    combinations,
-    each,
-    group_bounds,
-    grouped_medians,
-    sums,
-)
+from augment import arrays
+from augment.arrays import each
 from augment.core import Diagnostic, Findings, Skipped, column
 from augment.core.text import ranges_text
 from augment.facts.names import bus_factor
@@ -110,13 +101,13 @@ class _Compared:
         second = np.minimum(matched.first + 1, len(matched.member) - 1)
         pair = matched.is_pair()
         self.low, self.high = (np.where(pair, matched.member[row], -1) for row in (matched.first, second))
-        _, self.team = combinations(matched.group, self.low, self.high)
+        _, self.team = arrays.combinations(matched.group, self.low, self.high)
         moving = self.parted.moving_ns
-        values, code = combinations(self.code, self.matched.kind, self.matched.bytes)
-        bounds = group_bounds(code, len(values[0]))
-        median = grouped_medians(moving, code, bounds)[code]
-        spread = grouped_medians(np.abs(moving - median).astype(np.int64), code, bounds)[code] * _DEVIATION
-        outlier: Bools = (moving > _OUTLIER_RATIO * median) & (moving > median + _OUTLIER_DEVIATIONS * spread)
+        values, code = arrays.combinations(self.code, self.matched.kind, self.matched.bytes)
+        bounds = arrays.group_bounds(code, len(values[0]))
+        median = arrays.grouped_medians(moving, code, bounds)[code]
+        spread = arrays.grouped_medians(np.abs(moving - median).astype(np.int64), code, bounds)[code] * _DEVIATION
+        outlier: arrays.Bools = (moving > _OUTLIER_RATIO * median) & (moving > median + _OUTLIER_DEVIATIONS * spread)
         self.class_median, self.outlier = median, outlier
 
 
@@ -133,7 +124,7 @@ def compared(
     moving = parted.moving_ns
     classes = list(dict.fromkeys(figures.link))
     link = np.array([classes.index(of) for of in figures.link], np.int64)
-    values, which = combinations(figures.code, matched.kind, link)
+    values, which = arrays.combinations(figures.code, matched.kind, link)
     size = matched.size()
     for place, rows in each(which, len(values[0])):
         kind = matched.kinds[int(values[1][place])]
@@ -159,11 +150,11 @@ def compared(
 
 def _groups(figures: _Compared, summaries: Sequence[RankSummary]) -> Iterator[GroupRow]:
     matched, parted = figures.matched, figures.parted
-    values, which = combinations(figures.code, figures.team)
+    values, which = arrays.combinations(figures.code, figures.team)
     count = len(values[0])
     part_of = which[matched.instance]
     wait, transfer, exposed = (
-        sums(part_of, of, count) for of in (parted.wait_ns, parted.transfer_ns, matched.exposed_ns)
+        arrays.sums(part_of, of, count) for of in (parted.wait_ns, parted.transfer_ns, matched.exposed_ns)
     )
     outliers = np.bincount(which, figures.outlier, count)
     ratio = parted.moving_ns / np.maximum(figures.class_median, 1)
@@ -193,10 +184,10 @@ def places(
 ) -> list[PlaceRow]:
     """The rows by dimension; within one, those that compute longest first."""
     count = len(summaries)
-    wait = sums(matched.member, parted.wait_ns, count)
+    wait = arrays.sums(matched.member, parted.wait_ns, count)
     often = np.bincount(steps.member, minlength=count)
     totals = {
-        name: sums(steps.member, values, count)
+        name: arrays.sums(steps.member, values, count)
         for name, values in (("wall_ns", steps.end - steps.start), *((name, getattr(steps, name)) for name in TIMES))
     } | {"wait_ns": wait}
     out: list[PlaceRow] = []
@@ -248,14 +239,14 @@ class RankSteps(Struct, frozen=True):
     ``end - start``.
     """
 
-    member: MemberIndexes
-    number: Int64s
-    start: Int64s
-    end: Int64s
-    compute_ns: Int64s
-    exposed_communication_ns: Int64s
-    exposed_memory_ns: Int64s
-    idle_ns: Int64s
+    member: arrays.MemberIndexes
+    number: arrays.Int64s
+    start: arrays.Int64s
+    end: arrays.Int64s
+    compute_ns: arrays.Int64s
+    exposed_communication_ns: arrays.Int64s
+    exposed_memory_ns: arrays.Int64s
+    idle_ns: arrays.Int64s
 
     @property
     def count(self) -> int:
@@ -265,7 +256,7 @@ class RankSteps(Struct, frozen=True):
     @property
     def numbered(self) -> bool:
         """Whether steps were recorded."""
-        return bool((self.number != NO_VALUE).any())
+        return bool((self.number != arrays.NO_VALUE).any())
 
     @property
     def wall_ns(self) -> int:
@@ -322,7 +313,7 @@ def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[
     cells = matched.member[inside] * width + part[inside]
     at = np.minimum(np.searchsorted(distinct, cells), len(distinct) - 1)
     known = distinct[at] == cells
-    wait = sums(at[known], parted.wait_ns[inside][known], len(distinct))[place]
+    wait = arrays.sums(at[known], parted.wait_ns[inside][known], len(distinct))[place]
     rows = [
         Row(
             step=int(steps.number[cell]),

@@ -17,36 +17,16 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays import (
-    NO_VALUE,
-    Bools,
-    Int64s,
-    Intervals,
-    MemberIndex,
-    MemberIndexes,
-    combinations,
-    each,
-    intervals,
-    sums,
-)
+from augment import arrays
+from augment.arrays import each
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, Confidence, severity_of
 from augment.diagnosis.wording import saves
 from augment.facts.names import FETCH
+from augment.job import path
 from augment.job.matching import Clock, Matched
 from augment.job.parallel import Dimensions, chains
-from augment.job.path import (
-    CommonSteps,
-    Replay,
-    Scale,
-    Shift,
-    Stretches,
-    WorkProgress,
-    progress_of,
-    replay_of,
-    stretches,
-)
 from augment.job.ranks import UNKNOWN, WORLD, RankSummary, dimension_told, ranks_text
 from augment.job.verdict import verdict_text
 from augment.job.verdict.excess import FEWEST_STEPS, Excess, balanced, excess_of, main_cause, uneven
@@ -85,7 +65,7 @@ class Judgement:
         clocks: Sequence[Clock],
         summaries: Sequence[RankSummary],
         dims: Dimensions,
-        stage: Int64s | None = None,
+        stage: arrays.Int64s | None = None,
     ) -> None:
         self._matched, self._clocks, self._summaries, self._dims = matched, clocks, summaries, dims
         self._stage = stage
@@ -228,10 +208,10 @@ class Judgement:
         }
 
     @cached_property
-    def _parts(self) -> tuple[WorkProgress, Replay | None, Stretches]:
+    def _parts(self) -> tuple[path.WorkProgress, path.Replay | None, path.Stretches]:
         """The progress of the ranks, the replay, and the stretches."""
-        progress = progress_of(self._matched, self._clocks, self._summaries)
-        return progress, replay_of(progress), stretches(progress, self._summaries)
+        progress = path.progress_of(self._matched, self._clocks, self._summaries)
+        return progress, path.replay_of(progress), path.stretches(progress, self._summaries)
 
     @cached_property
     def _excess(self) -> Excess:
@@ -239,11 +219,11 @@ class Judgement:
         return excess_of(progress, parts, len(self._summaries), self._stage)
 
     @property
-    def _found_replay(self) -> Replay | None:
+    def _found_replay(self) -> path.Replay | None:
         return self._parts[1] if len(self._matched) else None
 
     @property
-    def _replay(self) -> Replay:
+    def _replay(self) -> path.Replay:
         assert self._found_replay is not None
         return self._found_replay
 
@@ -265,7 +245,7 @@ class Judgement:
         return abs(self._replay.time_ns(is_steady=False) - self._time) / self._time
 
     @property
-    def _members(self) -> Int64s:
+    def _members(self) -> arrays.Int64s:
         return self._replay.members
 
     @property
@@ -274,7 +254,7 @@ class Judgement:
         return bool(len(self._matched)) and not self._why_not
 
     @property
-    def steps(self) -> CommonSteps:
+    def steps(self) -> path.CommonSteps:
         """The steps by which the job and its ranks are judged."""
         return self._replay.progress.steps
 
@@ -337,7 +317,7 @@ class Judgement:
         return (self._time / count if count else 0.0), count
 
     @property
-    def _own_time(self) -> Int64s:
+    def _own_time(self) -> arrays.Int64s:
         """The length of each rank's own steps together, ns."""
         return (self._replay.progress.finish - self._replay.progress.begin)[self._members]
 
@@ -351,7 +331,7 @@ class Judgement:
         """Whether the traces say themselves that they are ranks of one job: distinct ones of equally many."""
         ranks = [summary.rank for summary in self._summaries]
         worlds = {summary.world for summary in self._summaries}
-        return None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) == 1 and worlds != {NO_VALUE}
+        return None not in ranks and len(set(ranks)) == len(ranks) and len(worlds) == 1 and worlds != {arrays.NO_VALUE}
 
     @cached_property
     def _why_not(self) -> str:
@@ -374,10 +354,10 @@ class Judgement:
         """By how much a job that the replay ends after so long is shorter, ns."""
         return saved_of(self._unchanged - time_ns, self._unchanged, self._time)
 
-    def _gain(self, members: MemberIndexes) -> int:
+    def _gain(self, members: arrays.MemberIndexes) -> int:
         excess = self._excess
         by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
-        shift = Shift(excess.stretches, by, excess.by_parts, self._summaries)
+        shift = path.Shift(excess.stretches, by, excess.by_parts, self._summaries)
         most = max(self._time - self._paced_ns(members.tolist()), 0)
         return min(self._saved(self._replay.time_ns(shift=shift)), most)
 
@@ -387,7 +367,7 @@ class Judgement:
         return max((self._of_workers(member, "pace_ns") for member in others), default=0)
 
     @cached_property
-    def _candidates(self) -> MemberIndexes:
+    def _candidates(self) -> arrays.MemberIndexes:
         """The members whose excess is beyond chance and large, the largest first."""
         total, noise = self._excess.total_ns, self._excess.noise_ns
         rest = total - self._excess.worst_ns  # without the step with most of it
@@ -396,7 +376,7 @@ class Judgement:
         limit = CLEARLY + 0.5 * math.log2(max(len(self._members) / 2, 1))
         clear = (total > limit * noise) & (total >= least * self._time)
         lasting = self._excess.lasting_ns
-        chosen = np.flatnonzero(clear | (lasting >= LEAST_LASTING * self._time)).astype(MemberIndex, copy=False)
+        chosen = np.flatnonzero(clear | (lasting >= LEAST_LASTING * self._time)).astype(arrays.MemberIndex, copy=False)
         return chosen[np.argsort(-np.maximum(total, lasting)[chosen], kind="stable")]
 
     @cached_property
@@ -425,14 +405,14 @@ class Judgement:
         return SharedWait(known[0], known[2] // max(self.step_count, 1))
 
     @cached_property
-    def _shared(self) -> tuple[Reason, Int64s, int] | None:
+    def _shared(self) -> tuple[Reason, arrays.Int64s, int] | None:
         """Why the devices of most ranks wait for their own hosts, for how long each, by member, and what the job would
         gain if none did; None if that is little, or no more than if the rank that waits longest did not. A loader or a
         stall is named if it has most of these waits."""
         members = self._members.tolist()
         if self._gain_unknown or not any(self._summaries[member].states.gap_doing for member in members):
             return None
-        spent: dict[tuple[str, Where], Int64s] = {}
+        spent: dict[tuple[str, Where], arrays.Int64s] = {}
         for member in members:
             edges = self._replay.progress.begin[[member]], self._replay.progress.finish[[member]]
             for name, where, ns in self._summaries[member].states.doing(*edges):
@@ -464,7 +444,7 @@ class Judgement:
         said = [row["figures"] for row in alone.rows if row["rule"] == "data_loading"] if alone else []
         return sum(figures.get(figure, 0) * self.step_count for figures in said if figures.get("why") == "slow_workers")
 
-    def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> Shift:
+    def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> path.Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
         part = self._excess.stretches
         length = part.own_ns + part.parts.communication
@@ -473,12 +453,12 @@ class Judgement:
             chosen = np.flatnonzero(part.member == member)
             waits = self._summaries[member].states.waits(doing)
             since = int(self._replay.progress.begin[member])
-            waits = Intervals(np.maximum(waits.start, since), np.maximum(waits.end, since))
-            stretches_of = Intervals(part.ts[chosen] - length[chosen], part.ts[chosen])
-            which, _, parts = intervals.clip(stretches_of, intervals.union(waits.start, waits.end))
-            less[chosen] = sums(which, parts.end - parts.start, len(chosen))
+            waits = arrays.Intervals(np.maximum(waits.start, since), np.maximum(waits.end, since))
+            stretches_of = arrays.Intervals(part.ts[chosen] - length[chosen], part.ts[chosen])
+            which, _, parts = arrays.intervals.clip(stretches_of, arrays.intervals.union(waits.start, waits.end))
+            less[chosen] = arrays.sums(which, parts.end - parts.start, len(chosen))
         less = np.minimum(less, part.parts.host)
-        return Shift(part, -less, {("host",): less}, self._summaries)
+        return path.Shift(part, -less, {("host",): less}, self._summaries)
 
     @cached_property
     def _shared_rows(self) -> list[Row]:
@@ -599,9 +579,9 @@ class Judgement:
             return "batches of other ranks take"
         part, its = self._excess.stretches, self._excess.stretches.member == member
         less, hidden = np.where(its, self._excess.by_stretch, 0), np.zeros_like(self._replay.moving)
-        left = {"transfers take": self._replay.time_ns(shift=Shift(part, -less), moving=hidden)}
+        left = {"transfers take": self._replay.time_ns(shift=path.Shift(part, -less), moving=hidden)}
         for name, said in (("compute", "computing on the other ranks takes"), ("host", "the other ranks' hosts take")):
-            left[said] = self._replay.time_ns(shift=Shift(part, -np.where(its, less, part.parts.of([name]))))
+            left[said] = self._replay.time_ns(shift=path.Shift(part, -np.where(its, less, part.parts.of([name]))))
         return min(left, key=lambda said: left[said])
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
@@ -615,7 +595,7 @@ class Judgement:
         matched, whose = self._replay.progress.matched, set(members)
         within, beyond = "", Counter[str]()
         is_late = np.isin(matched.member, members)
-        (groups, kinds), which = combinations(matched.group[matched.instance], matched.kind[matched.instance])
+        (groups, kinds), which = arrays.combinations(matched.group[matched.instance], matched.kind[matched.instance])
         rows_of_late = np.bincount(which[is_late], minlength=len(groups))
         for place, rows in each(which, len(groups)):
             name = self._dims.of(int(groups[place]), matched.kinds[kinds[place]]) if rows_of_late[place] else UNKNOWN
@@ -688,12 +668,12 @@ class Judgement:
         chosen = np.flatnonzero(stretches.member == member)
         matched = self._replay.progress.matched
         instance = matched.instance[stretches.row[chosen]]
-        (groups, kinds), which = combinations(matched.group[instance], matched.kind[instance])
+        (groups, kinds), which = arrays.combinations(matched.group[instance], matched.kind[instance])
         totals: Counter[str] = Counter()
         for group, kind, ns in zip(
             groups.tolist(),
             kinds.tolist(),
-            sums(which, self._excess.by_stretch[chosen], len(groups)).tolist(),
+            arrays.sums(which, self._excess.by_stretch[chosen], len(groups)).tolist(),
             strict=True,
         ):
             totals[self._dims.of(group, matched.kinds[kind])] += ns
@@ -715,7 +695,7 @@ class Judgement:
         )
 
     @cached_property
-    def _balanced_stages(self) -> Scale | None:
+    def _balanced_stages(self) -> path.Scale | None:
         return balanced_stages(self._replay, self._summaries)
 
     @property
@@ -776,11 +756,11 @@ Scenario = tuple[str, int, tuple[int | None, str]]  #: its name, time (ns), and 
 
 
 def scenarios(
-    replay: Replay,
+    replay: path.Replay,
     excess: Excess,
     summaries: Sequence[RankSummary],
     promised: Mapping[str, int],
-    balanced: Scale | None,
+    balanced: path.Scale | None,
 ) -> list[WhatIfRow]:
     """The rows: unchanged, then those with the largest gain first; ``promised`` are gains of other scenarios, and
     ``balanced`` is the change by which pipeline stages compute for equally long."""
@@ -804,19 +784,19 @@ def saved_of(gain_ns: int, unchanged_ns: int, recorded_ns: int) -> int:
     return round(gain_ns * min(1.0, recorded_ns / max(unchanged_ns, 1)))
 
 
-def _of_ranks(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) -> Iterator[Scenario]:
+def _of_ranks(replay: path.Replay, excess: Excess, summaries: Sequence[RankSummary]) -> Iterator[Scenario]:
     """Scenario, time, rank and dimension for the ranks with the largest excess."""
     largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_RANKS]
     for member in largest[excess.total_ns[largest] > 0].tolist():
         rank, chosen = summaries[member].rank, excess.stretches.member == member
         host = excess.stretches.parts.host
-        waits: dict[tuple[str, ...], Int64s] = {("host",): host}
+        waits: dict[tuple[str, ...], arrays.Int64s] = {("host",): host}
         for name, less, parts in ((LIKE_MEDIAN, excess.by_stretch, excess.by_parts), (NO_HOST, host, waits)):
-            shift = Shift(excess.stretches, np.where(chosen, -less, 0), parts, summaries)
+            shift = path.Shift(excess.stretches, np.where(chosen, -less, 0), parts, summaries)
             yield name, replay.time_ns(shift=shift), (rank, "")
 
 
-def _of_dimensions(replay: Replay) -> Iterator[Scenario]:
+def _of_dimensions(replay: path.Replay) -> Iterator[Scenario]:
     """The same for the links of each dimension, and for each of its kinds of collectives."""
     matched = replay.progress.matched
     names = [dimension_told(group.description) or group.description or group.name for group in matched.groups]
@@ -826,11 +806,11 @@ def _of_dimensions(replay: Replay) -> Iterator[Scenario]:
             moving = np.where(inside, np.rint(replay.moving * factor), replay.moving).astype(np.int64)
             yield label, replay.time_ns(moving=moving), (None, name)
         for kind in np.unique(matched.kind[inside]).tolist():
-            hidden: Bools = inside & (matched.kind == kind)
+            hidden: arrays.Bools = inside & (matched.kind == kind)
             yield HIDDEN.format(matched.kinds[kind]), replay.time_ns(hidden=hidden), (None, name)
 
 
-def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale | None:
+def balanced_stages(replay: path.Replay, summaries: Sequence[RankSummary]) -> path.Scale | None:
     """The change by which the devices of all pipeline stages compute for equally long; None without known stages."""
     member_of = {summary.rank: member for member, summary in enumerate(summaries) if summary.rank is not None}
     rank_chains = chains(summaries)
@@ -846,10 +826,10 @@ def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale |
     if not compute.all():
         return None
     factor = compute.mean() / compute
-    return Scale(summaries, {int(member): float(factor[stage]) for (_, stage), member in np.ndenumerate(members)})
+    return path.Scale(summaries, {int(member): float(factor[stage]) for (_, stage), member in np.ndenumerate(members)})
 
 
-def stages(summaries: Sequence[RankSummary], matched: Matched) -> Int64s | None:
+def stages(summaries: Sequence[RankSummary], matched: Matched) -> arrays.Int64s | None:
     """The pipeline stage of each member; None if ranks send to each other, and it is not known of all."""
     stage = np.zeros(len(summaries), np.int64)
     if not (len(matched) and matched.is_pair().any()):
