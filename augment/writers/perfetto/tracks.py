@@ -26,6 +26,7 @@ from augment.writers.perfetto import wire
 from augment.writers.perfetto.added import AddedTracks, Room
 
 _LARGEST = 2**31 - 1
+_LARGEST_PID = 2**22  #: of Linux; Ascend's profiler numbers layers of its software beyond it, as if they were processes
 _HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
 _FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks of siblings; added tracks come before
 _AT_THE_BOTTOM = 30_000  #: the rank of the profiler's own rows within a process
@@ -96,7 +97,7 @@ class Tracks(AddedTracks):
         """The process whose work a device does; None if there is none that Perfetto knows as a process."""
         place = self.places[int(self.place_of_track[under])]
         pid = self._owners.of(place.pid, place.device) if self._on_device(place) else place.pid
-        return pid if _fits(pid) else None
+        return pid if self._is_process(pid) else None
 
     def of_time(self, under: int, name: str) -> int:
         """A new track in a device, last of those that were added. Perfetto draws tracks of one name next to each
@@ -148,7 +149,11 @@ class Tracks(AddedTracks):
         return place.device is not None or place.pid in self._owners.device_pids
 
     def _is_thread(self, place: TrackPlace) -> bool:
-        return not self._on_device(place) and _fits(place.pid) and _fits(place.tid)
+        return not self._on_device(place) and self._is_process(place.pid) and _fits(place.tid)
+
+    def _is_process(self, pid: Identity) -> bool:
+        """Whether Perfetto knows it as a process; it opens the only process of a file, so what is none lies in that."""
+        return _fits(pid) and (int(pid or 0) <= _LARGEST_PID or self._owners.main in (None, pid))
 
     def _place(self, place: TrackPlace) -> int:
         home = self._home(place)
@@ -185,7 +190,7 @@ class Tracks(AddedTracks):
     def _new_process(self, pid: Identity) -> int:
         name = self._process_names.get(pid)
         order = wire.number(wire.TRACK_CHILD_ORDER, wire.BY_RANK)
-        if not _fits(pid):
+        if not self._is_process(pid):
             shown = f"Process {pid}" if isinstance(pid, int) else pid or "Trace"
             main = self._owners.main
             if main is None:
