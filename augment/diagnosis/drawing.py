@@ -163,10 +163,11 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         return []
     start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
     end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
-    # The verdict is around all, and in it what speaks of the whole job
-    of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME]
-    slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]
+    # The verdict is around all, and in it what speaks of the whole job, unless the verdict begins with that
     grave = [each for each in findings if each.is_grave] or [each for each in findings if each.severity != "info"][:1]
+    said = grave[0].rule if grave else ""
+    of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME != said]
+    slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]
     saved = {
         each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.at_least)
         for each in findings

@@ -140,6 +140,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     length = (summary.step_column("end") - summary.step_column("start"))[judged]
     has_steps = bool((summary.step_column("number") >= 0).any())
     words = words_of(alone.vendor if alone else "nvidia", "step" if has_steps else "recording", int(length.mean()))
+    words = words._replace(steps=int(steady.sum())) if has_steps else words
     words = words._replace(gpu="rank") if summary.is_host_alone else words
     straggling = straggling_rank.of_job(figures, words)
     finding = _finding(straggling_rank.NAME, straggling, words)
@@ -382,7 +383,7 @@ def drawn(answer: Answer, member: int) -> list[Addable]:
 
 def _in_job(alone: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
     """The diagnosis that a rank has drawn, as its job tells it: what is withdrawn is gone, other findings say what the
-    job knows, and what only the job finds is around all of them."""
+    job knows, and what only the job finds is around all of them: in the verdict, unless it begins otherwise."""
     if not said.headline:
         return alone
     of_rule = {text["rule"]: number for number, text in enumerate(alone.texts) if number != alone.of_text[0]}
@@ -408,6 +409,9 @@ def _in_job(alone: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
     grave = [text for text in findings if text["severity"] != "info" and text["confidence"] != "low"]
     advised = f" → {grave[0]['advice']}" if grave else ""
     texts[verdict] = of_verdict(said.headline + advised, grave[0] if grave else None)
+    if grave and grave[0]["rule"] == straggling_rank.NAME:
+        texts = {number: text for number, text in texts.items() if number not in added}
+        added = []
     kept = [place for place, number in enumerate(alone.of_text) if number in texts]
     places = [0] + [0] * len(added) + kept[1:]
     of_text = [verdict, *added, *(alone.of_text[place] for place in kept[1:])]

@@ -448,6 +448,7 @@ def says_what_the_job_tells(path: Path, drawn: list[tuple[Any, ...]]) -> None:
     assert "straggling_rank" in rows
     findings = {rule: name for name, rule in drawn if name != verdict}
     assert {rule for rule, row in rows.items() if row["count"]} <= findings.keys() <= rows.keys()
+    assert rows["straggling_rank"]["in_verdict"] == ("straggling_rank" not in findings), "the verdict alone says it"
     for rule, name in findings.items():
         assert f": {rows[rule]['title']} → {rows[rule]['advice']}" in name
 

@@ -33,25 +33,19 @@ class StragglingRank(rule.Seen, frozen=True):
     is_told: bool = True  #: whether the job can tell who is late
 
     def title(self, words: text.Words) -> str:
-        late, whole = (
-            self.late,
-            f"{text.time(self.wait_ns)} {words.per_step} ({text.percent(words.ratio(self.wait_ns))})",
-        )
+        late, share = self.late, text.percent(words.ratio(self.wait_ns))
         if late is not None and late.is_own:
             longer = f"it takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers"
             return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
+        waits = f"{text.time(self.wait_ns)} {words.per_step} ({share})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
-        title = f"The {words.gpu} does nothing but wait for other ranks for {whole}{mostly}"
+        title = f"The {words.gpu} does nothing but wait for other ranks for {waits}{mostly}"
         if not self.is_told:
             return f"{title}; which of them are late cannot be told"
         if late is None:
-            return f"{title}; the hosts of all ranks are slow: speed them up first" if self.hosts_alike else title
-        named = late.name == self.waits_for
-        return (
-            f"{title} ({late.reason.text()})"
-            if named
-            else f"{title}; {late.name} delays the job ({late.reason.text()})"
-        )
+            return title + "; the hosts of all ranks are equally slow: speed them up first" * self.hosts_alike
+        delays = "" if late.name == self.waits_for else f"; {late.name} delays the job"
+        return f"{title}{delays} ({late.reason.text()})"
 
     def cure(self, words: text.Words) -> str:
         late = self.late
