@@ -2,12 +2,12 @@
 
 There is a row for each step and device. Steps are ``ProfilerStep#n`` annotations, else the steps of an inference engine
 ([names](inference.md#steps)), which last until the next begins, or what ``--region`` names. A recording without GPU
-work has one row for each step. A step's window starts with its annotation, or when the GPU work launched earlier is
-done, if that is later. It ends with the annotation, or when the GPU work launched until then is done. So the host may
-run ahead, and yet no work is lost and no time counts twice. ``backlog_ns`` is how much later than the annotation the
-window starts. Work launched before the recording is part of no window; the diagnostics say how much that is. In a
-recording without steps there is one window, from the first work of a device on: what the device did before is not
-known, and ``backlog_ns`` says for how long.
+work has one row for each step, of the time in operators, in collectives and outside of both. A step's window starts
+with its annotation, or when the GPU work launched earlier is done, if that is later. It ends with the annotation, or
+when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and no time counts
+twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the recording is
+part of no window; the diagnostics say how much that is. In a recording without steps there is one window, from the
+first work of a device on: what the device did before is not known, and ``backlog_ns`` says for how long.
 
 All tables and sentences about steps mean this window, and call its length ``wall_ns``. ``host_start_ns`` and
 ``host_wall_ns`` are of the annotation alone, which is shorter or longer where the host runs ahead, and differs between
@@ -42,8 +42,9 @@ import numpy as np
 import numpy.typing as npt
 
 from augment import facts
-from augment.arrays import OUTLIER, Int64s, distinct, median, robust_z
+from augment.arrays import OUTLIER, Int64s, Intervals, clip, distinct, median, robust_z, sums, union
 from augment.core import Findings, Identity, OfRank, Skipped, SliceTrack, Texts, Trace, column, text
+from augment.diagnosis.host_alone import outside_operators
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rules.step_outliers import DEVIATIONS, LEAST_FACTOR
 
@@ -75,6 +76,9 @@ class Row(OfRank, frozen=True):
         int | None, column("Idle time in short gaps between work launched in time (kernel_wait).", "ns")
     ]
     other_wait_ns: Annotated[int | None, column("Idle time of other causes.", "ns")]
+    operator_ns: Annotated[int | None, column("Without any GPU work: time in which the host runs an operator.", "ns")]
+    host_collective_ns: Annotated[int | None, column("The same, of other time: in collectives of the host.", "ns")]
+    outside_ns: Annotated[int | None, column("The same, of other time: the rest, in Python or not recorded.", "ns")]
     work_count: Annotated[int | None, column("Number of pieces of GPU work launched in the step.", "count")]
     mean_launch_delay_ns: Annotated[float | None, column("Mean time from a launch to the start of its work.", "ns")]
     memory_peak_bytes: Annotated[int | None, column("Greatest allocated sum, if recorded.", "bytes")]
@@ -88,8 +92,8 @@ class Row(OfRank, frozen=True):
     is_steady: Annotated[bool, column("Whether it is one of the steps that verdicts and summaries are about.")]
 
 
-#: these figures are null if only the host was recorded
-OF_DEVICE = (
+#: these figures are null if only the host was recorded, but for those that then alone are known
+FIGURES = (
     "busy_ns",
     "compute_ns",
     "communication_ns",
@@ -99,6 +103,9 @@ OF_DEVICE = (
     "host_wait_ns",
     "kernel_wait_ns",
     "other_wait_ns",
+    "operator_ns",
+    "host_collective_ns",
+    "outside_ns",
     "work_count",
 )
 
@@ -108,11 +115,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     windows = facts.steps.recorded_windows(trace)
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
-    peaks, first, numbered = (
-        facts.steps.memory_peaks(trace, windows),
-        int(trace.events.ts[0]),
-        bool(windows.number[0] >= 0),
-    )
+    peaks, first = facts.steps.memory_peaks(trace, windows), int(trace.events.ts[0])
+    numbered = bool(windows.number[0] >= 0)
     length = windows.end - windows.start
     served = facts.steps.is_served(trace)
     kinds = facts.steps.phases(trace, windows) if served else facts.steps.updates(trace, windows).astype(np.int64)
@@ -125,7 +129,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     steady = np.isin(windows.begin, measure(trace).windows.begin) if numbered else np.ones(len(windows), np.bool_)
     rows = []
     for figures in facts.steps.step_figures(trace, windows):
-        of_device = dict(figures.of_device)
+        of_device = dict(figures.of_device) or _of_host(trace, windows)
         launched, delay = of_device.pop("launched", None), of_device.pop("launch_delay_ns", None)
         for place in range(len(windows)):
             begin, finish = int(windows.begin[place]), int(windows.finish[place])
@@ -150,11 +154,21 @@ def analyze(trace: Trace) -> Findings | Skipped:
                     robust_z=distance,
                     is_outlier=None if distance is None else abs(distance) > OUTLIER,
                     is_steady=bool(steady[place]),
-                    **(values or dict.fromkeys(OF_DEVICE)),
+                    **(dict.fromkeys(FIGURES) | values),
                 )
             )
     drawn = [_drawn(trace, windows, distances, middle)] if numbered else []
     return Findings(rows, drawn, facts.gpu.before_recording_diagnostics(trace))
+
+
+def _of_host(trace: Trace, windows: facts.steps.StepWindows) -> dict[str, Int64s]:
+    """What the host does in each step of a recording without GPU work."""
+    collectives, outside = facts.collectives.host_collectives(trace), outside_operators(trace, windows)
+    _, _, waits = clip(union(collectives.ts, collectives.end), outside)
+    length = windows.end - windows.start
+    clipped = (clip(Intervals(windows.start, windows.end), each) for each in (outside, waits))
+    out, waited = (sums(which, parts.end - parts.start, len(windows)) for which, _, parts in clipped)
+    return {"operator_ns": length - out, "host_collective_ns": waited, "outside_ns": out - waited}
 
 
 def _drawn(trace: Trace, windows: facts.steps.StepWindows, z: Floats, middle: Floats) -> SliceTrack:

@@ -59,9 +59,7 @@ def unjudged(trace: Trace) -> tuple[str, str]:
         ns = arrays.sums(events.name[compiling], np.maximum(events.dur[compiling], 0), len(trace.strings))
         most = [f"{short(trace.strings[name])} ({time(int(ns[name]))})" for name in np.argsort(-ns, kind="stable")[:4]]
         what = f"these are the times of torch.compile alone, as tlparse writes them; the longest are {listed(most, 4)}"
-        advice = (
-            "The log that they come from, given with --torch-trace beside a recording by torch.profiler, can be judged"
-        )
+        advice = "The log they come from, given with --torch-trace beside a recording by torch.profiler, can be judged"
     return f"Not judged: {what}.", f"{advice}; {_QUERY}."
 
 
@@ -86,10 +84,8 @@ def host_sentence(trace: Trace, words: Words) -> str:
             f"Neither {words.gpu} work nor operators were recorded, so {known} can be judged: "
             f"{note or f'record with {words.everything}'}."
         )
-    ran = [
-        trace.strings[code]
-        for code in arrays.distinct(trace.events.name[facts.host.operator_calls(trace).row]).tolist()
-    ]
+    codes = arrays.distinct(trace.events.name[facts.host.operator_calls(trace).row])
+    ran = [trace.strings[code] for code in codes.tolist()]
     device = next((name for _, name in trace.source.devices if name), "")
     of_kernels = note or f"record with {words.kernels}"
     if calls:
@@ -152,14 +148,19 @@ def operators_alone(trace: Trace) -> arrays.Int64s:
     return rows[~facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)[trace.events.name[rows]]]
 
 
+def outside_operators(trace: Trace, windows: facts.steps.StepWindows) -> arrays.Intervals:
+    """When no thread runs an operator, nor fetches a batch, of which a rule tells, within ``windows``."""
+    known, events = np.concatenate((operators_alone(trace), facts.names.fetches(trace))), trace.events
+    known_times = arrays.union(events.ts[known], events.ts[known] + events.dur[known])
+    return arrays.subtract(arrays.union(windows.start, windows.end), known_times)
+
+
 @derived
 def main_thread_outside(trace: Trace) -> tuple[arrays.Intervals, float, list[str]]:
     """When no thread runs an operator within steps, and what the main thread is in then: the share of code that
     torch.compile made, and frames and annotations with most of the time, if they were recorded."""
     windows, lane, events = measure(trace).windows, facts.critical.main_track(trace), trace.events
-    within = arrays.union(windows.start, windows.end)
-    known = np.concatenate((operators_alone(trace), facts.names.fetches(trace)))  # a rule tells of fetches
-    outside = arrays.subtract(within, arrays.union(events.ts[known], events.ts[known] + events.dur[known]))
+    within, outside = arrays.union(windows.start, windows.end), outside_operators(trace, windows)
     ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
     ns[facts.names.starting(trace, facts.names.STEP)] = 0
     compiled = facts.names.starting(trace, facts.names.COMPILED)
@@ -240,9 +241,7 @@ def _standing_still(trace: Trace, lane: int) -> str:
         / max(arrays.total(within), 1)
         for chosen in (held, ~some)
     )
-    text = (
-        f"of {'a step' if whole.unit == 'step' else 'the recording'} it stands still in Python code that usually takes"
-    )
+    text = f"of {words(trace).a_step} it stands still in Python code that usually takes"
     if contended >= TOLD_OUTSIDE:
         times = arrays.union(start[held], end[held])
         ns = np.sum([_spent(trace, place, times) for place in process], axis=0) * interpreted

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from augment.analyses import steps
+from augment.core.findings import Findings
 from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import KernelType
@@ -17,6 +19,7 @@ from augment.facts.steps.step_windows import region_windows, step_numbers, step_
 from augment.facts.steps.step_windows import steps as steps_of
 from augment.pipeline import augment
 from augment.readers import read
+from augment.results.report.of_trace import step_parts
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op, rows_of, slices_of, trace_of
 
 NAME = "steps"
@@ -167,6 +170,20 @@ def test_the_host_is_waited_for_until_the_first_launch_returns(
 def test_the_host_alone_has_no_figures_of_a_device() -> None:
     outcome = augment(trace_of(annotation("ProfilerStep#1", 0, 50)), only=[NAME]).outcomes[NAME]
     assert rows_of(outcome, "step", "device", "wall_ns", "busy_ns") == [(1, None, 50, None)]
+
+
+def test_the_host_alone_runs_operators_waits_in_collectives_or_does_neither() -> None:
+    """Of 100 ns: 30 in operators of two threads, 40 in a collective, 10 of which an operator runs beside."""
+    ran = op("aten::mm", 10, 30), op("aten::mm", 20, 40, thread=2)
+    outcome = augment(
+        trace_of(annotation("ProfilerStep#1", 0, 100), *ran, annotation("gloo:all_reduce", 30, 70, thread=3)),
+        only=[NAME],
+    ).outcomes[NAME]
+    parts = rows_of(outcome, "operator_ns", "host_collective_ns", "outside_ns")
+    assert parts == [(30, 30, 40)]
+    assert isinstance(outcome, Findings)
+    sidecar = {"analyses": {"steps": {"status": "done", "rows": [*map(asdict, outcome.rows)]}}, "source": {}}
+    assert [share for _, share, _ in step_parts(sidecar)] == [0.3, 0.3, 0.4]
 
 
 def test_regions_do_not_overlap() -> None:

@@ -170,6 +170,10 @@ STEP_PARTS = {
     "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
     "other_wait_ns": ("idle: for other reasons", charts.GREY),
+    # of a recording without a device
+    "operator_ns": ("running operators", charts.BLUE),
+    "host_collective_ns": ("in collectives of the host", charts.VERMILION),
+    "outside_ns": ("outside operators (Python, or not recorded)", charts.ORANGE),
 }
 _MOST_STEPS = 60
 _MOST_OPERATORS = 12
