@@ -37,7 +37,7 @@ def served_sentence(trace: Trace) -> str:
             f"the device idles {time(gap)} ({percent(gap / max(median(wall), 1))}) before the next step's work"
         )
     bandwidth = ""
-    if not _unknown_bandwidth(trace, steps, main):  # how much of memory bandwidth the phase uses
+    if "decode" in by_phase and not _unknown_bandwidth(trace, steps, main):  # which alone the bandwidth limits
         used, covered = percent(median(steps.mbu_ratio[main])), percent(median(steps.covered_ratio[main]))
         known = f"bytes are known for {covered} of the busy time"
         # the kernels without a formula that take most of the device's time, if that is a good part of it
@@ -48,15 +48,15 @@ def served_sentence(trace: Trace) -> str:
         lacking = np.append(np.isnan(on_roof.bytes) | on_roof.beyond, True)[owner] & computes
         names = " and ".join(largest_names(trace, steps.device, lacking, NAMED))
         known += f", not of {names}" if names else ""
-        bandwidth = f". It uses at least {used} of memory bandwidth (MBU) in that time: {known}"
+        bandwidth = f". The decodes use at least {used} of the memory bandwidth (MBU): {known}"
     return f"{engine} {'; '.join(parts)}{bandwidth}."
 
 
 def unknown_bandwidth(trace: Trace) -> str:
-    """Why it is not known how much of memory bandwidth the main phase uses; empty if it is, or without an engine."""
+    """Why it is not known how much of memory bandwidth decodes use; empty if it is, or without any."""
     phases = _phases(trace)
-    why = _unknown_bandwidth(trace, phases[0], next(iter(phases[1].values()))) if phases else ""
-    return f"Its use of memory bandwidth (MBU) is unknown: {why}." if why else ""
+    why = _unknown_bandwidth(trace, phases[0], phases[1]["decode"]) if phases and "decode" in phases[1] else ""
+    return f"The decodes' use of memory bandwidth (MBU) is unknown: {why}." if why else ""
 
 
 def _phases(trace: Trace) -> tuple[facts.operators.ServedSteps, dict[str, Places]] | None:
@@ -90,7 +90,8 @@ def _phase(steps: facts.operators.ServedSteps, phase: str, places: Places, whole
     single = phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches)
     least, most = ("at least ", "at most ") if lead_in_ns > LEAST_GAP * int(wall.sum()) else ("", "")
     text += f" in {least}{time(median(wall))}{' a token' * single}"
-    text += "" if whole == 1 else f" ({len(places)} of {whole} steps)"
+    some = f"{len(places)} of " * (len(places) < whole)
+    text += "" if whole == 1 else f" ({some}{whole} steps)"
     if drafted and (known := kept >= 0).any():
         sequences = int(np.array([batch.decode_requests for batch in batches], np.int64)[known].sum())
         tokens_kept = int(kept[known].sum())

@@ -13,7 +13,7 @@ from augment.core.findings import Findings, Skipped
 from augment.diagnosis.served import served_sentence
 from augment.diagnosis.verdict import verdict
 from serving import MS, Serving, serve
-from tables import annotation, launched_kernel, op, shaped, trace_of
+from tables import Event, annotation, launched_kernel, op, shaped, trace_of
 
 
 def found(trace: Any, name: str) -> Findings:
@@ -61,6 +61,18 @@ def test_the_first_sentence() -> None:
     assert "(MBU)" not in text
     assert "(MBU) is unknown: no operator of these steps has shapes" in verdict(trace)[-1]
     assert "idles" not in served_sentence(serve(Serving(is_async=True, schedule_ns=20_000, answer_ns=20_000)))
+
+
+def test_memory_bandwidth_is_said_of_decodes_alone() -> None:
+    """A prefill computes: how much of the bandwidth it uses says nothing about how fast it could be."""
+    for name, said in (("context_1(888)_generation_0(0)", False), ("context_0(0)_generation_4(4)", True)):
+        text = " ".join(verdict(trace_of(*(each for at in range(4) for each in step_of(f"execute_{name}", at * MS)))))
+        assert ("(4 steps)" in text, "The decodes' use of memory bandwidth" in text) == (True, said)
+
+
+def step_of(name: str, ts: int) -> tuple[Event, ...]:
+    work = launched_kernel("gemm", (ts + 1_000, ts + 5_000), (ts + 6_000, ts + 900_000), correlation=ts + 1)
+    return annotation(name, ts, ts + MS), *work
 
 
 def test_tracks() -> None:
