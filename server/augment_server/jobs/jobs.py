@@ -103,6 +103,11 @@ class Begun:
     running_s: float = 0.0  #: how long the job had run
     progress: bytes | None = None  #: how far it was
 
+    @property
+    def is_of_a_trace(self) -> bool:
+        """Whether it converts a trace of a whole job, which another step ends."""
+        return self.step is not None and not self.step.is_last
+
 
 class Jobs:
     """All jobs. Every method may be called from any thread, and may block."""

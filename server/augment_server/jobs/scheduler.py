@@ -329,7 +329,7 @@ class Scheduler:
             try:
                 made = await attempt.work
                 made = await self._apart(self._publish, attempt, made)
-                if begun.step and not begun.step.is_last:
+                if begun.is_of_a_trace:
                     await self._apart(self._jobs.expect_stored, begun, made)
             finally:
                 if attempt.worker:
@@ -374,9 +374,10 @@ class Scheduler:
             tried = f"{begun.file_name}: abandoned after {begun.attempts - 1} attempts, each ended with the server"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
         self._began_s[begun.id] = time.monotonic() - begun.running_s
-        of_a_trace = begun.step and not begun.step.is_last
         progress = (
-            TraceProgress(begun.id, self._observer) if of_a_trace else JobProgress(begun, self._jobs, self._observer)
+            TraceProgress(begun.id, self._observer)
+            if begun.is_of_a_trace
+            else JobProgress(begun, self._jobs, self._observer)
         )
 
         def stage(said: Said) -> None:
@@ -442,7 +443,7 @@ class Scheduler:
         """
         begun, folder = attempt.begun, attempt.folder
         assert folder
-        kind = "ranks" if begun.step and not begun.step.is_last else "artifacts"
+        kind = "ranks" if begun.is_of_a_trace else "artifacts"
         key = f"{kind}/{begun.id}/{folder.name}"  # no other attempt has it
         names, known = [file.file_name for file in made.files], dict(handed_over(attempt.order))
         expect_outputs(attempt.order, names)
@@ -471,7 +472,7 @@ class Scheduler:
 
     async def _end(self, begun: Begun, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> None:
         job, reason = begun.id, error.reason if error else ""
-        if begun.step and not begun.step.is_last:
+        if begun.is_of_a_trace:
             await self._end_step(begun, error, made)
         elif await self._recorded(job, partial(self._jobs.end, job, state, error, made, attempt=begun.attempt)):
             if state != SUCCEEDED:  # published, but not recorded
