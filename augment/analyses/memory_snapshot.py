@@ -108,9 +108,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped(held)
     verdict = None if len(trace.events) else Verdict(snapshot_sentences(trace))
     rows = [row for moment in held.moments for row in _rows(trace, held, moment)]
-    lacking = (
-        None if any(len(played.rows) for played in held.devices) else "no history was recorded: only the end is known"
-    )
+    has_history = any(len(played.rows) for played in held.devices)
+    lacking = None if has_history else "no history was recorded: only the end is known"
     diagnostics, clocks = [], held.clocks
     if clocks.offset_ns is not None:
         away = f"{clocks.offset_ns / 1000:,.0f} µs (spread {(clocks.spread_ns or 0) / 1000:,.0f} µs)"

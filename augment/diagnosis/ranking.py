@@ -36,7 +36,7 @@ NEARLY = 0.9  #: share of what they would save, from which on their reason is na
 LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
 _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
 _OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
-_TEACH = "say their families: augment run TRACE --tables FILE"
+_TEACH = "say their families: augment run TRACE --tables FILE (patterns of their names: docs/tables.md)"
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 

@@ -112,7 +112,7 @@ def test_what_checkpoints_cost_is_said() -> None:
     """Metamorphic: in a node of another name it is no recomputation. Truth: the steps without it."""
     before, after = (checkpointing("CheckpointFunctionBackward", ns) for ns in (4 * MS, 0))
     assert 1 - measure(after).length_ns / measure(before).length_ns == pytest.approx(0.25, abs=0.01)
-    assert "recomputing activations takes at least 25 % of it" in verdict(before)[0]
+    assert "recomputing activations takes at least 25 % of a step" in verdict(before)[0]
     assert "recomputing" not in verdict(after)[0]
     assert "recomputing" not in verdict(checkpointing("AddmmBackward0", 4 * MS))[0]
 
@@ -120,7 +120,7 @@ def test_what_checkpoints_cost_is_said() -> None:
 def test_what_checkpoints_cost_in_a_recorded_run(shared_traces: Path) -> None:
     """By the JSON alone, work that is launched in frames of ``checkpoint.py`` as hooks unpack takes 1.40 ms of 18.8."""
     trace = read(str(shared_traces / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz"))
-    assert "recomputing activations takes at least 7.3 % of it" in verdict(trace)[0]
+    assert "recomputing activations takes at least 7.3 % of a step" in verdict(trace)[0]
 
 
 def alternating() -> Trace:

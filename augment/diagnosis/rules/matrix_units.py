@@ -39,6 +39,7 @@ _BY_CAPABILITY: dict[tuple[int, ...], tuple[str, float]] = {
     **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), ("bf16", FASTER)),
 }
 _WORKSTATION = re.compile(r"(?<!GeForce )RTX (?:A|PRO )?\d{3,4}\b")  #: twice as fast in TF32, too
+_LEAST_KNOWN = 0.05  #: of the products' time: of less, sizes say nothing
 _TF32 = "plain FP32 kernels on this device mean that TF32 is off"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
@@ -94,7 +95,8 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         waits = [self._later(words, "this")] if self.later_ns and not self.is_later else []
-        return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), self.fit.text(words)]
+        fit = [self.fit.text(words)] * (self.fit.known_ratio >= _LEAST_KNOWN)
+        return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), *fit]
 
 
 def check(trace: Trace) -> rule.Answer:

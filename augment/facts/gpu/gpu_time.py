@@ -143,9 +143,7 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
     if (outer_first := settled((ts[1:] == ts[:-1]) & (track[1:] == track[:-1]), -end)) is not None:
         end = end[outer_first]
     count = int(np.count_nonzero(crossed(ts, end, track)))
-    message = (
-        "annotations of a stream end before an annotation that began in them (the later one counts as the innermost)"
-    )
+    message = "annotations of a stream end before an annotation that began in them (the later counts as the innermost)"
     diagnostics = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
     return [*crossing_diagnostics(trace), *diagnostics]
 

@@ -71,10 +71,7 @@ def hardware_samples(trace: Trace) -> Mapping[int, Mapping[str, HardwareSamples]
         return {}
     rows = events.where((events.phase == ord("C")) & (events.category_name == trace.strings.index(_COUNTER)))
     values = args_of_rows(trace, rows, [Arg("", (Category.OTHER,), is_text=True)])[""]
-    rows, number = (
-        values.column.rows[:].astype(EventRow, copy=False),
-        np.array([_number(text) for text in values.texts]),
-    )
+    rows, number = values.column.rows[:].astype(EventRow, copy=False), np.array([*map(_number, values.texts)])
     value = number[values.column.values[:]] if len(rows) else np.empty(0)
     for track in np.unique(events.track[rows]).tolist():
         if not (device := _DEVICE.search(str(trace.tracks[track].pid))):

@@ -134,10 +134,8 @@ def largest_loss(trace: Trace, steps: Bools) -> tuple[float, str, float] | None:
     share of them. None if a device has no MFU, or if most is recomputed."""
     wall, spent, model, again = 0, dict.fromkeys(SAID, 0), 0.0, 0.0
     for place, (figures, reached) in enumerate(efficiencies(trace)):
-        whole, of_parts = (
-            figures.wall_ns[steps],
-            figures.of_device | {f"{name}_ns": ns for name, ns in reached.parts.items()},
-        )
+        whole = figures.wall_ns[steps]
+        of_parts = figures.of_device | {f"{name}_ns": ns for name, ns in reached.parts.items()}
         if why_no_mfu(trace, place) or (reached.peak_ns[steps] > whole).any():
             return None
         wall, model = wall + int(whole.sum()), model + float(reached.model_peak_ns[steps].sum())
@@ -229,17 +227,23 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered < COVERED:
         if number := _without_peak(trace, place, COVERED - covered):
             return why_not_of(trace, device, number)
-        # the operators, or kernels without one, with most of the time of products whose operations are not counted
+        # why most operations are not counted, and the operators, or kernels without one, with most of that time
+        work, families = gpu.work(trace), work_families(trace)
         counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
-        families = work_families(trace)
         is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-        lacking = (is_product & ~counted)[gpu.work(trace).devices[place].places]
-        names = largest_names(trace, place, lacking, LEAST_NAMED)
+        alone = gpu.innermost_operator(trace) < 0
+        reasons = {
+            "has no operator (as in CUDA graphs){}: augment run TRACE --graph-capture FILE": is_product & alone,
+            "has no shapes or no formula{}: augment run TRACE --tables FILE with [[flops]]": is_product & ~alone,
+            "is in kernels whose names say nothing{}: augment run TRACE --tables FILE with [[kernel]]": ~families.known
+            & (work.type == KernelType.COMPUTATION),
+        }
+        ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
+        why = max(reasons, key=lambda reason: int((ns * reasons[reason])[here].sum()))
+        names = largest_names(trace, place, (reasons[why] & ~counted)[here], LEAST_NAMED)
         known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
-        most = f" (most of {rest} is in {text.listed(names)})" if names else ""
-        share = f"FLOPs are known for {known} of the time of matrix products{most}"
-        why = f"{rest} has no operator (as in CUDA graphs), no shapes, no formula, or a name that says nothing"
-        return f"{share}; {why}: augment run TRACE --graph-capture FILE, or --tables FILE with [[flops]]"
+        share = f"FLOPs are known for {known} of the time of matrix products"
+        return f"{share}; most of {rest} {why.format(f', such as {text.listed(names)}' if names else '')}"
     return None
 
 

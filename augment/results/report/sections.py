@@ -147,9 +147,9 @@ def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dic
 
 
 def doubts(diagnostics: Iterable[Row]) -> list[str]:
-    """Diagnostics in words; those of one message together."""
+    """Diagnostics in words, with how often if more than once; those of one message together."""
     counts = totals(diagnostics, lambda row: str(row["message"]), "count")
-    return [f"{message}: {count:,.0f}" for message, (count,) in counts.items()]
+    return [f"{message}: {count:,.0f}" if count > 1 else message for message, (count,) in counts.items()]
 
 
 def plain(text: str) -> str:

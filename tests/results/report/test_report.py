@@ -43,7 +43,7 @@ from augment.results.report.of_trace import (
 )
 from augment.results.report.of_trace import document as of_trace
 from augment.results.report.page import document_of, markdown, trend_of
-from augment.results.report.sections import Document, ReportTable, Section, short_heading
+from augment.results.report.sections import Document, ReportTable, Section, doubts, short_heading
 from augment.results.report.trend import document_of_history as of_history
 from augment.results.sidecars import in_job, readable
 from simulator import JobOptions, simulate
@@ -146,6 +146,11 @@ def test_the_bar_at_the_top_is_of_all_devices() -> None:
         STEP_PARTS["host_wait_ns"][0]: 0.6,
     }
     assert not steps(sidecar)
+
+
+def test_a_note_of_something_single_has_no_number() -> None:
+    notes = [{"message": "there is no roof", "count": 1}, {"message": "slices end early", "count": 3}]
+    assert doubts(notes) == ["there is no roof", "slices end early: 3"]
 
 
 def test_a_recording_without_steps_has_none_in_its_headings(outputs: Path) -> None:
