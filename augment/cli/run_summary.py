@@ -43,7 +43,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         result = augmented[0]
         sidecar = _sidecar(result)
         yield from source_line(sidecar["source"]).splitlines()
-        yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {})))
+        yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {}), result.path))
         rows = _devices(sidecar)
         if rows:
             lines = [[f"  {row['shown']}", *_figures(row)] for row in rows]

@@ -24,6 +24,7 @@ from augment.core.text import (
     exact_time,
     first_of,
     job_lines,
+    opening,
     printable,
     scale_of,
     signed_text,
@@ -97,11 +98,11 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         emit(f"{counted(sidecar['others'], 'more table')}: --all shows them")
 
 
-def verdict_lines(verdict: dict[str, Any]) -> Iterator[str]:
-    """The sentences of a sidecar's ``verdict``, then what to do about what they say."""
+def verdict_lines(verdict: dict[str, Any], path: str | None = None) -> Iterator[str]:
+    """The sentences of a sidecar's ``verdict``, then what to do about what they say; ``path`` is that of its trace."""
     from augment.diagnosis.wording import heading
 
-    yield from job_lines(verdict.get("text", ()), verdict.get("cures", ()))
+    yield from job_lines(opening(verdict.get("text", ()), path), verdict.get("cures", ()))
     rows = [row for row in verdict.get("rows", ()) if row.get("in_verdict") and row.get("advice")]
     for row in rows:
         yield f"→ {row['advice']}" if len(rows) == 1 else f"→ {heading(row['rule'])}: {row['advice']}"

@@ -7,6 +7,7 @@ text here and at the edges (terminal, pages, timelines, files) alone: no text is
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ _ROLLS_OVER = 0.9995  #: from this share of a unit on, what is rounded in the sm
 _LENGTH = re.compile(r"[1-9][0-9]{0,3}")  #: of the next part of a mangled name
 _DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
 _HOW = "torch.compile(mode='reduce-overhead') or torch.cuda.graph)"
+OPEN_TRACE = "augment open TRACE"  #: in a verdict, which does not know where its trace is
 _SPELLED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -93,6 +95,11 @@ def period(start_ns: int, dur_ns: int) -> str:
     """``84.779-88.415``: as ``augment open --at`` takes it, ms since the first event; of a moment, only this."""
     digits = 6 if 0 < dur_ns < 10_000 else 3  # to the ns where rounding would lose a good part of it
     return f"{start_ns / 1e6:.{digits}f}{f'-{(start_ns + dur_ns) / 1e6:.{digits}f}' * (dur_ns > 0)}"
+
+
+def opening(sentences: Sequence[str], path: str | None) -> list[str]:
+    """The sentences with the path of their trace in their commands, if that is known."""
+    return [each.replace(OPEN_TRACE, shlex.join(["augment", "open", path])) if path else each for each in sentences]
 
 
 def value_text(value: float, unit: str) -> str:
@@ -309,6 +316,7 @@ class Words(NamedTuple):
     warmup: str = "give the profiler's schedule a warmup step"
     schedule: str = "a warmup in the profiler's schedule"
     less: str = "record fewer steps without with_stack and profile_memory, after a warmup step"
+    steps: int = 1  #: that figures are means of
 
     def fill(self, template: str, **values: str) -> str:
         """A text of ours with its ``{gpu}`` and other words, and ``values``, which may be of the user's program."""
@@ -319,10 +327,15 @@ class Words(NamedTuple):
         """``per step``, or ``in the recording``."""
         return "per step" if self.unit == "step" else "in the recording"
 
-    @property
-    def in_window(self) -> str:
-        """``per step``, or ``from the first GPU work on``: which part of a recording without steps is counted."""
-        return "per step" if self.unit == "step" else f"from the first {self.gpu} work on"
+    def often(self, count: float, noun: str, nouns: str = "", *, of: str = "") -> str:
+        """``12 calls per step``, or ``2 calls in 5 steps`` where a step would have a fraction of a call."""
+        if self.each(count):
+            return f"{counted(round(count * self.steps), noun, nouns)}{of} in {self.steps} steps"
+        return f"{counted(count, noun, nouns)}{of} {self.per_step}"
+
+    def each(self, count: float) -> str:
+        """`` per step``, to be said of other figures beside :meth:`often` where this says a number of steps."""
+        return f" {self.per_step}" if self.steps > 1 and count < 10 and count != round(count) else ""
 
     @property
     def a_step(self) -> str:
@@ -433,12 +446,13 @@ def words_of(
     recorder: object = None,
     *,
     is_torch: bool = True,
+    steps: int = 1,
 ) -> Words:
     """The words for the device of a vendor, one of :data:`VENDORS`, for the member ``recorder`` of a trace, and for a
     program of PyTorch or of another kind."""
     name = str(recorder.get("name")) if isinstance(recorder, dict) else ""
     of_program = {} if is_torch or vendor != "nvidia" or name != "Nsight Systems" else _OF_CUDA
-    return Words(unit, length_ns, **{**_VENDORS[vendor], **_RECORDERS.get(name, {}), **of_program})
+    return Words(unit, length_ns, steps=steps, **{**_VENDORS[vendor], **_RECORDERS.get(name, {}), **of_program})
 
 
 def recording_words(metadata: Mapping[str, object]) -> Words:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
-from augment.core.text import Words, counted, listed, percent, short, time
+from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
@@ -246,14 +246,16 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
         # what a cure saves is time that waited for the host, or work: no rule explains idle time for other reasons
         if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == facts.waits.GapCategory.OTHER):
-            lines = (
-                "" if stacks or category == facts.waits.GapCategory.OTHER else f" ({words(trace).stacks} adds lines)"
-            )
+            lines = "" if stacks or category == facts.waits.GapCategory.OTHER else f"; {words(trace).stacks} adds lines"
             if category == facts.waits.GapCategory.OTHER:
                 what += unknown_reason(trace)
-            gpu = words(trace).gpu
-            text = f"No rule explains most of the {percent(ratio)} in which the {gpu} {what}"
-            return f"{text}: look at the longest slices of Idle{lines}."
+            late = np.concatenate([each.start for each in judging.late_beginnings(trace)])
+            which = [(each.category == category) & ~np.isin(each.start, late) for each in idle]
+            start = np.concatenate([each.start[chosen] for each, chosen in zip(idle, which, strict=True)])
+            dur = np.concatenate([each.end[chosen] for each, chosen in zip(idle, which, strict=True)]) - start
+            at = period(int(start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
+            text = f"No rule explains most of the {percent(ratio)} in which the {words(trace).gpu} {what}"
+            return f"{text}: look at the longest slices of Idle ({OPEN_TRACE} --at {at} shows the longest{lines})."
     return ""
 
 
@@ -397,7 +399,7 @@ def _notes(trace: Trace) -> str:
     again = again[facts.operators.work(trace).owner] & judging.work_in_steps(trace)
     spent = whole.ratio(float((work.end - work.ts)[again].sum()) / whole.count / max(len(work.devices), 1))
     if spent >= TOLD_RATIO:
-        notes.append(f"recomputing activations takes at least {percent(spent)} of it")
+        notes.append(f"recomputing activations takes at least {percent(spent)} of a step")
     if whole.tail_ns:
         notes.append(f"without {time(whole.tail_ns)} at the end of the last step, of which nothing was recorded")
     if whole.capture_count:

@@ -165,7 +165,7 @@ def words(trace: Trace) -> Words:
     whole, recorder = measure(trace), trace.source.metadata.get("recorder")
     programs = {name for track in trace.tracks for name in (track.process_name, track.thread_name) if name}
     is_torch = recorder is None or bool(matching(trace, _TORCH).any()) or any(map(_TORCH.search, programs))
-    return words_of(vendor(trace), whole.unit, whole.length_ns, recorder, is_torch=is_torch)
+    return words_of(vendor(trace), whole.unit, whole.length_ns, recorder, is_torch=is_torch, steps=whole.count)
 
 
 def known_slices(trace: Trace) -> EventRows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from augment.core.text import percent, percents, period, unmangled
+from augment.core.text import Words, opening, percent, percents, period, unmangled
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,19 @@ MANGLED = {
 
 def test_names_that_were_mangled_are_shown_by_what_they_are_called() -> None:
     assert {name: unmangled(name) for name in MANGLED} == MANGLED
+
+
+def test_calls_are_counted_in_whole_numbers() -> None:
+    """A mean of 0.4 calls is of something, and what it takes is still told per step."""
+    words = Words(steps=5)
+    assert [words.often(count, "call") for count in (0.4, 2.0, 12.4)] == [
+        "2 calls in 5 steps", "2 calls per step", "12 calls per step",
+    ]  # fmt: skip
+    assert words.often(1.2, "copy", "copies", of=" of 1 MB") == "6 copies of 1 MB in 5 steps"
+    assert [words.each(0.4), words.each(2.0), Words("recording").each(3)] == [" per step", "", ""]
+
+
+def test_a_command_of_a_verdict_opens_its_trace() -> None:
+    said = "look at it (augment open TRACE --at 1.000-2.000)"
+    assert opening([said], "my run/t.json") == ["look at it (augment open 'my run/t.json' --at 1.000-2.000)"]
+    assert opening([said], None) == [said]

@@ -23,7 +23,7 @@ from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import words
 from augment.readers import read
 from said import advice_of, evidence_of, problem_of, title_of
-from tables import Event, Track, annotation, call, copy, kernel, op, shaped, sync, trace_of
+from tables import Event, Track, annotation, call, copy, kernel, launched_kernel, op, shaped, sync, trace_of
 
 STEP = annotation("ProfilerStep#0", 0, 1_000_000)
 SHORT = annotation("ProfilerStep#0", 0, 45_000)  #: on the host; the device works longer
@@ -164,6 +164,9 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     text = verdict(trace_of(*events))
     assert "Idle: 48 % for other reasons" in text[0]
     assert text[1].startswith("No rule explains most of the 48 % in which the GPU idles for other reasons (its next ")
+    assert text[1].endswith(
+        "look at the longest slices of Idle (augment open TRACE --at 0.250-0.350 shows the longest)."
+    )
     held = [
         annotation("train", 0, 8_200_000),
         annotation("update", 2_000_000, 8_200_000),
@@ -554,6 +557,35 @@ def test_a_long_call_counts_for_as_long_as_the_device_idles(busy_ms: int, expect
     assert problem.saved_ns == pytest.approx(expected * ms, abs=1.1 * ms)
 
 
+def test_launches_that_take_long_are_judged_once() -> None:
+    """As on MTIA: each launch takes 0.3 ms. Their cure is fewer of them, and the other rule says who judges them."""
+    events: list[Event] = [annotation("ProfilerStep#1", 0, 20_000_000)]
+    for at in range(40):
+        ts = 500_000 * at
+        events += launched_kernel("k", (ts, ts + 300_000), (ts + 310_000, ts + 320_000), correlation=at + 1)
+    trace = trace_of(*events)
+    long = problem_of(rules.long_calls.check(trace))
+    assert advice_of(long, trace).endswith("torch.cuda.graph): each of these calls launches a kernel")
+    answer = rules.launch_bound.check(trace)
+    assert isinstance(answer, Fine | Found)
+    assert isinstance(answer.seen, rules.launch_bound.LaunchBound)
+    assert answer.seen.fine(words(trace), 0).startswith("a launch takes 300 µs, which long_calls judges; otherwise ")
+
+
+def test_code_that_is_compiled_is_not_to_be_compiled() -> None:
+    """The device idles while Python of a compiled region runs: that is named, and its cure is no compiler."""
+    events: list[Event] = [annotation("ProfilerStep#1", 0, 4_000_000)]
+    for at in range(40):
+        ts = 100_000 * at
+        events += [op("Torch-Compiled Region: 0/0", ts, ts + 80_000)]
+        events += launched_kernel("k", (ts + 70_000, ts + 75_000), (ts + 80_000, ts + 90_000), correlation=at + 1)
+    trace = trace_of(*events)
+    answer = problem_of(rules.launch_bound.check(trace))
+    assert "fuse" not in advice_of(answer, trace)
+    assert "skip the guards" in advice_of(answer, trace)
+    assert evidence_of(answer, trace)[0].startswith("the GPU idles longest while the host is in Torch-Compiled Region:")
+
+
 def test_large_graphs_take_long_whenever_they_are_launched_and_waits_are_no_long_calls() -> None:
     assert "prepare the next step" in advice_of(
         problem_of(rules.long_calls.check(start("cudaGraphLaunch", 600_000_000)))
@@ -926,6 +958,8 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert evidence[1] == "plain FP32 kernels on this device mean that TF32 is off"
     assert fits in evidence[2]
     assert evidence[2].endswith("pad the others") == (columns == 50257)
+    unknown = launched("ampere_sgemm_128x64_nn", 1_000_000, 30_000_000, 2, at=36_000)  # whose sizes are not known
+    assert len(evidence_of(problem_of(rules.matrix_units.check(on_device(trace_of(*events, *unknown)))))) == 2
     bare = [replace(event, args={}) for event in events]
     assert "record_shapes=True" in evidence_of(problem_of(rules.matrix_units.check(on_device(trace_of(*bare)))))[2]
 
@@ -994,7 +1028,7 @@ def test_time_that_no_rule_explains_is_said() -> None:
     assert not any(each.severity != "info" for each in diagnose(trace).findings)
     text = verdict(trace)[1]
     assert text.startswith("No rule explains most of the 25 % in which the GPU waits for the host: look at the longest")
-    assert text.endswith("(with_stack=True adds lines).")
+    assert text.endswith("shows the longest; with_stack=True adds lines).")
 
 
 @pytest.mark.parametrize(

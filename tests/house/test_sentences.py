@@ -55,6 +55,7 @@ SAMPLES: list[Seen] = [
     rules.cold_start.ColdStart(0, 10 * MS, [], ("cudaFree", 1_000 * MS)),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_once=True),
     rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, []),
+    rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, [], launches=True),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True, step_count=3),
     rules.long_calls.LongCalls(9, [("cuLibraryLoadData", 9 * MS)], False, LINES, is_loading=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
@@ -101,7 +102,7 @@ SAMPLES: list[Seen] = [
             long * MS // 2,
             long * MS,
             4_000,
-            9_000,
+            900_000 if long else 9_000,
             stacks,
             stacks,
         )

@@ -54,6 +54,7 @@ _ADVICE: dict[Why, str] = {
     "starting": "Memory still grows, as at the start of a run: run some steps before the recording "
     "begins. If that continues, sizes change: pad to a few sizes",
 }
+_COUNTED = "from the first {gpu} work on"
 
 
 class AllocatorCalls(rule.Seen, frozen=True):
@@ -67,13 +68,16 @@ class AllocatorCalls(rule.Seen, frozen=True):
     longest: tuple[str, int] = ("", 0)  #: a call that takes most of the time, and its ns per step
 
     def title(self, words: text.Words) -> str:
-        calls = f"{text.counted(self.call_count, 'call')} of {text.listed(self.calls)} {words.in_window}"
+        of = f" of {text.listed(self.calls)}"
+        often = words.often(self.call_count, "call", of=of)
+        if words.unit == "recording":  # of which a part is counted
+            often = f"{text.counted(self.call_count, 'call')}{of} {words.fill(_COUNTED)}"
         take = "takes" if round(self.call_count, 1) == 1 else "take"
         name, ns = self.longest
         matters = f" ({text.time(ns)} of it {name})" if name and len(self.calls) > 1 else ""
         callers = [each for each in self.callers if each not in self.calls]  # nothing but the calls was recorded
         where = f", most in {text.listed(callers)}" if callers else ""
-        return f"{calls} {take} the host {text.time(self.host_ns)}{matters}{where}"
+        return f"{often} {take} the host {text.time(self.host_ns)}{words.each(self.call_count)}{matters}{where}"
 
     is_of_host = True
 

@@ -33,17 +33,17 @@ class Chains(rule.Seen, frozen=True):
     gpu_ns: int  #: per step
 
     def title(self, words: text.Words) -> str:
-        chains = f"{text.counted(self.chain_count, 'chain')} of elementwise kernels {words.per_step}"
-        return (
-            f"{chains} ({text.counted(self.kernel_count, 'kernel')}, {text.time(self.gpu_ns)}) could be one kernel each"
-        )
+        kernels, each = text.counted(self.kernel_count, "kernel"), words.each(self.chain_count)
+        return f"{self._chains(words)} ({kernels}, {text.time(self.gpu_ns)}{each}) could be one kernel each"
+
+    def _chains(self, words: text.Words) -> str:
+        return words.often(self.chain_count, "chain", of=" of elementwise kernels")
 
     def cure(self, words: text.Words) -> str:
         return "fusing them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        chains = f"{text.counted(self.chain_count, 'chain')} of elementwise kernels {words.per_step}"
-        return f"fusing {chains} would save {words.share(saved_ns)}"
+        return f"fusing {self._chains(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)"
@@ -53,10 +53,8 @@ def check(trace: Trace) -> rule.Answer:
     """Predict steps whose chains are fused."""
     work, families = facts.gpu.work(trace), facts.gpu.families(trace)
     simple = arrays.is_any(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
-    fused_already = facts.names.matching(trace, _COMPILED)
-    simple &= (
-        judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused_already[trace.events.name[work.row]]
-    )
+    fused = facts.names.matching(trace, _COMPILED)
+    simple &= judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused[trace.events.name[work.row]]
     if not simple.any():
         return rule.NotApplicable("no elementwise kernel runs in the steps")
     # First and last place, plus 1, of each long run of simple kernels on one stream

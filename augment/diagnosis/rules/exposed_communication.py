@@ -122,8 +122,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
     def evidence(self, words: text.Words) -> Sequence[str]:
         causes = []
         if self.median_bytes is not None:
-            often = text.counted(self.collective_count, "collective")
-            causes.append(f"{often} {words.per_step}, median {text.size(self.median_bytes)}")
+            often = words.often(self.collective_count, "collective")
+            causes.append(f"{often}, median {text.size(self.median_bytes)}")
         if self.slow_gbps is not None:
             causes.append(f"large ones move {self.slow_gbps:.2g} GB/s: waiting for a late rank, or a slow network")
         elif self.beyond_fastest_ratio is not None:

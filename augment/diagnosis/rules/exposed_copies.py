@@ -67,17 +67,16 @@ class Copies(rule.Seen, frozen=True):
     migrates: bool = False  #: pages of managed memory, most of their time
 
     def _what(self, words: text.Words) -> str:
-        return f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} between host and device"
+        return f"{words.often(self.copy_count, 'copy', 'copies')} between host and device"
 
     def title(self, words: text.Words) -> str:
         pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
         together = " together, as they overlap" if self.overlap else ""
-        moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{together}{pageable}"
+        each = words.each(self.copy_count)
+        moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{each}{together}{pageable}"
         if self.migrates:
-            often = f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} ({moved})"
-            return (
-                f"Pages of managed memory migrate between host and device in {often}, and one of the two waits for each"
-            )
+            often = f"{words.often(self.copy_count, 'copy', 'copies')} ({moved})"
+            return f"Pages of managed memory migrate between host and device in {often}; one of the two waits for each"
         what = f"{self._what(words)} ({moved})"
         if self.can_be_hidden:
             return f"The {words.gpu} waits for {what}"
@@ -137,9 +136,10 @@ class CopiesWithin(rule.Seen, frozen=True):
     option: str = ""  #: of DDP, where that copies most bytes
 
     def title(self, words: text.Words) -> str:
-        copies = f"{text.counted(self.copy_count, 'copy', 'copies')} {words.per_step} within its memory"
+        copies = f"{words.often(self.copy_count, 'copy', 'copies')} within its memory"
         where = f", most in {text.listed(self.operators)}" if self.operators else ""
-        return f"The {words.gpu} makes {copies} ({text.size(self.moved_bytes)}, {text.time(self.copy_ns)}){where}"
+        moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}"
+        return f"The {words.gpu} makes {copies} ({moved}{words.each(self.copy_count)}){where}"
 
     def cure(self, words: text.Words) -> str:
         return "avoiding them"

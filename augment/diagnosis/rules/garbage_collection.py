@@ -26,7 +26,7 @@ class Collections(rule.Seen, frozen=True):
     lines: list[str]  #: of the user's program
 
     def title(self, words: text.Words) -> str:
-        often = f"{text.counted(self.collection_count, 'time')} {words.per_step}"
+        often = words.often(self.collection_count, "time")
         return f"Python collects garbage {often}, for up to {text.time(self.longest_ns)}"
 
     def cure(self, words: text.Words) -> str:

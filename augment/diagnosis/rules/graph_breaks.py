@@ -27,7 +27,7 @@ class GraphBreaks(rule.Seen, frozen=True):
     reasons: list[str]
 
     def title(self, words: text.Words) -> str:
-        return f"Compiled code breaks its graph {text.counted(self.break_count, 'time')} {words.per_step}"
+        return f"Compiled code breaks its graph {words.often(self.break_count, 'time')}"
 
     def evidence(self, words: text.Words) -> list[str]:
         return [text.short(reason) for reason in self.reasons[:_MOST_NAMED]]

@@ -49,8 +49,9 @@ class Captures(rule.Seen, frozen=True):
         return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        often = f"{text.counted(self.capture_count, 'capture')} of graphs {words.per_step}"
-        return f"{often} ({text.time(self.capture_ns)}); {self.cure(words)} would save {words.share(saved_ns)}"
+        often = words.often(self.capture_count, "capture", of=" of graphs")
+        spent = text.time(self.capture_ns) + words.each(self.capture_count)
+        return f"{often} ({spent}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return words.fill(_MOSTLY if self.mostly else _STEADY if self.in_every_step or self.again else _ONCE)

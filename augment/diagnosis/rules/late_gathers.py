@@ -29,8 +29,8 @@ class LateGathers(rule.Seen, frozen=True):
     exposed_ns: int  #: per step, that they could have begun earlier
 
     def title(self, words: text.Words) -> str:
-        late = f"{text.counted(self.gather_count, 'gather')} {words.per_step} begin too late"
-        return f"{late}: computation waits {text.time(self.exposed_ns)} for them though their stream was free"
+        late, ns = f"{words.often(self.gather_count, 'gather')} begin too late", text.time(self.exposed_ns)
+        return f"{late}: computation waits {ns}{words.each(self.gather_count)} for them though their stream was free"
 
     def cure(self, words: text.Words) -> str:
         return "prefetching them"

@@ -63,11 +63,12 @@ class _Short(Struct, frozen=True):
         return slice(*np.searchsorted(self.track, (track, track + 1)).tolist())
 
 
-Launcher = Literal["calls", "graphs", "compiling_calls", "waiting_calls"]
+Launcher = Literal["calls", "compiled_calls", "graphs", "compiling_calls", "waiting_calls"]
 _ADVICE: dict[Launcher, str] = {
     "graphs": "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, "
     "Python), prepare the next step while the {gpu} works, or put more into each graph",
     "calls": "{use_graphs}; {fuse}; use a larger batch",
+    "compiled_calls": "{use_graphs}, which also skip the guards and the Python of compiled code; use a larger batch",
     "compiling_calls": "Turn off the compiling of operators at run time "
     "(torch.npu.set_compile_mode(jit_compile=False)), use graph mode (torchair), or a larger batch",
     "waiting_calls": "Each launch returns only when its kernel is done: unset CUDA_LAUNCH_BLOCKING (or "
@@ -114,11 +115,13 @@ class LaunchBound(rule.Seen, frozen=True):
         return "removing that idle time"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        number = text.counted(self.kernel_count, "kernel")
-        return f"removing waits for the launches of {number} {words.per_step} would save {words.share(saved_ns)}"
+        number = words.often(self.kernel_count, "kernel")
+        waits = f"removing waits for the launches of {number} would save {words.share(saved_ns)}"
+        long = f"a launch takes {text.time(self.call_ns)}, which long_calls judges; otherwise "
+        return long * (self.call_ns >= facts.names.LONG_CALL_NS) + waits
 
     def advice(self, words: text.Words) -> str:
-        slows = self.launcher == "calls" and self.has_stacks
+        slows = self.launcher in ("calls", "compiled_calls") and self.has_stacks
         first = _ZEROS * (4 * self.zeroing_ns > self.wait_ns) + _LONG * (2 * self.long_ns > self.wait_ns)
         return first + words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
 
@@ -163,6 +166,8 @@ def check(trace: Trace) -> rule.Answer:
         launcher = "waiting_calls"
     elif trace.names_of(calls[:1])[0].startswith("AscendCL@"):
         launcher = "compiling_calls"
+    elif 2 * dict(parts).get(_PARTS[_COMPILED], 0) >= waited > 0:
+        launcher = "compiled_calls"
     seen = LaunchBound(
         wait_ns=waited,
         kernel_count=len(places) / judging.measure(trace).count,
@@ -198,9 +203,9 @@ def _waiting_a_step(
         if zeroes.any():
             rows, within = short.row[place].astype(arrays.EventRow), (Category.CPU_OP, Category.USER_ANNOTATION)
             zeroing += float(ns[facts.host.innermost(trace, rows, within, zeroes) >= 0].sum())
-        inside = np.flatnonzero(short.kind[place] == facts.critical.BoundBy.CPU_OPERATOR)
+        inside = np.flatnonzero(arrays.is_any(short.kind[place], (facts.critical.BoundBy.CPU_OPERATOR, _COMPILED)))
         around = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
-        ns_of_name += np.bincount(trace.events.name[around], ns[inside], len(ns_of_name))
+        ns_of_name += np.bincount(trace.events.name[around], ns[inside] * (around >= 0), len(ns_of_name))
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])

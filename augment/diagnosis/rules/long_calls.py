@@ -48,6 +48,7 @@ class LongCalls(rule.Seen, frozen=True):
     is_once: bool = False  #: a single call, in a recording of a single step
     is_loading: bool = False  #: loading of modules, in calls of their own or first launches
     step_count: int = 1
+    launches: bool = False  #: most of them are launches of kernels
 
     def title(self, words: text.Words) -> str:
         if self.is_loading:
@@ -84,7 +85,7 @@ class LongCalls(rule.Seen, frozen=True):
         return "avoiding that" if self.is_loading or self.call_count <= 1 else "avoiding them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        often = f"{text.counted(self.call_count, 'long runtime call')} {words.per_step}"
+        often = words.often(self.call_count, "long runtime call")
         return f"{often} ({self._calls}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
@@ -95,11 +96,11 @@ class LongCalls(rule.Seen, frozen=True):
             return words.fill(_ONCE + (_AT_START if longest.startswith("cu") else ""))
         if "GraphLaunch" in longest:
             return _OF_GRAPHS
+        if self.launches and self.call_count > MANY:
+            return f"{words.use_graphs}: each of these calls launches a kernel{text.called_from(self.lines)}"
         if self.is_once:
-            return (
-                f"Record several steps: one cannot tell whether the call takes long again{text.called_from(self.lines)}"
-            )
-        often = "in every step" if self.in_every_step else f"{text.counted(self.call_count, 'time')} {words.per_step}"
+            return f"Record several steps: one cannot tell if the call takes long again{text.called_from(self.lines)}"
+        often = "in every step" if self.in_every_step else words.often(self.call_count, "time")
         if self.in_every_step or self.call_count > MANY:
             return f"Find out what calls it {often}{text.called_from(self.lines)}"
         return words.fill(_ONCE)
@@ -131,7 +132,8 @@ def check(trace: Trace) -> rule.Answer:
     calls = spent.most_common()
     lines = facts.host.python_lines(trace, judging.longest(spans, 64).row)
     once = len(rows) == steps == 1 and judging.measure(trace).unit == "step" and "GraphLaunch" not in calls[0][0]
-    seen = LongCalls(len(rows) / steps, calls, steady, lines, once, is_loading, steps)
+    launches = 2 * int(np.isin(rows, facts.gpu.work(trace).launch).sum()) > len(rows)
+    seen = LongCalls(len(rows) / steps, calls, steady, lines, once, is_loading, steps, launches)
     cut = judging.host_cut(trace, trace.events.track[rows], spans.start, spans.end)
     saved = judging.saved_by_host(trace, cut)
     # a step alone that is mostly loading shows nothing of the run

@@ -29,20 +29,19 @@ class PageableCopies(rule.Seen, frozen=True):
     moved_bytes: float  #: per step
     lines: list[str]  #: of the user's program
 
-    @property
-    def _copies(self) -> str:
-        return text.counted(self.copy_count, "copy", "copies")
-
     def title(self, words: text.Words) -> str:
-        copies = f"{self._copies} {words.per_step}, {text.size(self.moved_bytes)}"
+        copies = f"{words.often(self.copy_count, 'copy', 'copies')}, {self._moved(words)}"
         return f"The host waits for copies of pageable memory ({copies})"
+
+    def _moved(self, words: text.Words) -> str:
+        return text.size(self.moved_bytes) + words.each(self.copy_count)
 
     def cure(self, words: text.Words) -> str:
         return "pinned memory"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        copies = f"{self._copies} {words.per_step} of pageable memory"
-        return f"{copies} ({text.size(self.moved_bytes)}); {self.cure(words)} would save {words.share(saved_ns)}"
+        copies = f"{words.often(self.copy_count, 'copy', 'copies')} of pageable memory"
+        return f"{copies} ({self._moved(words)}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return words.pinned + text.called_from(self.lines)

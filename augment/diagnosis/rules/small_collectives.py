@@ -30,24 +30,22 @@ class SmallCollectives(rule.Seen, frozen=True):
     mean_bytes: float | None  #: None if no size was recorded
     median_ns: int = 0  #: of their durations
 
-    @property
-    def _number(self) -> str:
-        return text.counted(self.collective_count, "collective")
-
     def title(self, words: text.Words) -> str:
+        number = words.often(self.collective_count, "collective")
         if self.mean_bytes is None:
             of = f"{text.listed(self.kinds)}, median {text.time(self.median_ns)}"
             short = f"take less than {text.time(QUICK_NS)} each ({of}), about the time of an empty one"
-            return f"{self._number} {words.per_step} {short}"
+            return f"{number} {short}"
         of = f"{text.listed(self.kinds)}, {text.size(self.mean_bytes)} on average"
-        return f"{self._number} {words.per_step} move less than 1 MB each ({of})"
+        return f"{number} move less than 1 MB each ({of})"
 
     def cure(self, words: text.Words) -> str:
         return "joining them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        what = f"{self._number} {words.per_step} " + ("of a few µs" if self.mean_bytes is None else "below 1 MB")
-        return f"{what}; {self.cure(words)} would save {words.share(saved_ns)}"
+        what = "of a few µs" if self.mean_bytes is None else "below 1 MB"
+        often = words.often(self.collective_count, "collective")
+        return f"{often} {what}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"

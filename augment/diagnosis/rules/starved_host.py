@@ -34,7 +34,7 @@ class StarvedHost(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         where = text.listed([name or "between operators" for name in self.slices])
-        often = f"{text.counted(self.standstill_count, 'time')} {words.per_step}"
+        often = words.often(self.standstill_count, "time")
         return (
             f"The host stands still {often}, for up to {text.time(self.longest_ns)}, in what usually takes "
             f"microseconds ({where}): its thread probably gets no CPU"

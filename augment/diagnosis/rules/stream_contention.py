@@ -39,7 +39,7 @@ class Contention(rule.Seen, frozen=True):
     others: list[str]  #: what runs on the other streams, with most of the time first
 
     def title(self, words: text.Words) -> str:
-        kernels = f"{text.counted(self.kernel_count, 'kernel')} {words.per_step}"
+        kernels = words.often(self.kernel_count, "kernel")
         what = f" ({text.listed(self.others)})" if self.others else ""
         return f"{kernels} take {self.times:.1f} times as long as equal ones, while other streams compute{what}"
 
@@ -47,10 +47,8 @@ class Contention(rule.Seen, frozen=True):
         return "running them alone"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return (
-            f"kernels beside those of other streams ({text.time(self.beside_ns)} {words.per_step}) "
-            "take as long as alone"
-        )
+        beside = f"{text.time(self.beside_ns)} {words.per_step}"
+        return f"kernels beside those of other streams ({beside}) take as long as alone"
 
     def advice(self, words: text.Words) -> str:
         return (

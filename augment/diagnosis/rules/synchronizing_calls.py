@@ -38,8 +38,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
     is_of_host = True
 
     def _waits(self, words: text.Words) -> str:
-        calls = f"{text.counted(self.call_count, 'call')} {words.per_step}"
-        return f"host waits for the {words.gpu} in {calls}"
+        return f"host waits for the {words.gpu} in {words.often(self.call_count, 'call')}"
 
     def title(self, words: text.Words) -> str:
         return f"The {self._waits(words)}, longest in {text.listed(self.callers)}"
@@ -48,7 +47,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        waits = f"{self._waits(words)} ({text.time(self.wait_ns)})"
+        waits = f"{self._waits(words)} ({text.time(self.wait_ns)}{words.each(self.call_count)})"
         return f"the {waits}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:

@@ -32,20 +32,20 @@ class Optimizer(rule.Seen, frozen=True):
     optimizers: list[str]
     kernel_count: float
 
-    def _launches(self) -> str:
-        return f"optimizer ({text.listed(self.optimizers)}) launches {text.counted(self.kernel_count, 'kernel')}"
+    def _launches(self, words: text.Words) -> str:
+        return f"optimizer ({text.listed(self.optimizers)}) launches {words.often(self.kernel_count, 'kernel')}"
 
     at_least = True
 
     def title(self, words: text.Words) -> str:
-        return f"The {self._launches()} {words.per_step} where a fused one launches a few"
+        return f"The {self._launches(words)} where a fused one launches a few"
 
     def cure(self, words: text.Words) -> str:
         return "fusing it"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""
-        return f"the {self._launches()}{fusing}"
+        return f"the {self._launches(words)}{fusing}"
 
     def advice(self, words: text.Words) -> str:
         return "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
@@ -63,7 +63,6 @@ def check(trace: Trace) -> rule.Answer:
     places = work.where(
         facts.gpu.in_optimizer(trace) & judging.work_in_steps(trace) & (events.category[work.row] == Category.KERNEL)
     )
-    number = len(places) / len(rows)
     names = [text.short(name) for name in sorted(set(trace.names_of(rows)))]
     # Whether each piece of GPU work is one operation on numbers, or on lists of tensors
     families = facts.gpu.families(trace)
@@ -72,8 +71,9 @@ def check(trace: Trace) -> rule.Answer:
     )
     fused = facts.names.matching(trace, _FUSED)
     plain = places[single[places] & ~fused[trace.events.name[work.row[places]]]]
-    if number <= MOST_KERNELS or len(plain) < MOSTLY * len(places):
-        return rule.Fine(Optimizer(names, number))
+    seen = Optimizer(names, len(places) / judging.measure(trace).count)
+    if len(places) <= MOST_KERNELS * len(rows) or len(plain) < MOSTLY * len(places):
+        return rule.Fine(seen)
     dur = np.maximum(work.end[plain] - work.ts[plain], 0)
     spans = rule.Spans.of(trace, rows)
     cut = facts.critical.joined(
@@ -82,5 +82,4 @@ def check(trace: Trace) -> rule.Answer:
             facts.critical.fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64)),
         ]
     )
-    seen = Optimizer(names, len(places) / judging.measure(trace).count)
     return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)

@@ -39,8 +39,9 @@ class WrittenAttention(rule.Seen, frozen=True):
     trains: bool  #: there is a backward pass
 
     def title(self, words: text.Words) -> str:
-        number = f"{text.counted(self.attention_count, 'attention')} {words.per_step}"
+        number = words.often(self.attention_count, "attention")
         times = f"{text.time(self.scores_ns)} softmax and masks, {text.time(self.product_ns)} products"
+        times += words.each(self.attention_count)
         writes = "writes its" if self.attention_count == 1 else "write their"
         return f"{number} {writes} scores ({'x'.join(map(str, self.scores))}) to memory ({times})"
 

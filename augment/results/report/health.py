@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.core.output_files import METRICS_SUFFIX, is_of_job
-from augment.core.text import counted, percent, period, printable, ranges_text, time
+from augment.core.text import counted, opening, percent, period, printable, ranges_text, time
 from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
 
 if TYPE_CHECKING:
@@ -297,11 +297,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         title = name if report.get("rank") is None else f"rank {report['rank']}, {name}"
         yield plain(f"## {title}") if markdown else f"{title}:"
         yield ""
-        yield (
-            plain(" ".join(report["verdict"]))
-            if markdown
-            else "\n".join(f"  {sentence}" for sentence in report["verdict"])
-        )
+        verdict = opening(report["verdict"], trace_of(report["input"]))
+        yield plain(" ".join(verdict)) if markdown else "\n".join(f"  {sentence}" for sentence in verdict)
         cures = report.get("cures", [])
         yield from (
             ("", *(f"- {plain(cure)}" for cure in cures)) if markdown and cures else (f"  → {cure}" for cure in cures)
