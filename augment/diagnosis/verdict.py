@@ -377,7 +377,7 @@ def _left_out(trace: Trace) -> str:
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
             before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
     if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
-        before += "; with one step, whether every step begins so is unknown"
+        before += "; one step does not show whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
     return "; and ".join(filter(None, (before, after)))
 

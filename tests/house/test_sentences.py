@@ -74,6 +74,7 @@ SAMPLES: list[Seen] = [
     rules.exposed_copies.Copies(
         2, 3e6, 2 * MS, 0, False, 0.0, [], True, True, ({"to the device": 5.0, "from it": 9.0}, 25)
     ),
+    rules.allocator_calls.AllocatorCalls(1, ["hipMalloc"], 3 * MS, [], "starting"),
     *(
         rules.allocator_calls.AllocatorCalls(12, ["cudaFree", "cudaMalloc"], 3 * MS, ["aten::empty"], why)
         for why in rules.allocator_calls._ADVICE

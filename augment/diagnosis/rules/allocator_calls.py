@@ -87,7 +87,7 @@ class AllocatorCalls(rule.Seen, frozen=True):
         return self, max(saved_ns - job.held_ns, 0)
 
     def cure(self, words: text.Words) -> str:
-        return "avoiding them"
+        return "avoiding it" if round(self.call_count, 1) == 1 else "avoiding them"
 
     def advice(self, words: text.Words) -> str:
         return words.reuse or words.fill(_ADVICE[self.why])

@@ -108,7 +108,7 @@ class LaunchBound(rule.Seen, frozen=True):
         does = f"launches {number}" + f" in {launches}" * (self.launcher == "graphs")
         does += ", and waits for each" * (self.launcher == "waiting_calls")
         if 2 * self.long_ns > self.wait_ns:
-            does = f"does other things between {launches} of {number}"
+            does = f"does other things between the launches of {number}"
         return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host {does}: {parts}"
 
     def cure(self, words: text.Words) -> str:

@@ -59,9 +59,9 @@ class SynchronizingCalls(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         lines = [] if self.lines else [f"{words.stacks} would record the Python line"]
-        long = f"{text.time(self.long_ns)} {words.per_step} in waits of 1 ms and more"
-        idle = f"the {words.gpu} idles {long}, most of its waiting for the host, which works on then"
-        doubt = "where that work needs a call's result, avoiding the call does not end them sooner"
+        idle = f"most of the {words.gpu}'s waiting for the host ({text.time(self.long_ns)} {words.per_step})"
+        idle += " is in stretches of 1 ms and more, in which the host works on"
+        doubt = "where that work needs a call's result, avoiding the call does not shorten them"
         return [*lines, *([f"{idle}; {doubt}"] if self.long_ns else [])]
 
 
