@@ -82,11 +82,12 @@ class LongCalls(rule.Seen, frozen=True):
         return f" in {self.step_count} steps" if self.step_count > 1 else ""
 
     def cure(self, words: text.Words) -> str:
-        return "avoiding that" if self.is_loading or self.call_count <= 1 else "avoiding them"
+        return "avoiding that" if self.is_loading or self.call_count * self.step_count <= 1 else "avoiding them"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = words.often(self.call_count, "long runtime call")
-        return f"{often} ({self._calls}); {self.cure(words)} would save {words.share(saved_ns)}"
+        calls = _listed(self.calls) if words.each(self.call_count) else self._calls
+        return f"{often} ({calls}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         longest = self.calls[0][0]
