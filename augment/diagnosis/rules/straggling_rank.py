@@ -43,7 +43,7 @@ class StragglingRank(rule.Seen, frozen=True):
         if not self.is_told:
             return f"{title}; which of them are late cannot be told"
         if late is None:
-            return title + "; the hosts of all ranks are equally slow: speed them up first" * self.hosts_alike
+            return title + "; the hosts of all ranks are slow: speed them up first" * self.hosts_alike
         delays = "" if late.name == self.waits_for else f"; {late.name} delays the job"
         return f"{title}{delays} ({late.reason.text()})"
 
