@@ -251,9 +251,9 @@ def test_a_file_alone_is_diagnosed_and_what_comes_next_is_said(tmp_path: Path, a
             assert ("that recur" in ended.err, "is cut off" in ended.out) == (is_offered and not options, True)
     tables = tmp_path / "ours.toml"
     tables.write_text("[[peak]]\ndevice = ''\nbf16 = 400\nmemory_gbps = 2000\n")
-    assert "--tables FILE" in augment(trace).out
+    assert "--peak memory_gbps=" in augment(trace).out
     ended = augment("diagnose", trace, "--tables", tables)
-    assert "--tables FILE" not in ended.out
+    assert "--peak memory_gbps=" not in ended.out
     assert ended.err.endswith(f"augment run '{trace}' --tables {tables} -o . && augment report 'a b.metrics.json'\n")
     tables.write_text("[[peek]]\n")
     assert "no table is called 'peek'" in augment("diagnose", trace, "--tables", tables).err
