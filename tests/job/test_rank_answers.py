@@ -569,8 +569,8 @@ def test_the_workers_of_another_rank_limit_what_a_late_one_gains() -> None:
     whole, steps, gain = job.judgement.recorded_ns, job.judgement.step_count, job.verdict.rows[0].gain_ns
     for left in (2 * gain, gain // 4, 0):
         figures = {"why": "slow_workers", "pace_ns": (whole - left) // steps}
-        own = OwnDiagnosis("nvidia", [], [{"rule": "data_loading", "status": "fine", "figures": figures}])
-        packed = zlib.compress(msgspec.msgpack.encode(own))
+        alone = OwnDiagnosis("nvidia", [], [{"rule": "data_loading", "status": "fine", "figures": figures}])
+        packed = zlib.compress(msgspec.msgpack.encode(alone))
         paced, *rest = job.summaries
         answer = answer_of([Portion([msgspec.structs.replace(paced, diagnosis=packed), *rest], Aggregation(), [])])
         gains = [row.gain_ns for row in answer.verdict.rows]
