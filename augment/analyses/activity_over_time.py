@@ -26,7 +26,6 @@ import numpy as np
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Int64s, distinct
 from augment.core import GPU_WORK, Category, Findings, OfDevice, Skipped, Trace, column
-from augment.facts.memory.held import Held, MemoryReplay, held_memory
 
 NAME = "activity_over_time"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # GPU work, or a memory snapshot
@@ -101,10 +100,10 @@ def edges_of(start: int, span: int, part_count: int) -> Int64s:
     return start + (np.arange(count + 1, dtype=np.int64) * span) // count
 
 
-def replays(trace: Trace) -> list[MemoryReplay]:
+def replays(trace: Trace) -> list[facts.memory.MemoryReplay]:
     """What a memory snapshot of this recording says of devices, if it has times."""
-    held = held_memory(trace)
-    known = held.devices if isinstance(held, Held) and held.snapshot.has_times else ()
+    held = facts.memory.held_memory(trace)
+    known = held.devices if isinstance(held, facts.memory.Held) and held.snapshot.has_times else ()
     return [each for each in known if len(each.rows)]
 
 

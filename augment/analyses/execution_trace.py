@@ -40,8 +40,7 @@ from augment.core import (
     Trace,
     column,
 )
-from augment.facts.host.call_stacks import call_stacks, nesting, outermost_of
-from augment.facts.host.execution_links import ExecutionLinks, Node, attribute, execution_links
+from augment.facts import host
 
 NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
@@ -68,20 +67,20 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Link the nodes, count and draw them."""
     if trace.context.attached(ExecutionNodes) is None:
         return Skipped("no execution trace is given beside the trace; name one with --execution-trace")
-    links = execution_links(trace)
+    links = host.execution_links(trace)
     if not len(links.row):
         reason = "share neither ids nor an order of operators: they were not recorded together"
         return Skipped(f"the trace and the {len(links.nodes):,} nodes of the execution trace {reason}")
     message = "nodes of the execution trace have the id of an event with another name (not linked)"
     differing = [Diagnostic("execution_node_differs", links.differing, message)] if links.differing else []
     # a track for each thread, and the arrows within and between threads
-    stacks, events = call_stacks(trace), trace.events
+    stacks, events = host.stacks(trace), trace.events
     order = np.argsort(stacks.place_of[links.row], kind="stable")
     row, node = links.row[order], links.node[order]
     # The ends of the slices ``row``, in call-stack order. A slice that partly overlaps a later one is cut there
     ts, track = events.ts[row], events.track[row]
     end = ts + events.dur[row]
-    stop = nesting(ts, end, track)[2]
+    stop = host.nesting(ts, end, track)[2]
     following = np.minimum(stop, len(row) - 1)
     crossed = (stop < len(row)) & (track[following] == track)
     end = np.where(crossed, np.minimum(end, ts[following]), end)
@@ -103,7 +102,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 args={
                     "node_id": np.array([_id(node, "id") for node in nodes], np.int64),
                     "parent_id": np.array([_id(node, "parent") for node in nodes], np.int64),
-                    "op_schema": Texts.of(str(attribute(node, "op_schema") or "") or None for node in nodes),
+                    "op_schema": Texts.of(str(host.attribute(node, "op_schema") or "") or None for node in nodes),
                     **{what: Texts.of(_text(node, what) for node in nodes) for what in _TOLD},
                     "input_tensors": Texts.of(_ids_text(node, "inputs") for node in nodes),
                     "output_tensors": Texts.of(_ids_text(node, "outputs") for node in nodes),
@@ -115,7 +114,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     # places in row, which is in the order of the call stacks; owner: the outermost operator around each, -1 for none
     placed = stacks.place_of[row].astype(StackIndex)
     operators = np.flatnonzero(trace.events.category[row] == Category.CPU_OP)
-    owner: Int64s = np.append(operators, -1)[outermost_of(trace, placed[operators])[placed]]
+    owner: Int64s = np.append(operators, -1)[host.outermost_of(trace, placed[operators])[placed]]
     given: dict[tuple[int, int], int] = {}
     passed: dict[tuple[int, int], None] = {}
     for at in np.argsort(row, kind="stable").tolist():  # by time
@@ -138,7 +137,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     return Findings(_rows(trace, links), [*tracks, *flows], differing)
 
 
-def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
+def _rows(trace: Trace, links: host.ExecutionLinks) -> list[Row]:
     """The rows of the nodes, most time first; then the rows of events without a node."""
     dur = trace.events.dur[:]
     event_of = dict(zip(links.node.tolist(), links.row.tolist(), strict=True))
@@ -181,23 +180,23 @@ def _tensors(values: Any) -> Iterator[tuple[int, int]]:
             yield from _tensors(value)
 
 
-def _values(node: Node, side: str) -> Any:
+def _values(node: host.Node, side: str) -> Any:
     """The inputs or outputs of a node, in both schemas."""
     tensors = node.get(side)
     return tensors.get("values") if isinstance(tensors, dict) else tensors
 
 
-def _ids_text(node: Node, side: str) -> str | None:
+def _ids_text(node: host.Node, side: str) -> str | None:
     ids = [tensor for tensor, _ in _tensors(_values(node, side))]
     return json.dumps(ids) if ids else None
 
 
-def _id(node: Node, name: str) -> int:
-    value = attribute(node, name)
+def _id(node: host.Node, name: str) -> int:
+    value = host.attribute(node, name)
     return value if isinstance(value, int) and 0 <= value < 1 << 63 else -1
 
 
-def _text(node: Node, name: str) -> str | None:
+def _text(node: host.Node, name: str) -> str | None:
     """The attributes of the node as JSON; None if there are none."""
-    value = attribute(node, name)
+    value = host.attribute(node, name)
     return json.dumps(value) if value else None

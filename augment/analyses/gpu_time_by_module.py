@@ -21,8 +21,7 @@ import numpy as np
 
 from augment.arrays import NO_INDEX
 from augment.core import GPU_WORK, LAUNCHES, Findings, OfDevice, Skipped, Trace, column, text
-from augment.facts.gpu.gpu_time import gpu_time_by, module_work
-from augment.facts.host import crossing_diagnostics, module_calls
+from augment.facts import gpu, host
 
 NAME = "gpu_time_by_module"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -43,14 +42,14 @@ class Row(OfDevice, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
-    tree = module_calls(trace)
+    tree = host.module_calls(trace)
     if not len(tree.frame):
         return Skipped(f"no calls of nn.Module; record with {text.recording_words(trace.source.metadata).stacks}")
-    work = module_work(trace)
+    work = gpu.module_work(trace)
     if not (work.path != NO_INDEX).any():
         return Skipped("no GPU work belongs to a module")
     calls = np.bincount(tree.path, minlength=len(tree.paths)).tolist()
-    parts = gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_INDEX are below 0
+    parts = gpu.gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_INDEX are below 0
     rows = []
     for device in dict.fromkeys(part.device for part in parts):
         # the rows of one device: modules in the order of their names, then the row without a module
@@ -75,4 +74,4 @@ def analyze(trace: Trace) -> Findings | Skipped:
             if sums[0]
         ]
         rows += sorted(of_modules, key=lambda row: (row.module is None, row.module or ""))
-    return Findings(rows, (), crossing_diagnostics(trace))
+    return Findings(rows, (), host.crossing_diagnostics(trace))

@@ -43,8 +43,8 @@ from augment.core import (
     Texts,
     Trace,
     column,
+    text,
 )
-from augment.core.text import TIMES, counted, four_digits
 from augment.diagnosis.judging import measure
 
 NAME = "inference_steps"
@@ -159,11 +159,11 @@ def _drawn(trace: Trace, served: facts.operators.ServedSteps, rows: list[Row]) -
     for place in lasting.tolist():
         # as 32 requests, 55,054 cached, 10.74 ms
         row = rows[place]
-        parts = [] if row.requests is None else [counted(row.requests, "request")]
+        parts = [] if row.requests is None else [text.counted(row.requests, "request")]
         parts += [f"{row.prefill_tokens:,} new"] if row.prefill_tokens else []
         parts += [f"{row.cached_tokens:,} cached"] if row.cached_tokens else []
-        texts.append(", ".join([*parts, four_digits(row.wall_ns, TIMES)]))
-    codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+        texts.append(", ".join([*parts, text.four_digits(row.wall_ns, text.TIMES)]))
+    codes = {label: code for code, label in enumerate(dict.fromkeys(texts))}
     phases = [row.phase for row in rows]
     names = ("requests", "prefill_tokens", "decode_tokens", "cached_tokens", "gap_ns", "graph_requests")
     values_of = {name: [getattr(row, name) for row in rows] for name in names}
@@ -180,7 +180,7 @@ def _drawn(trace: Trace, served: facts.operators.ServedSteps, rows: list[Row]) -
         ),
         args={name: np.array(values, np.int64)[lasting] for name, values in of_args.items()},
         description="steps of the engine by phase, with what is in the batch",
-        inner=Texts(np.array([codes[text] for text in texts], np.int32), list(codes)),
+        inner=Texts(np.array([codes[label] for label in texts], np.int32), list(codes)),
         colour=np.array([facts.steps.PHASES.index(batch.phase) for batch in served.batches], np.int64)[lasting],
     )
     ends = start + wall

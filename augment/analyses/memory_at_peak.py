@@ -21,10 +21,9 @@ from typing import Annotated
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import NO_INDEX, combinations, sums
 from augment.core import Category, Findings, Identity, OfRank, Skipped, Trace, column
-from augment.facts.host.call_stacks import around_moments
-from augment.facts.memory.memory_events import memory_events, why_none
 
 NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
@@ -44,16 +43,18 @@ class Row(OfRank, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum up by operator what was live at the peak of each device."""
-    devices = memory_events(trace)
+    devices = facts.memory.devices(trace)
     if not devices:
-        return Skipped(why_none(trace))
+        return Skipped(facts.memory.why_none(trace))
     peaked = [memory for memory in devices if memory.next is not None]
     if not peaked:
         return Skipped("the [memory] instants have no addresses")
     rows: list[Row] = []
     for memory in peaked:
         live = memory.live_at(memory.peak)
-        around = around_moments(trace, memory.ts[live], trace.events.track[memory.row[live]], [Category.CPU_OP])
+        around = facts.host.around_moments(
+            trace, memory.ts[live], trace.events.track[memory.row[live]], [Category.CPU_OP]
+        )
         inner, outer = (np.where(each == NO_INDEX, -1, trace.events.name[each]).astype(np.int64) for each in around)
         columns, which = combinations(outer, inner)
         groups = np.stack(columns, axis=1)

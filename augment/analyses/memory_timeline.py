@@ -27,6 +27,7 @@ from typing import Annotated
 
 import numpy as np
 
+from augment import facts
 from augment.arrays import changing
 from augment.core import (
     Category,
@@ -41,8 +42,6 @@ from augment.core import (
     column,
     in_unit,
 )
-from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.memory.memory_events import CATEGORIES, compared_with_instants, held_by_category
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
@@ -67,7 +66,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no memory timeline is given beside the trace; name one with --memory-timeline")
     if apart := _apart(trace, changes):
         return Skipped(apart)
-    comparison = compared_with_instants(trace, changes)
+    comparison = facts.memory.compared_with_instants(trace, changes)
     lacking = comparison.compared - comparison.agreeing
     if 2 * lacking > comparison.compared:
         what = f"{lacking:,} of {comparison.compared:,} allocations and frees have no [memory] instant at their time"
@@ -76,15 +75,15 @@ def analyze(trace: Trace) -> Findings | Skipped:
     differing = [Diagnostic("memory_timeline_differs", lacking, message)] if lacking else []
     # Moments from the first event to the end of the trace, and the bytes of each category from then on
     start = int(trace.events.ts[0])
-    ts, held = held_by_category(changes, min(start, int(changes.ts[changes.ts >= 0].min())))
+    ts, held = facts.memory.held_by_category(changes, min(start, int(changes.ts[changes.ts >= 0].min())))
     first, stop = np.searchsorted(ts, (start, _end(trace)), "right")
     before = held[first - 1] if first else np.zeros_like(held[0])
     ts, held = np.append(start, ts[first:stop]), np.concatenate((before[np.newaxis], held[first:stop]))
-    occurring = {name: values for name, values in zip(CATEGORIES, held.T, strict=True) if values.any()}
+    occurring = {name: values for name, values in zip(facts.memory.CATEGORIES, held.T, strict=True) if values.any()}
     series = {"total": held.sum(axis=1), **occurring}
     unit = byte_unit(int(series["total"].max(initial=0)))
     tracks = []
-    device, devices = comparison.device, gpu_work(trace).devices
+    device, devices = comparison.device, facts.gpu.work(trace).devices
     for name, values in series.items():
         keep = changing(values)
         tracks.append(

@@ -39,8 +39,8 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
     A run is named after its label run or commit, else after its folder or file. Its GPU becomes the label device. A run
     that is added again with the same labels replaces the earlier one.
     """
+    from augment.cli import terminal
     from augment.cli.runs import label_of, recording_of
-    from augment.cli.terminal import bar, emit
     from augment.history import Store
     from augment.results.recordings import run_of
 
@@ -52,11 +52,11 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
             raise UsageError(f"--time {when}: must be a time such as 2026-01-31T12:00:00Z") from error
         time_ns = int((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()) * 10**9
     opened = Store(store)
-    with bar(len(sources), quiet=False) as shown:
+    with terminal.bar(len(sources), quiet=False) as shown:
         for source in sources:
             run = run_of(recording_of(source, None, shown), label_of(source), labels, time_ns)
             opened.add(run)
-            emit(run.name)
+            terminal.emit(run.name)
 
 
 @command.command("list")
@@ -68,8 +68,7 @@ def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str 
 @debug
 def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bool, server: str | None) -> None:
     """List the runs, the oldest first: those of STORE, or with --server its jobs that have the labels."""
-    from augment.cli.table_output import print_rows
-    from augment.cli.terminal import emit
+    from augment.cli import table_output, terminal
     from augment.core import text
 
     runs = _runs(store, labels, server)
@@ -79,7 +78,7 @@ def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bo
         from augment.core import jsontext
 
         for run in runs[-limit:]:
-            emit(jsontext.json_line(to_builtins(run)))
+            terminal.emit(jsontext.json_line(to_builtins(run)))
     elif runs:
         rows = [
             {
@@ -92,9 +91,9 @@ def list_runs(store: str | None, labels: dict[str, str], limit: int, as_json: bo
             }
             for run in runs[-limit:]
         ]
-        print_rows(text.counted(len(runs), "run"), rows)
+        table_output.print_rows(text.counted(len(runs), "run"), rows)
     else:
-        emit("no run")
+        terminal.emit("no run")
 
 
 @command.command("show", short_help="Show a figure of each run, and where its level changed.")
@@ -112,7 +111,7 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
     """
     from statistics import median
 
-    from augment.cli.terminal import emit
+    from augment.cli import terminal
     from augment.compare import diff_verdict, gate
     from augment.history import series
 
@@ -133,16 +132,16 @@ def show(figure: str, store: str | None, labels: dict[str, str], limit: int, as_
             from augment.core import jsontext
 
             for row in rows[-limit:]:
-                emit(jsontext.json_line({**row, "device": device, "rank_count": ranks}))
+                terminal.emit(jsontext.json_line({**row, "device": device, "rank_count": ranks}))
             continue
-        from augment.cli.table_output import print_rows
+        from augment.cli import table_output
         from augment.core import text
 
-        print_rows(f"{text.capitalized(title)}{f' · {of}' if of else ''}", rows[-limit:])
+        table_output.print_rows(f"{text.capitalized(title)}{f' · {of}' if of else ''}", rows[-limit:])
         for place, change in sorted(change_at.items()):
-            emit(f"{title} {gate.level_text(change.before, change.after, figure)} at {members[place].name}")
+            terminal.emit(f"{title} {gate.level_text(change.before, change.after, figure)} at {members[place].name}")
         if not changed:
-            emit(f"no change of {title} was found")
+            terminal.emit(f"no change of {title} was found")
 
 
 def _runs(store: str | None, labels: dict[str, str], server: str | None) -> list[Run]:

@@ -159,16 +159,16 @@ def sizes(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 def complete_analysis(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last of a comma-separated list of names of analyses (``--only steps,…``)."""
-    from augment.analyses import ANALYSES
+    from augment import analyses
 
-    return _completed(incomplete, [analysis.NAME for analysis in ANALYSES])
+    return _completed(incomplete, [analysis.NAME for analysis in analyses.ANALYSES])
 
 
 def complete_format(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last of a comma-separated list of names of writers."""
-    from augment.writers import WRITERS
+    from augment import writers
 
-    return _completed(incomplete, [writer.NAME for writer in WRITERS])
+    return _completed(incomplete, [writer.NAME for writer in writers.WRITERS])
 
 
 def _completed(incomplete: str, known: list[str]) -> list[str]:
@@ -185,9 +185,9 @@ def analyses_of(names: Iterable[str], known: Collection[str] | None = None) -> t
     if not names:
         return ()
     if known is None:
-        from augment.analyses import ANALYSES
+        from augment import analyses
 
-        known = [analysis.NAME for analysis in ANALYSES]
+        known = [analysis.NAME for analysis in analyses.ANALYSES]
     full = tuple(unabridged(name, known) for name in names)
     for name, whole in zip(names, full, strict=True):
         if name != whole:
@@ -204,9 +204,9 @@ def formats_of(names: Iterable[str]) -> tuple[str, ...]:
     names = tuple(names)
     if not names:
         return ()
-    from augment.writers import writer_named
+    from augment import writers
 
-    return tuple(dict.fromkeys(writer_named(name).NAME for name in names))
+    return tuple(dict.fromkeys(writers.writer_named(name).NAME for name in names))
 
 
 def memory_option(text: str) -> Callable[[Function], Function]:

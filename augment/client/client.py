@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from augment.client.connection import Deadline, job_failure
+from augment.client import connection, transfers
 from augment.client.session import (
     Attached,
     JobWatch,
@@ -24,7 +24,6 @@ from augment.client.session import (
     attached,
     beside_all,
 )
-from augment.client.transfers import Download, JobNames, Moved, all_of, expect_apart, sent_name, sent_path
 from augment.compare.gate import GateLimits, Limit, Line, line_of
 from augment.core import attachment_kinds, output_files
 from augment.errors import AugmentError, ServiceError, UsageError
@@ -94,7 +93,7 @@ class Client(Session):
         """
         name = os.fspath(path)
         tell = progress or (lambda _stage, _done, _of: None)
-        deadline = Deadline(timeout_s, name)
+        deadline = connection.Deadline(timeout_s, name)
         request = Request.of(request, fields)
         self._expect_taken(
             request.tables or request.peaks or request.region, attachment_kinds.TABLES, "attachment_kinds"
@@ -167,7 +166,7 @@ class Client(Session):
         controls, tests = _paths(control), _paths(test)
         paths = [tests[0], controls[0], *tests[1:], *controls[1:]]
         tell = progress or (lambda _stage, _done, _of: None)
-        deadline = Deadline(timeout_s, paths[0])
+        deadline = connection.Deadline(timeout_s, paths[0])
         steps = (step, step) if isinstance(step, int) else step
         spec = resources_pb2.DiffSpec(
             steps=resources_pb2.StepPair(control=steps[0], test=steps[1]) if steps else None,
@@ -177,7 +176,7 @@ class Client(Session):
             formats=formats,
             overlay=overlay,
             label=label or (output_files.stem(controls[0]) if len(controls) == 1 else ""),
-            name=sent_name(name),
+            name=transfers.sent_name(name),
             control_rank=control_rank,
             test_rank=test_rank,
             min_delta_us=min_delta_us,
@@ -205,7 +204,7 @@ class Client(Session):
             return resources_pb2.JobSpec(diff=spec)
 
         stems = {
-            output_files.stem(sent_name(path)): output_files.stem(path)
+            output_files.stem(transfers.sent_name(path)): output_files.stem(path)
             for path in tests
             if not output_files.SERVER_JOB.fullmatch(path)
         }
@@ -255,7 +254,10 @@ class Client(Session):
         paths = {called: os.fspath(path) for called, path in named.items()}
         tell = progress or (lambda _stage, _done, _of: None)
         title = name or "job"
-        deadline, names = Deadline(timeout_s, title), JobNames(paths, Path(out), self.address, name)
+        deadline, names = (
+            connection.Deadline(timeout_s, title),
+            transfers.JobNames(paths, Path(out), self.address, name),
+        )
         request = Request.of(request, fields)
         self._expect_taken(
             request.tables or request.peaks or request.region, attachment_kinds.TABLES, "attachment_kinds"
@@ -293,7 +295,7 @@ class Client(Session):
             called = list(sent.uploads)
             for failure in done.failures:
                 path_index = called[failure.index]
-                answers[path_index] = job_failure(failure.error).error(self.address, paths[path_index])
+                answers[path_index] = connection.job_failure(failure.error).error(self.address, paths[path_index])
             if done.state != _Job.STATE_FAILED or len(done.failures) < len(sent.uploads):
                 self._expect_success(done, title)
             made = self._fetch_all(done, names, paths, deadline, tell)
@@ -324,10 +326,10 @@ class Client(Session):
         named = {os.path.basename(path): os.fspath(path) for path in paths}
         tell = progress or (lambda _stage, _done, _of: None)
         title = next(iter(named.values())) if len(named) == 1 else name or "job"
-        deadline, request = Deadline(timeout_s, title), request or Request()
+        deadline, request = connection.Deadline(timeout_s, title), request or Request()
         sent, beside = Sent(), beside_all(request)
         self._expect_taken(beside or request.peaks or request.region, "diagnose", "attachment_jobs")
-        spec = resources_pb2.DiagnoseSpec(name=sent_name(name), peaks=request.peaks, region=request.region)
+        spec = resources_pb2.DiagnoseSpec(name=transfers.sent_name(name), peaks=request.peaks, region=request.region)
 
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(named, deadline, tell))
@@ -338,14 +340,14 @@ class Client(Session):
 
         try:
             with self._ran(wanted, deadline, tell, title) as done:
-                lines = Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
+                lines = transfers.Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
         except NothingSent:
             return Diagnosis((), {named[called]: error for called, error in sent.unread.items()})
         failed: dict[str, AugmentError] = {named[called]: error for called, error in sent.unread.items()}
         for failure in done.failures:
             path = named[list(sent.uploads)[failure.index]]
-            failed[path] = job_failure(failure.error).error(self.address, path)
-        paths_here = {sent_name(called): path for called, path in named.items()}
+            failed[path] = connection.job_failure(failure.error).error(self.address, path)
+        paths_here = {transfers.sent_name(called): path for called, path in named.items()}
         reports = [msgspec.json.decode(line) for line in lines.splitlines()]
         return Diagnosis(tuple({**row, "input": paths_here.get(row["input"], row["input"])} for row in reports), failed)
 
@@ -375,7 +377,7 @@ class Client(Session):
             AugmentError: as in :meth:`augment`; also if this server does no checks.
         """
         limits, tell = limits or GateLimits(), progress or (lambda _stage, _done, _of: None)
-        deadline = Deadline(timeout_s, tests[0])
+        deadline = connection.Deadline(timeout_s, tests[0])
 
         def wanted() -> resources_pb2.JobSpec:
             sent = [as_input(self._upload(path, deadline, tell)) for path in (*tests, *baselines)]
@@ -408,7 +410,7 @@ class Client(Session):
             AugmentError: as in :meth:`check`.
         """
         spec = resources_pb2.HistorySpec(labels=labels, limit=limit)
-        deadline = Deadline(timeout_s, self.address)
+        deadline = connection.Deadline(timeout_s, self.address)
         content = self._told(lambda: resources_pb2.JobSpec(history=spec), deadline, lambda *_: None, self.address)
         return content["runs"], content["changes"]
 
@@ -429,7 +431,7 @@ class Client(Session):
         Raises:
             ServiceError: as in :meth:`check`; on iteration.
         """
-        deadline = Deadline(timeout_s, self.address)
+        deadline = connection.Deadline(timeout_s, self.address)
         view = service_pb2.JOB_VIEW_FULL if whole else service_pb2.JOB_VIEW_BASIC
 
         def stream(token: str) -> Any:
@@ -467,7 +469,11 @@ class Client(Session):
         Raises:
             AugmentError: as in :meth:`check`.
         """
-        target, tell, deadline = Path(out), progress or (lambda _stage, _done, _of: None), Deadline(timeout_s, path)
+        target, tell, deadline = (
+            Path(out),
+            progress or (lambda _stage, _done, _of: None),
+            connection.Deadline(timeout_s, path),
+        )
         formats = {ending: name for ending, name in CUT_FORMATS.items() if target.name.endswith(ending)}
         formats = {} if part else formats
         spec = resources_pb2.CutSpec(
@@ -493,7 +499,7 @@ class Client(Session):
                 raise ServiceError(f"{path}: {self.address}: the server made files that are no parts of it", "", "")
             kept = [name.replace(".cut.", ".") for name in names] if part else names
             targets = [target] if formats else [target / name for name in kept]
-            expect_apart(targets, [path])
+            transfers.expect_apart(targets, [path])
             self._receive(done.artifacts, targets, path, deadline, tell)
             return targets
 
@@ -528,7 +534,7 @@ class Client(Session):
         """
         named = traces if isinstance(traces, Mapping) else {os.path.basename(path): path for path in traces}
         paths, title = {called: os.fspath(path) for called, path in named.items()}, name or "job"
-        request, deadline = request or Request(), Deadline(timeout_s, title)
+        request, deadline = request or Request(), connection.Deadline(timeout_s, title)
         tell = progress or (lambda _stage, _done, _of: None)
         self._expect_taken(
             request.tables or request.peaks or request.region, attachment_kinds.TABLES, "attachment_kinds"
@@ -541,13 +547,13 @@ class Client(Session):
             if unread := next((answer for answer in sent.values() if not isinstance(answer, str)), None):
                 raise unread
             inputs = [
-                as_input(str(upload), "" if upload == paths[called] else sent_path(called))
+                as_input(str(upload), "" if upload == paths[called] else transfers.sent_path(called))
                 for called, upload in sent.items()
             ]
             spec = resources_pb2.WholeJobSpec(
                 inputs=inputs,
                 augment=spec_of(request, summaries=False),
-                name=sent_path(name),
+                name=transfers.sent_path(name),
                 parallelism=dict(request.parallelism),
                 trust_clocks=request.trust_clocks,
                 merge=merge,
@@ -558,14 +564,14 @@ class Client(Session):
         with self._ran(wanted, deadline, tell, title) as done:
             if len(done.artifacts) != 1:
                 raise ServiceError(f"{title}: {self.address}: the server made {len(done.artifacts)} timelines", "", "")
-            expect_apart([Path(out)], paths.values())
+            transfers.expect_apart([Path(out)], paths.values())
             self._receive(done.artifacts, [Path(out)], title, deadline, tell)
             return tuple(done.notes)
 
-    def _told(self, wanted: Wanted, deadline: Deadline, tell: Progress, path: str) -> dict[str, Any]:
+    def _told(self, wanted: Wanted, deadline: connection.Deadline, tell: Progress, path: str) -> dict[str, Any]:
         """What the last artifact of a job tells, in JSON."""
         with self._ran(wanted, deadline, tell, path) as done:
-            text = Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
+            text = transfers.Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
         content: dict[str, Any] = msgspec.json.decode(text)
         return content
 
@@ -574,30 +580,35 @@ class Client(Session):
         artifacts: Sequence[resources_pb2.Artifact],
         targets: Sequence[Path],
         path: str,
-        deadline: Deadline,
+        deadline: connection.Deadline,
         tell: Progress,
     ) -> None:
         for artifact, target in zip(artifacts, targets, strict=True):
-            download = Download(artifact, target, self._connection)
+            download = transfers.Download(artifact, target, self._connection)
             download.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
 
     def _fetch_all(
-        self, job: _Job, names: JobNames, paths: Mapping[str, str], deadline: Deadline, tell: Progress
+        self,
+        job: _Job,
+        names: transfers.JobNames,
+        paths: Mapping[str, str],
+        deadline: connection.Deadline,
+        tell: Progress,
     ) -> AugmentedJob:
         """Fetch the artifacts of a whole job, the files of seams only into memory."""
         places = [names.place(artifact.file_name) for artifact in job.artifacts]
-        expect_apart([target for _, target in places], paths.values())
+        transfers.expect_apart([target for _, target in places], paths.values())
 
-        def fetch(at: int, moved: Moved) -> bytes:
+        def fetch(at: int, moved: transfers.Moved) -> bytes:
             (trace, target), artifact = places[at], job.artifacts[at]
-            download = Download(artifact, target, self._connection)
+            download = transfers.Download(artifact, target, self._connection)
             if target.name.endswith(SEAMS_SUFFIX):
                 return download.content(self._stub, deadline)
             download.receive(self._stub, deadline, paths[trace] if trace else None, moved)
             return b""
 
         sizes = [artifact.size_bytes for artifact in job.artifacts]
-        contents = all_of(range(len(places)), sizes, fetch, lambda done, of: tell("fetching", done, of))
+        contents = transfers.all_of(range(len(places)), sizes, fetch, lambda done, of: tell("fetching", done, of))
         made: dict[str, Augmented | AugmentError] = {}
         for name in dict.fromkeys(trace for trace, _ in places if trace):
             seams = b"".join(content for (trace, _), content in zip(places, contents, strict=True) if trace == name)
@@ -611,7 +622,7 @@ class Client(Session):
         wanted: Wanted,
         path: str,
         out: str | os.PathLike[str] | None,
-        deadline: Deadline,
+        deadline: connection.Deadline,
         tell: Progress,
         control: str = "",
         stems: Mapping[str, str] | None = None,
@@ -621,7 +632,7 @@ class Client(Session):
 
         ``stems`` are the STEMs of the outputs on the server and here, if they are not that of ``path``.
         """
-        stems = stems or {output_files.stem(sent_name(path)): output_files.stem(path)}
+        stems = stems or {output_files.stem(transfers.sent_name(path)): output_files.stem(path)}
         with self._ran(wanted, deadline, tell, path, control) as done:
             is_there = "://" in path or output_files.SERVER_JOB.fullmatch(path)
             folder = Path(out if out is not None else "." if is_there else os.path.dirname(path))
@@ -633,18 +644,18 @@ class Client(Session):
         path: str,
         stems: Mapping[str, str],
         out: Path,
-        deadline: Deadline,
+        deadline: connection.Deadline,
         tell: Progress,
         paths: Sequence[str],
     ) -> Augmented:
         endings = output_files.OF_DIFF if job.spec.WhichOneof("kind") == "diff" else output_files.OF_TRACE
         downloads = [
-            Download(
+            transfers.Download(
                 artifact, out / _local_name(artifact.file_name, stems, endings, path, self.address), self._connection
             )
             for artifact in job.artifacts
         ]
-        expect_apart([download.target for download in downloads], paths)
+        transfers.expect_apart([download.target for download in downloads], paths)
         if not downloads or not downloads[-1].target.name.endswith(output_files.METRICS_SUFFIX):
             raise ServiceError(
                 f"{path}: {self.address}: the server made no metrics; it may be of another version", "", ""

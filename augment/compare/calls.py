@@ -12,7 +12,6 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, StackIndexes, compressed
 from augment.core import Category, Trace
-from augment.facts.steps.step_windows import StepWindows, step_of_work, steps
 
 CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
@@ -70,7 +69,7 @@ class Side(Struct, frozen=True):
     """Control or test: a trace, the chosen steps, the calls, and the GPU work."""
 
     trace: Trace
-    steps: StepWindows
+    steps: facts.steps.StepWindows
     calls: Calls
     work: CallWork
 
@@ -78,7 +77,9 @@ class Side(Struct, frozen=True):
         return f"<Side {self.trace.summary}; {len(self.steps)} steps>"
 
 
-def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, functions: bool = False) -> Side:
+def side_of(
+    trace: Trace, chosen: facts.steps.StepWindows, names: Names, paths: Paths, *, functions: bool = False
+) -> Side:
     """Collect the calls and GPU work of one side.
 
     Args:
@@ -93,7 +94,7 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
     wanted = np.zeros(256, np.bool_)
     wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
     kept: Bools = wanted[trace.events.category[stacks.row]]
-    kept[stacks.place_of[steps(trace).row]] = False
+    kept[stacks.place_of[facts.steps.recorded(trace).row]] = False
     places = stacks.where(kept)
     parent = facts.host.directly_around(trace, places)
     row = stacks.row[places]
@@ -137,7 +138,9 @@ def levels(depth: Int32s) -> list[npt.NDArray[np.intp]]:
     return np.split(order, np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1)))
 
 
-def _work(trace: Trace, places: StackIndexes, chosen: StepWindows, paths: Paths, path_of_call: Int32s) -> CallWork:
+def _work(
+    trace: Trace, places: StackIndexes, chosen: facts.steps.StepWindows, paths: Paths, path_of_call: Int32s
+) -> CallWork:
     work, names, graphs = facts.gpu.work(trace), paths.names, facts.operators.graphs(trace)
     launched = work.launch != NO_INDEX
     call = np.full(len(work), NO_INDEX, np.int32)
@@ -153,7 +156,7 @@ def _work(trace: Trace, places: StackIndexes, chosen: StepWindows, paths: Paths,
         call=call,
         path=path,
         in_capture=captured,
-        step=step_of_work(trace, chosen).astype(np.int32),
+        step=facts.steps.step_of_work(trace, chosen).astype(np.int32),
         name=names.of(trace.events.name[work.row], trace.strings),
         family=names.of(families.family, families.names),
         type=work.type,

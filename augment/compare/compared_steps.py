@@ -16,9 +16,7 @@ from msgspec.structs import replace
 from augment.arrays import OUTLIER, Bools, Intervals, Places, clip, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core import Category, Diagnostic, Trace, text
-from augment.diagnosis.captures import captures, compilations
-from augment.diagnosis.first_calls import cold_operators
-from augment.diagnosis.rule import Spans
+from augment.diagnosis import captures, first_calls, rule
 from augment.errors import InputError, UsageError
 from augment.facts.steps import batches
 from augment.facts.steps.step_windows import StepWindows, recorded_windows, region_windows
@@ -170,7 +168,11 @@ _FEWEST = 3  #: steps on a side, to tell one from the others
 
 def lengthened_once(trace: Trace, windows: StepWindows) -> Bools:
     """Which windows are much longer than usual, at least half of it for what happens once."""
-    parts = Spans.of(trace, compilations(trace)), captures(trace), Spans.of(trace, cold_operators(trace))
+    parts = (
+        rule.Spans.of(trace, captures.compilations(trace)),
+        captures.captures(trace),
+        rule.Spans.of(trace, first_calls.cold_operators(trace)),
+    )
     spans = union(*(np.concatenate([getattr(each, side) for each in parts]) for side in ("start", "end")))
     which, _, inside = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
     length, once = windows.end - windows.start, sums(which, inside.end - inside.start, len(windows))

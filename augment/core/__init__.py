@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     # fmt: off
     from augment.core.annotations import (  # noqa: I001
         Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, byte_unit, in_unit,
+        row_count,
     )
     from augment.core.attachments import (
         Cause, ExecutionNodes, GraphCapture, LateRank, MemoryChanges, MemorySnapshot, RankInJob, Reason, RequestSpans,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     )
     from augment.core.context import STAGES, Context, Stage, derived
     from augment.core.findings import (
-        AugmentedTrace, OfDevice, Findings, Outcome, OfRank, Skipped, Verdict, Window, column,
+        AugmentedTrace, OfDevice, Findings, Outcome, OfRank, Skipped, Verdict, Window, column, columns_of,
     )
     from augment.core.trace import (
         COMPLETE, GPU_WORK, LAUNCHES, NO_CORRELATION, ON_DEVICE, Category, Diagnostic, EventTable, Identity,
@@ -36,7 +37,7 @@ __all__ = [
     "ExecutionNodes", "Findings", "Flows", "GraphCapture", "Identity", "InstantTrack", "LateRank", "MemoryChanges",
     "MemorySnapshot", "OfDevice", "OfRank", "Outcome", "RankInJob", "Reason", "RequestSpans", "SharedWait", "Skipped",
     "SliceTrack", "Source", "SparseColumn", "Stage", "Texts", "Trace", "Track", "Verdict", "Where", "Window",
-    "byte_unit", "column", "derived", "in_unit", "tables_of",
+    "byte_unit", "column", "columns_of", "derived", "in_unit", "row_count", "tables_of",
 ]
 # fmt: on
 

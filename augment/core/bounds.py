@@ -13,10 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Int64s, Joined, joined, longest, means, numbered, peaks
-from augment.core.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
-from augment.core.annotations import row_count as rows_of
+from augment.core import Annotation, ArgColumn, CounterTrack, Diagnostic, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.core import row_count as rows_of
 from augment.core.findings import REDUCED, Findings
-from augment.core.trace import Diagnostic
 
 SHARE = 20  #: an analysis adds at most one row for this many events of a large source
 SMALL_SHARE, SMALL_ROWS = 3, 10_000  #: of a smaller source one for so few events, while these are at most so many rows

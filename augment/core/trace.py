@@ -15,9 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays import Bools, Bytes, EventRows, Int32s, Int64s, Values, looked_up
+from augment.core import jsontext, text
 from augment.core.context import Context
-from augment.core.jsontext import mended_json, storable
-from augment.core.text import counted, devices_text
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 
@@ -216,10 +215,10 @@ class SourceBytes(Protocol):
 Decode = Callable[[bytes, int], Any]  #: decodes an event from its bytes and their offset into JSON values
 
 
-def json_event(text: bytes, _offset: int) -> Any:
-    """The event in ``text`` as a JSON value; None if it is not JSON or not a whole event."""
+def json_event(data: bytes, _offset: int) -> Any:
+    """The event in ``data`` as a JSON value; None if it is not JSON or not a whole event."""
     try:
-        return mended_json(text)
+        return jsontext.mended_json(data)
     except ValueError:
         return None
 
@@ -283,7 +282,7 @@ class Source(Struct, frozen=True):
     @property
     def label(self) -> str:
         """``name`` as valid text."""
-        return storable(self.name)
+        return jsontext.storable(self.name)
 
     @property
     def distributed_info(self) -> dict[str, Any]:
@@ -321,9 +320,9 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         working = {track.device for track in self.tracks} - {None}
         known = working <= {device for device, _ in self.source.devices}  # ROCm may number them otherwise
         devices = [{"name": name, "works": device in working or not known} for device, name in self.source.devices]
-        parts = [counted(len(self.events), "event"), f"{extent / 1e6:,.3f} ms"]
+        parts = [text.counted(len(self.events), "event"), f"{extent / 1e6:,.3f} ms"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
-        parts += [devices_text(devices)] if devices else []
+        parts += [text.devices_text(devices)] if devices else []
         incomplete = f"; incomplete: {self.partial}" if self.partial else ""
         return f"{self.source.label}: {', '.join(parts)}{incomplete}"
 
@@ -343,6 +342,6 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         offsets = self.events.offset[chosen]
         texts = self.source.text.read_at(offsets, self.events.length[chosen])
         decoded: list[dict[str, Any]] = [{} for _ in texts]
-        for place, text, offset in zip(order.tolist(), texts, offsets.tolist(), strict=True):
-            decoded[place] = args_of_event(self.source.decode(text, offset))
+        for place, data, offset in zip(order.tolist(), texts, offsets.tolist(), strict=True):
+            decoded[place] = args_of_event(self.source.decode(data, offset))
         return decoded

@@ -11,11 +11,7 @@ import numpy.typing as npt
 from augment import arrays, facts
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
-from augment.diagnosis.judging import measure
-from augment.diagnosis.recording_completeness import kernel_launches
-from augment.diagnosis.rule import Spans
-from augment.diagnosis.served import VERBS
-from augment.diagnosis.standstills import WHOLE, usually_short
+from augment.diagnosis import judging, recording_completeness, rule, served, standstills
 from augment.diagnosis.wording import known_slices, words
 
 MOST_NAMED = 3  #: operators
@@ -75,7 +71,7 @@ def timeless(trace: Trace) -> tuple[str, str]:
 
 def host_sentence(trace: Trace, words: Words) -> str:
     """Why there is no work of a device, and where the time of the host goes."""
-    calls = len(kernel_launches(trace))
+    calls = len(recording_completeness.kernel_launches(trace))
     recorder = trace.source.metadata.get("recorder")
     note = str(recorder.get("note", "")) if isinstance(recorder, dict) else ""  # why the recorder has no work
     if not calls and not len(facts.host.operator_calls(trace).row):
@@ -104,11 +100,13 @@ def host_sentence(trace: Trace, words: Words) -> str:
 def _batches(trace: Trace) -> str:
     """How long the steps of an inference engine take by what they compute: ``. vLLM prefills 4 sequences (4,096 new
     tokens) in 674 ms (2 of 3 steps)``; empty without an engine."""
-    windows, of_step = measure(trace).windows, facts.steps.batches(trace)
+    windows, of_step = judging.measure(trace).windows, facts.steps.batches(trace)
     lengths = defaultdict[tuple[str, str, int, int], list[int]](list)
     for number, ns in zip(windows.number.tolist(), (windows.end - windows.start).tolist(), strict=True):
-        if of_step and (batch := of_step[number]).requests > 0 and batch.phase in VERBS:
-            lengths[batch.engine or "The engine", VERBS[batch.phase], batch.requests, batch.new_tokens].append(ns)
+        if of_step and (batch := of_step[number]).requests > 0 and batch.phase in served.VERBS:
+            lengths[batch.engine or "The engine", served.VERBS[batch.phase], batch.requests, batch.new_tokens].append(
+                ns
+            )
     said = list[str]()
     for (engine, verb, requests, tokens), each in sorted(lengths.items(), key=lambda item: -sum(item[1]))[:MOST_NAMED]:
         new = f" ({tokens:,} new tokens)" if tokens > 0 else ""
@@ -121,7 +119,7 @@ def _batches(trace: Trace) -> str:
 def _operators(trace: Trace) -> str:
     """Where the host's time goes: ``. For 86 % of a mean step of 1.2 s no recorded thread runs an operator; …`` and ``.
     All operators of the recording take 412 ms: 78 % in aten::mm``."""
-    rows, events, windows = operators_alone(trace), trace.events, measure(trace).windows
+    rows, events, windows = operators_alone(trace), trace.events, judging.measure(trace).windows
     outside, ran, shares = main_thread_outside(trace)
     ratio = arrays.total(outside) / max(arrays.total(arrays.union(windows.start, windows.end)), 1)
     text = _outside(trace, outside, ratio, ran, shares) if ratio >= TOLD_OUTSIDE else ""
@@ -159,7 +157,7 @@ def outside_operators(trace: Trace, windows: facts.steps.StepWindows) -> arrays.
 def main_thread_outside(trace: Trace) -> tuple[arrays.Intervals, float, list[str]]:
     """When no thread runs an operator within steps, and what the main thread is in then: the share of code that
     torch.compile made, and frames and annotations with most of the time, if they were recorded."""
-    windows, lane, events = measure(trace).windows, facts.critical.main_track(trace), trace.events
+    windows, lane, events = judging.measure(trace).windows, facts.critical.main_track(trace), trace.events
     within, outside = arrays.union(windows.start, windows.end), outside_operators(trace, windows)
     ns = np.zeros(len(trace.strings)) if lane == arrays.NO_INDEX else _spent(trace, lane, outside)
     ns[facts.names.starting(trace, facts.names.STEP)] = 0
@@ -168,16 +166,16 @@ def main_thread_outside(trace: Trace) -> tuple[arrays.Intervals, float, list[str
     ns[compiled] = 0
     rows = events.slices_of(Category.USER_ANNOTATION)
     for name in arrays.distinct(events.name[rows]).tolist():  # those that hold everything name nothing
-        spans = Spans.of(trace, rows[events.name[rows] == name])
+        spans = rule.Spans.of(trace, rows[events.name[rows] == name])
         _, _, inside = arrays.clip(arrays.union(spans.start, spans.end), within)
-        ns[name] *= arrays.total(inside) < WHOLE * arrays.total(within)
+        ns[name] *= arrays.total(inside) < standstills.WHOLE * arrays.total(within)
     return outside, ran, _shares(trace, ns, arrays.total(outside))
 
 
 def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, shares: list[str]) -> str:
     """What happens while no thread runs an operator: collectives, then what the main thread is in, frames and
     annotations, if they were recorded."""
-    whole, lane = measure(trace), facts.critical.main_track(trace)
+    whole, lane = judging.measure(trace), facts.critical.main_track(trace)
     length = f"{'a mean step' if whole.count > 1 else words(trace).a_step} of {time(whole.length_ns)}"
     if whole.unit == "recording" and time(whole.length_ns) != time(int(trace.events.end.max() - trace.events.ts[0])):
         length = f"the {time(whole.length_ns)} between the first and the last operator or call"
@@ -215,7 +213,7 @@ def _spent(trace: Trace, lane: int, times: arrays.Intervals) -> npt.NDArray[np.f
 def _standing_still(trace: Trace, lane: int) -> str:
     """How long the main thread makes no progress in Python code that usually takes microseconds, and whether other
     threads of the process run Python meanwhile: then it cannot, as one at a time holds the interpreter's lock."""
-    events, whole, names = trace.events, measure(trace), trace.strings
+    events, whole, names = trace.events, judging.measure(trace), trace.strings
     segments, part = facts.host.host_segments(trace), facts.host.host_segments(trace).of(lane)
     ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
     known = np.maximum(row, 0)
@@ -224,7 +222,7 @@ def _standing_still(trace: Trace, lane: int) -> str:
         (row >= 0) & (events.category[known] == Category.PYTHON_FUNCTION) & interpreted[events.name[known]]
     )
     took = np.diff(ts)[frames]
-    still = frames[(took >= STILL_NS) & usually_short(events.name[row[frames]].astype(np.int64), took)]
+    still = frames[(took >= STILL_NS) & standstills.usually_short(events.name[row[frames]].astype(np.int64), took)]
     start, end = ts[:-1][still], ts[1:][still]
     process = [place for place, each in enumerate(trace.tracks) if each.pid == trace.tracks[lane].pid and place != lane]
     others = events.slices_of(Category.PYTHON_FUNCTION)

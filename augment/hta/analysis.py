@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from augment import facts, stragglers
-from augment.arrays import NO_INDEX, Int64s
+from augment import arrays, facts, stragglers
 from augment.core import COMPLETE, Category
 from augment.errors import UsageError
 from augment.hta import counters, frames
@@ -180,7 +179,9 @@ class TraceAnalysis:
         if not annotated:
             return None
         leaf = facts.gpu.annotations_of_work(trace, include_steps=True)
-        names = [frames.NO_ARG if row == NO_INDEX else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
+        names = [
+            frames.NO_ARG if row == arrays.NO_INDEX else trace.strings[trace.events.name[row]] for row in leaf.tolist()
+        ]
         frame = self.t.get_trace(rank).loc[work.row].copy()
         full, category = frame.pop("s_name"), frame.pop("s_cat")
         frame["user_annotation"] = frames.pandas().Series(names, index=frame.index, dtype=object)
@@ -479,7 +480,7 @@ class TraceAnalysis:
             events = trace.events
             codes = [code for code, name in enumerate(trace.strings) if annotation in name]
             rows = np.flatnonzero(np.isin(events.name[:], codes) & (events.phase == COMPLETE))
-            instances: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
+            instances: arrays.Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
             if not len(instances):
                 warnings.warn(
                     f"rank {rank}: no critical path: no name on the host contains {annotation!r}", stacklevel=2

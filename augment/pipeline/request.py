@@ -101,10 +101,10 @@ class Request(Struct, frozen=True):
         if (self.only or self.skip or self.options) and not self.analyses():
             raise UsageError("no analysis is left to run: --skip names all of them")
         if self.formats:
-            from augment.writers import writer_named
+            from augment import writers
 
             for name in self.formats:
-                writer_named(name)
+                writers.writer_named(name)
         if self.tables or self.peaks:
             from augment.readers.attachments.tables import read_tables
 
@@ -217,11 +217,10 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
 
 def everything() -> dict[str, list[dict[str, Any]]]:
     """What can be requested, as plain data: the registries of analyses, rules of the diagnosis, readers and writers."""
+    from augment import readers, writers
     from augment.analyses import ANALYSES, options_of
     from augment.core import findings
     from augment.diagnosis.rules import RULES
-    from augment.readers import READERS
-    from augment.writers import WRITERS
 
     return {
         "analyses": [
@@ -234,8 +233,10 @@ def everything() -> dict[str, list[dict[str, Any]]]:
             for analysis in ANALYSES
         ],
         "rules": [{"name": rule.NAME, "about": _sentence(rule)} for rule in RULES],
-        "readers": [{"name": reader.NAME, "about": _sentence(reader)} for reader in READERS],
-        "writers": [{"name": writer.NAME, "about": _sentence(writer), "suffix": writer.SUFFIX} for writer in WRITERS],
+        "readers": [{"name": reader.NAME, "about": _sentence(reader)} for reader in readers.READERS],
+        "writers": [
+            {"name": writer.NAME, "about": _sentence(writer), "suffix": writer.SUFFIX} for writer in writers.WRITERS
+        ],
     }
 
 

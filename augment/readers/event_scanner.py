@@ -15,10 +15,9 @@ import numpy.typing as npt
 from augment.arrays import Int32s, Int64s
 from augment.core import Identity, SparseColumn, args, jsontext
 from augment.core.threads import ALONE, Threads
+from augment.kernels import dictionary, tokens
 from augment.kernels import json_layout as layout
-from augment.kernels.dictionary import Dictionary, longer, slots
 from augment.kernels.native import address, native
-from augment.kernels.tokens import PADDING
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Broken, Place, RawEvents, Tally, Text, TrackNames
 
@@ -48,11 +47,11 @@ class EventScanner:
         self.last_end: int | None = None  #: the offset after the last element that was taken
         self._scan = native("json_scan.scan")
         self._state = state = layout.Scan()
-        self._strings = Dictionary(state.strings, 1 << 12, 1 << 20)
-        self._lines = Dictionary(state.lines, 1 << 14, 4 << 20)
+        self._strings = dictionary.Dictionary(state.strings, 1 << 12, 1 << 20)
+        self._lines = dictionary.Dictionary(state.lines, 1 << 14, 4 << 20)
         self._heads = np.empty(6 << 14, np.int64)
         self._place_keys = np.empty(_PLACE * LEAST_PLACES, np.int64)
-        self._place_slots = slots(2 * LEAST_PLACES)
+        self._place_slots = dictionary.slots(2 * LEAST_PLACES)
         self._rows: list[Any] = [np.empty(LEAST_ROOM, kind) for kind in COLUMNS.values()]
         self._pairs: list[Any] = [np.empty(LEAST_ROOM, np.int64) for _ in range(4)]
         self._args = args.TakenArgs(args.WANTED, LEAST_ROOM, ARG_FIELDS, state.wanted)
@@ -88,14 +87,14 @@ class EventScanner:
             times = max(_SPARE * self._likely_bytes / max(taken_bytes, 1), _LEAST_GROWTH) if rows else 2
             if rows >= (room := len(self._rows[0])):
                 room = int(times * room) + 1
-                self._rows = [longer(column, room) for column in self._rows]
-                self._pairs = [longer(column, room) for column in self._pairs]
+                self._rows = [dictionary.longer(column, room) for column in self._rows]
+                self._pairs = [dictionary.longer(column, room) for column in self._pairs]
             self._strings.grow()
             self._args.compiled.grow(times)
             room = self._state.place_room
             if self._state.places >= room:
                 self._place_keys.resize(2 * room * _PLACE, refcheck=False)
-                self._place_slots = slots(4 * room)
+                self._place_slots = dictionary.slots(4 * room)
                 native("json_scan.fill_place_slots")(self._place_slots, self._place_keys, room)
             self._tell()
             status = self._run(text, size, base)
@@ -113,8 +112,8 @@ class EventScanner:
         return self._state.events
 
     def _run(self, text: Text, size: int, base: int) -> int:
-        if len(text) < size + PADDING or not text.flags.c_contiguous:
-            raise ValueError(f"{PADDING} bytes must follow a text")
+        if len(text) < size + tokens.PADDING or not text.flags.c_contiguous:
+            raise ValueError(f"{tokens.PADDING} bytes must follow a text")
         return self._scan(address(text), size, base, self._state)
 
     def _tell(self) -> None:

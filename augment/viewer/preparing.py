@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from augment import facts
 from augment.core import GPU_WORK, AugmentedTrace, Skipped, Trace, output_files
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
-from augment.facts.steps import window
 from augment.pipeline import augment
 from augment.readers import read
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
@@ -123,7 +122,7 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
     writer = writer_named("perfetto")
     path = folder / f"{trace.source.name.split('.', 1)[0] or 'trace'}{writer.SUFFIX}"
     writer.write_seamed(AugmentedTrace(trace.changed(tracks=tuple(tracks)), {}), path)
-    return window.only(trace, ~added), path
+    return facts.steps.window.only(trace, ~added), path
 
 
 def _partial_of_source(path: Path) -> str | None:
@@ -154,8 +153,10 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     shown = known[first : first + count]
     numbers = f"{shown[0]}-{shown[-1]}" if count > 1 else shown[0]
     say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {numbers}; --whole for all")
-    limits = window.limits_of(trace, shown[0], shown[-1])
-    part = window.only(trace, window.whole(trace, window.chosen(trace, *limits, around=True)))
+    limits = facts.steps.window.limits_of(trace, shown[0], shown[-1])
+    part = facts.steps.window.only(
+        trace, facts.steps.window.whole(trace, facts.steps.window.chosen(trace, *limits, around=True))
+    )
     return facts.source.marked(part, facts.source.mark(trace.source.metadata, (shown[0], shown[-1])))
 
 

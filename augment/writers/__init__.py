@@ -11,8 +11,7 @@ from typing import Protocol
 
 from augment.core import AugmentedTrace, Diagnostic, output_files
 from augment.errors import UsageError, expect_known, unabridged
-from augment.writers import bundle, chrome, metrics, perfetto
-from augment.writers.seams import Described, Written
+from augment.writers import bundle, chrome, metrics, perfetto, seams
 
 
 class Writer(Protocol):
@@ -22,7 +21,7 @@ class Writer(Protocol):
     NAME: str
     SUFFIX: str  #: the ending after the STEM of the input's name
 
-    def write_seamed(self, augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> Written:
+    def write_seamed(self, augmented: AugmentedTrace, path: Path, under: Collection[int] = ()) -> seams.Written:
         """Write the trace to ``path``. Returns what was changed or left out, and the seam at which tracks can be added
         ``under`` these of the source."""
 
@@ -65,14 +64,14 @@ def write_seamed(
     formats: Sequence[str] | None,
     under: Collection[int] = (),
     name: str | None = None,
-) -> list[tuple[Path, Described | None]]:
+) -> list[tuple[Path, seams.Described | None]]:
     """As :func:`write_all`, and returns the seam of each file at which tracks may be added ``under`` these tracks of
     the source.
 
     Without ``formats``, the sidecar is written alone. The STEM is that of ``name``, by default of the source's.
     """
     name = name or augmented.trace.source.name
-    files: list[tuple[Path, Described | None]] = []
+    files: list[tuple[Path, seams.Described | None]] = []
     diagnostics: list[Diagnostic] = []
     names = () if formats is None else formats or (DEFAULT,)
     for writer in map(writer_named, names):

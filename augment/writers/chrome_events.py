@@ -15,8 +15,18 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment.arrays import NO_VALUE, Int64s, Places, compressed, distinct
-from augment.core import Annotation, CounterTrack, Ends, Flows, Identity, InstantTrack, SliceTrack, Texts, Trace
-from augment.core.annotations import row_count
+from augment.core import (
+    Annotation,
+    CounterTrack,
+    Ends,
+    Flows,
+    Identity,
+    InstantTrack,
+    SliceTrack,
+    Texts,
+    Trace,
+    row_count,
+)
 from augment.writers.templates import (
     Number,
     Piece,

@@ -21,8 +21,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window, text
-from augment.core.findings import columns_of
+from augment.core import AugmentedTrace, Diagnostic, Findings, Outcome, SliceTrack, Trace, Window, columns_of, text
 from augment.core.output_files import METRICS_SUFFIX, TOLD, copy_bytes, replacing
 from augment.diagnosis.wording import vendor
 from augment.facts.gpu.gpu_work import gpu_work

@@ -15,9 +15,10 @@ from running import Augment, Ended
 
 import augment
 from augment.compare.gate import GateLimits, limit_of
+from augment.compare.totals import FIGURES
 from augment.errors import InputError, UsageError
 from augment.history import Run, RunFigure, Store
-from augment.history.changes import FIGURES, baselines, check
+from augment.history.changes import baselines, check
 from augment.writers.metrics import document, encode
 from traces import SIMULATED
 

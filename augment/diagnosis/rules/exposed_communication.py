@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from augment import arrays, facts
 from augment.core import RankInJob, Trace, text
-from augment.diagnosis import judging, rule, served
-from augment.diagnosis.recording_completeness import MOST_UNLAUNCHED, unlaunched_ratio
+from augment.diagnosis import judging, recording_completeness, rule, served
 
 NAME = "exposed_communication"
 SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
@@ -148,7 +147,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose communication is hidden."""
     every, work = facts.collectives.kernels(trace), facts.gpu.work(trace)
-    if len(every) and unlaunched_ratio(trace) > MOST_UNLAUNCHED:
+    if len(every) and recording_completeness.unlaunched_ratio(trace) > recording_completeness.MOST_UNLAUNCHED:
         return rule.NoData("what waits for communication is unknown: most work has no launch", "record with {calls}")
     of_steps = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     inside = every.where(of_steps & ~every.is_message)

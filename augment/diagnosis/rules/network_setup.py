@@ -23,8 +23,7 @@ from __future__ import annotations
 from typing import Literal
 
 from augment import facts
-from augment.core import Trace, text
-from augment.core.records import NcclLogs
+from augment.core import Trace, records, text
 from augment.diagnosis import rule
 
 NAME = "network_setup"
@@ -190,7 +189,7 @@ def sentences_alone(trace: Trace) -> list[str]:
         where = f" on {text.counted(setup.node_count, 'node')}" if setup.node_count > 1 else ""
         network = f"; its network is {setup.network}" if setup.network else ""
         path = f", its slowest path inside a node {setup.path}" if setup.path else ""
-        if attached := trace.context.attached(NcclLogs):
+        if attached := trace.context.attached(records.NcclLogs):
             count = setup.communicator_count
             known = any(log.messages for log in attached.logs)
             lacks = "lacks the beginning of its communicators" if known else "has no communicator: set NCCL_DEBUG=INFO"
@@ -203,9 +202,9 @@ def sentences_alone(trace: Trace) -> list[str]:
             words = text.words_of("nvidia")
             said += [answer.seen.title(words), answer.seen.advice(words)]
     if joined:
-        records = sum(len(each.records) for each in joined)
-        once = setup.collective_count if setup and all(each.recorder == "nccl_log" for each in joined) else records
-        of = f"{text.counted(records, 'record')} of" if once < records else "records of"
+        count = sum(len(each.records) for each in joined)
+        once = setup.collective_count if setup and all(each.recorder == "nccl_log" for each in joined) else count
+        of = f"{text.counted(count, 'record')} of" if once < count else "records of"
         kinds = dict.fromkeys(each.key[1] for each in sorted(joined, key=lambda each: -len(each.records)))
         said.append(f"There are {of} {text.counted(once, 'collective')}: {text.listed(list(kinds))}")
         said.append("augment show lists them by group, kind and size (collective_records)")

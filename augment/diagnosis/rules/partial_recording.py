@@ -30,18 +30,7 @@ import numpy as np
 from augment import arrays, facts
 from augment.core import COMPLETE, LAUNCHES, Category, Trace, text
 from augment.diagnosis import judging, rule
-from augment.diagnosis.recording_completeness import (
-    MOST_LOST,
-    MOST_UNLAUNCHED,
-    ends_early,
-    held_up,
-    is_excerpt,
-    kernel_launches,
-    late_device,
-    lost_ratio,
-    share_of_work,
-    unlaunched_ratio,
-)
+from augment.diagnosis import recording_completeness as recording
 
 NAME = "partial_recording"
 MOST_UNKNOWN = 0.8  #: share of the backward pass without an operator, from which on its thread is not recorded
@@ -146,24 +135,26 @@ def check(trace: Trace) -> rule.Answer:
         seen = PartialRecording("truncated", trace.partial, count=len(facts.steps.recorded(trace)), whole_count=whole)
         return _all(trace, seen)
     early = facts.gpu.before_recording(trace)
-    ratio = share_of_work(trace, early)
+    ratio = recording.share_of_work(trace, early)
     if part := facts.source.cut_text(trace.source.metadata):
         if facts.source.lacks_causes(trace.source.metadata):
             return _all(trace, PartialRecording("cut_without_causes", part))
         if ratio >= MOST_EARLY:
             return _all(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
         return _all(trace, PartialRecording("cut", part), severity="info")
-    if (lost := lost_ratio(trace)) > MOST_LOST:
-        return _all(trace, PartialRecording("ends_early" if ends_early(trace) else "lost_kernels", work_ratio=lost))
-    if not len(facts.gpu.work(trace)) and (launched := len(kernel_launches(trace))):
+    if (lost := recording.lost_ratio(trace)) > recording.MOST_LOST:
+        return _all(
+            trace, PartialRecording("ends_early" if recording.ends_early(trace) else "lost_kernels", work_ratio=lost)
+        )
+    if not len(facts.gpu.work(trace)) and (launched := len(recording.kernel_launches(trace))):
         return _all(trace, PartialRecording("no_work", count=launched))
     if not len(facts.gpu.work(trace)) and not len(facts.host.operator_calls(trace).row):
         return rule.NotApplicable("neither {gpu} work nor operators were recorded")
     if answer := _late(trace):
         return answer
-    if is_excerpt(trace):
+    if recording.is_excerpt(trace):
         return _all(trace, PartialRecording("excerpt", count=len(facts.gpu.work(trace))), "info")
-    if (unlaunched := unlaunched_ratio(trace)) > MOST_UNLAUNCHED:
+    if (unlaunched := recording.unlaunched_ratio(trace)) > recording.MOST_UNLAUNCHED:
         return _all(trace, PartialRecording("no_launches", work_ratio=unlaunched), severity="info")
     if ratio < MOST_EARLY:
         before = f", but for {text.percent(ratio)} of the {{gpu}}'s work, which was launched before it"
@@ -182,7 +173,7 @@ def _all(trace: Trace, seen: PartialRecording, severity: rule.Severity = "warnin
 def _late(trace: Trace) -> rule.Found | None:
     """What is to be said if a device is idle for long although work was launched: before the first work of a stream, or
     again and again."""
-    device, late = late_device(trace), held_up(trace)
+    device, late = recording.late_device(trace), recording.held_up(trace)
     if late is not None:
         seen = PartialRecording("held_up", late_ns=int((late.end - late.start).max()), count=len(late.start))
     elif device is not None:

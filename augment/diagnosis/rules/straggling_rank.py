@@ -16,8 +16,7 @@ import numpy as np
 
 from augment import arrays, facts
 from augment.core import LateRank, RankInJob, Trace, text
-from augment.diagnosis import late_ranks, rule
-from augment.diagnosis.wording import words
+from augment.diagnosis import late_ranks, rule, wording
 
 NAME = "straggling_rank"
 
@@ -88,7 +87,7 @@ def check(trace: Trace) -> rule.Answer:
             "no single trace shows which rank comes late to collectives",
             "run augment diagnose FOLDER with the traces of all ranks",
         )
-    return of_job(job, words(trace))
+    return of_job(job, wording.words(trace))
 
 
 def of_one_file(trace: Trace) -> str:

@@ -20,8 +20,7 @@ from augment.arrays import (
     group_bounds,
     grouped,
 )
-from augment.core import Diagnostic, Trace, derived
-from augment.core.threads import Threads
+from augment.core import Diagnostic, Trace, derived, threads
 from augment.facts import gpu, host, steps
 from augment.facts.critical.handovers import handovers, main_track
 from augment.facts.waits.dependencies import (
@@ -92,9 +91,9 @@ class _Edges(Struct, frozen=True):
         return _Edges(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
     @staticmethod
-    def joined(parts: list[_Edges], threads: Threads) -> _Edges:
+    def joined(parts: list[_Edges], pool: threads.Threads) -> _Edges:
         columns = ([getattr(part, name) for part in parts] for name in _Edges.__struct_fields__)
-        return _Edges(*threads.all([partial(np.concatenate, each) for each in columns]))
+        return _Edges(*pool.all([partial(np.concatenate, each) for each in columns]))
 
 
 class _Lanes(Struct, frozen=True):

@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, each, is_among, reserved
 from augment.core import LAUNCHES, Category, Trace, derived
-from augment.facts import gpu, host
+from augment.facts import gpu, host, names
 from augment.facts.critical.critical_graph import critical_graph, latest, walk
-from augment.facts.names import STEP, starting
 from augment.facts.steps.step_windows import recorded_windows, step_windows, steps
 from augment.facts.waits.dependencies import UNEXPLAINED_NS, DependencyKind
 from augment.kernels import critical as loops
@@ -152,7 +151,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     # step that an early profiler recorded as an operator counts only where no other operator is.
     rows, operators = host.stacks(trace).row, (Category.CPU_OP,)
     around = host.outermost(trace, rows, operators)
-    step = starting(trace, STEP)
+    step = names.starting(trace, names.STEP)
     if step[trace.events.name[around[around >= 0]]].any():
         within = host.outermost(trace, rows, operators, ~step)
         around = np.where(within >= 0, within, around)
@@ -210,7 +209,7 @@ def kinds_of_host(trace: Trace) -> Bytes:
 def _steps_among_operators(trace: Trace) -> EventRows:
     """The rows, ascending, of steps that were recorded as operators, as profilers of 2021 did."""
     rows = trace.events.slices_of(Category.CPU_OP)
-    step = starting(trace, STEP)
+    step = names.starting(trace, names.STEP)
     return rows[step.take(trace.events.name[rows])] if step.any() else rows[:0]
 
 
@@ -219,7 +218,7 @@ def _in_loader(trace: Trace) -> Bools:
     """Whether each event lies within a fetch from a data loader, by PyTorch's annotation."""
     stacks, events = host.stacks(trace), trace.events
     in_loader = np.zeros(len(events) + 1, np.bool_)  # one more entry: row -1 reads the last
-    loads = starting(trace, "enumerate(DataLoader)")
+    loads = names.starting(trace, "enumerate(DataLoader)")
     if not loads.any():
         return in_loader
     ts, bounds = events.ts[stacks.row], host.thread_bounds(trace)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from augment import arrays
 from augment.core import Trace, derived
-from augment.facts import gpu, host
+from augment.facts import gpu, host, waits
 from augment.facts.critical.critical_graph import ROOT, CriticalGraph, bind, critical_graph, latest, saved, walk
 from augment.facts.critical.handovers import launching_tracks, main_track
 from augment.facts.critical.longest_path import (
@@ -27,7 +27,6 @@ from augment.facts.critical.longest_path import (
     windows,
 )
 from augment.facts.names import KernelType
-from augment.facts.waits import KERNEL_DELAY_NS, DependencyKind
 from augment.kernels.native import native
 
 # How much shorter would a recording be if chosen time were not spent: on a thread, by GPU work, or in waits?
@@ -36,7 +35,10 @@ from augment.kernels.native import native
 # Delays keep their length.
 
 
-_GOING_ON = (DependencyKind.THREAD, DependencyKind.OPEN)  #: from a moment of a thread to its next, or the end
+_GOING_ON = (
+    waits.DependencyKind.THREAD,
+    waits.DependencyKind.OPEN,
+)  #: from a moment of a thread to its next, or the end
 _REPLAYS = 4  #: of a recording that comes again and again
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
@@ -114,7 +116,9 @@ def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
     ratio[places] = ns / np.maximum(work.end[places] - work.ts[places], 1)
     chosen = np.zeros(len(work) + 1, np.bool_)
     chosen[places] = True
-    edges = np.flatnonzero((graph.kind == DependencyKind.STREAM) & (graph.weight - graph.self_ns < KERNEL_DELAY_NS))
+    edges = np.flatnonzero(
+        (graph.kind == waits.DependencyKind.STREAM) & (graph.weight - graph.self_ns < waits.KERNEL_DELAY_NS)
+    )
     for side in (graph.source, graph.target):
         edges = edges[chosen[side[edges] - graph.first_work]]
     source = graph.source[edges] - graph.first_work
@@ -125,7 +129,7 @@ def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:
 def without_waits(trace: Trace, calls: arrays.EventRows) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)
-    edges = np.flatnonzero(graph.kind == DependencyKind.SYNC)
+    edges = np.flatnonzero(graph.kind == waits.DependencyKind.SYNC)
     edges = edges[arrays.is_among(graph.to_row[edges], arrays.distinct(calls))]
     return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
 
@@ -147,7 +151,7 @@ def _ending(trace: Trace) -> arrays.Int64s:
 def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
     """How much earlier the main thread would be where it is at ``until`` (ns), ns; never below 0. It does not wait for
     room in queues: those are full of work of before the recording, which would take less time, too."""
-    full = np.flatnonzero(critical_graph(trace).kind == DependencyKind.FULL_QUEUE)
+    full = np.flatnonzero(critical_graph(trace).kind == waits.DependencyKind.FULL_QUEUE)
     room = Cut(full, np.full(len(full), FOREVER_NS, np.int64))
     return max(_gain(critical_graph(trace), joined([cut, room]), _going_on(trace, until)), 0)
 
@@ -181,7 +185,7 @@ def lasting_ns(trace: Trace, cut: Cut, host: tuple[int, int], since: int) -> int
     going_on = _going_on(trace, host[1])
     ending = _ending(trace)
     first = graph.first_work + np.array([stream.start for stream in work.streams])
-    begins = np.flatnonzero(arrays.is_any(graph.kind, (DependencyKind.LAUNCH, DependencyKind.OPEN)))
+    begins = np.flatnonzero(arrays.is_any(graph.kind, (waits.DependencyKind.LAUNCH, waits.DependencyKind.OPEN)))
     begins = begins[np.isin(graph.target[begins], first)]
     head = max(min(graph.ts[first].tolist(), default=since) - since, 0)  # in which devices idle until the first launch
     whole = int((graph.ts[graph.source[ending]] + graph.weight[ending]).max(initial=since)) - since
@@ -213,7 +217,12 @@ class Decided(Struct, frozen=True):
         return self.host + self.computing + self.communication + self.copies + self.gaps + self.other
 
 
-_ON_HOST = (DependencyKind.THREAD, DependencyKind.HANDOVER, DependencyKind.LAUNCH, DependencyKind.FULL_QUEUE)
+_ON_HOST = (
+    waits.DependencyKind.THREAD,
+    waits.DependencyKind.HANDOVER,
+    waits.DependencyKind.LAUNCH,
+    waits.DependencyKind.FULL_QUEUE,
+)
 
 
 def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Decided]:
@@ -244,7 +253,9 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
         delay[of_work] -= running
         by_type = arrays.sums(work.type[graph.source[edge] - graph.first_work], running, len(KernelType))
         computing, communication, copies = (int(by_type[kind]) for kind in KernelType)
-        held, gaps = (int(delay[arrays.is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (DependencyKind.STREAM,)))
+        held, gaps = (
+            int(delay[arrays.is_any(kind, kinds)].sum()) for kinds in (_ON_HOST, (waits.DependencyKind.STREAM,))
+        )
         return Decided(held, computing, communication, copies, gaps, int(delay.sum()) - held - gaps)
 
     return time_of(graph.binding), time_of(binding)
@@ -262,7 +273,7 @@ def _gain(graph: CriticalGraph, cut: Cut, leaving: arrays.Int64s) -> int:
 def _lane_edges(trace: Trace) -> dict[int, arrays.Int64s]:
     """The edges along each thread, in the order of time."""
     graph: CriticalGraph = critical_graph(trace)
-    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
+    along = np.flatnonzero(graph.kind == waits.DependencyKind.THREAD)
     lane = graph.lane[graph.source[along]]
     return {track: along[places] for track, places in arrays.each(lane, len(trace.tracks))}
 
@@ -377,7 +388,7 @@ def _on_threads(trace: Trace, codes: arrays.Int64s, names: arrays.Bools) -> list
     (the largest int64 if there is none); and for each edge that they shorten the place in ``codes``, the edge, and ns.
     """
     graph, segments, (start, end) = critical_graph(trace), host.host_segments(trace), windows(trace)
-    along = np.flatnonzero(graph.kind == DependencyKind.THREAD)
+    along = np.flatnonzero(graph.kind == waits.DependencyKind.THREAD)
     edge_from = np.full(len(graph), -1, np.int32)
     edge_from[graph.source[along]] = along
     window, key = np.divmod(codes, _size(trace))

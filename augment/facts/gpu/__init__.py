@@ -10,10 +10,11 @@ from augment.facts.gpu.device_activity import (
 )
 from augment.facts.gpu.gpu_time import (
     annotations_of_work, busiest_stream, device_of_work, gpu_time_by, in_optimizer, steps_of_optimizers,
-    busiest_devices,
+    busiest_devices, module_work,
 )
 from augment.facts.gpu.gpu_work import (
     Device, Stream, gpu_work as work, launches as calls, sort_key, work_of_several_processes, correlations_of,
+    launch_moments,
 )
 from augment.facts.gpu.kernel_families import (
     MATRIX_FAMILIES, UNKNOWN as UNKNOWN_FAMILY, MatrixUnits, kernel_families as families,
@@ -28,10 +29,10 @@ from augment.facts.gpu.hardware_samples import watched_gpus as telemetry, counte
 __all__ = [
     "COMMUNICATION", "COMPUTATION", "MATRIX_FAMILIES", "MEMORY", "UNKNOWN_FAMILY", "Device", "LaunchDelays",
     "MatrixUnits", "Stream", "annotations_of_work", "before_recording", "before_recording_diagnostics",
-    "busiest_devices", "busiest_stream", "calls", "communication_at", "correlations_of", "counter_ranges", "coverage",
-    "delays", "device_of_work", "families", "gpu_time_by", "in_optimizer", "innermost_operator", "launch_diagnostics",
-    "launch_unknown", "launch_unknown_diagnostics", "launched", "lines", "lines_of_rows", "longest_lines",
-    "occupancy", "queues", "rates", "small_grids", "sort_key", "steps_of_optimizers", "telemetry", "weighed", "work",
-    "work_of_several_processes",
+    "busiest_devices", "busiest_stream", "calls", "communication_at", "correlations_of", "counter_ranges",
+    "coverage", "delays", "device_of_work", "families", "gpu_time_by", "in_optimizer", "innermost_operator",
+    "launch_diagnostics", "launch_moments", "launch_unknown", "launch_unknown_diagnostics", "launched", "lines",
+    "lines_of_rows", "longest_lines", "module_work", "occupancy", "queues", "rates", "small_grids", "sort_key",
+    "steps_of_optimizers", "telemetry", "weighed", "work", "work_of_several_processes",
 ]
 # fmt: on

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from augment.arrays import EventRow, EventRows, Int64s, distinct
 from augment.core import Category, Trace, derived, records
 from augment.core.args import Arg
+from augment.facts import source
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, is_of, outermost
 from augment.facts.source.event_args import args_of_rows
-from augment.facts.source.recorded_times import apart
 
 _COUNTER = "hardware_counters"  #: the category; a counter's process is named ``GPU 0 Counters``, its arg has no name
 _DEVICE = re.compile(r"GPU (\d{1,9}) Counters")
@@ -190,7 +190,7 @@ def watched_gpus(trace: Trace) -> WatchedGpus | str | None:
             return f"its times have no zone, and several would cover the trace ({said}): name it as FILE@zone=+01:00"
         if zones:
             offset, zone = round(zones[0] * HOUR_NS), _zone(zones[0])
-    if why := apart(trace, int(first) - offset, int(last) - offset, "the telemetry"):
+    if why := source.apart(trace, int(first) - offset, int(last) - offset, "the telemetry"):
         return why
     devices: dict[int, dict[str, records.Samples]] = {}
     names = list(dict.fromkeys(each.gpu for each in telemetry.samples))

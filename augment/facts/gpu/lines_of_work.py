@@ -14,11 +14,10 @@ from msgspec import Struct
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, Places, StackIndex, combinations
 from augment.core import Category, Trace, derived, records
 from augment.core.source_code import INSTALLED, USERS, CodeLine, function_line, labels, lines_of
-from augment.facts import host
+from augment.facts import host, names
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.compile_logs import REGION, regions
-from augment.facts.names import starting
 from augment.facts.source.event_args import arg_columns
 
 _HANDLE = re.compile(r":(\d{1,9})$")  #: the number of a kernel's call in its graph
@@ -117,13 +116,13 @@ def sites_of_launches(
     asked = places[work.launch[places] != NO_INDEX]
     asked = asked[np.argsort(events.ts[work.launch[asked]], kind="stable")]
     around = host.innermost(
-        trace, work.launch[asked], (Category.CPU_OP, Category.USER_ANNOTATION), starting(trace, REGION)
+        trace, work.launch[asked], (Category.CPU_OP, Category.USER_ANNOTATION), names.starting(trace, REGION)
     )
     operator = work_operators(trace)[asked]
-    names = trace.names_of(work.row[asked])
+    kernels = trace.names_of(work.row[asked])
     operators = [trace.strings[events.name[row]] if row >= 0 else "" for row in operator.tolist()]
     met: dict[tuple[int, str], list[int]] = {}
-    for place, region, name, by in zip(asked.tolist(), around.tolist(), names, operators, strict=True):
+    for place, region, name, by in zip(asked.tolist(), around.tolist(), kernels, operators, strict=True):
         number = region_of_row.get(region, ANY)
         for wanted in (name, by.replace("aten::", "extern_kernels.") if region >= 0 else name):
             if (number, wanted) in known or ("", wanted) in known:
@@ -179,8 +178,8 @@ def lines_of_names(trace: Trace) -> dict[int, str]:
     if source_lines(trace):
         operators = work_operators(trace)
         of_operators = np.where(operators >= 0, trace.events.name[operators], -1)
-        for names in (of_operators, trace.events.name[gpu_work(trace).row].astype(np.int64)):
-            lines = longest_lines(trace, names, len(trace.strings))
+        for code in (of_operators, trace.events.name[gpu_work(trace).row].astype(np.int64)):
+            lines = longest_lines(trace, code, len(trace.strings))
             known |= {name: line for name, line in enumerate(lines) if line}
     return known
 

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from augment.arrays import EventRows
 from augment.core import Category, Trace, derived, records
-from augment.facts.names import starting
-from augment.facts.source.recorded_times import apart
+from augment.facts import names, source
 
 REGION = "Torch-Compiled Region: "
 
@@ -36,7 +35,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
     alone = not len(trace.events) or trace.rank is None
     logs = [log for log in attached.logs if alone or log.rank is None or log.rank == trace.rank]
     if len(logs) > 1 and len(trace.events):
-        met = [log for log in logs if (log.period is not None and not apart(trace, *log.period, ""))]
+        met = [log for log in logs if (log.period is not None and not source.apart(trace, *log.period, ""))]
         logs = met or logs
         if len(logs) > 1 and not any(log.rank is not None for log in logs):
             return f"{len(logs)} logs of the compiler say no rank: name the one of this trace"
@@ -48,7 +47,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
     why = "the log of the compiler does not say when it compiled"
     if periods:
         first, last = min(begin for begin, _ in periods), max(end for _, end in periods)
-        why = apart(trace, first, last, "the log of the compiler")
+        why = source.apart(trace, first, last, "the log of the compiler")
     return LoggedCompilations(compilations, why, sum(log.unreadable_records for log in logs))
 
 
@@ -56,7 +55,7 @@ def logged_compilations(trace: Trace) -> LoggedCompilations | str | None:
 def regions(trace: Trace) -> dict[str, EventRows]:
     """The calls of each region that torch.compile made, by its compile id."""
     rows = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
-    rows = rows[starting(trace, REGION)[trace.events.name[rows]]]
-    names = trace.events.name[rows]
-    ids = {name: trace.strings[name].removeprefix(REGION).split(" ")[0] for name in np.unique(names).tolist()}
-    return {number: rows[names == name] for name, number in ids.items()}
+    rows = rows[names.starting(trace, REGION)[trace.events.name[rows]]]
+    code = trace.events.name[rows]
+    ids = {name: trace.strings[name].removeprefix(REGION).split(" ")[0] for name in np.unique(code).tolist()}
+    return {number: rows[code == name] for name, number in ids.items()}

@@ -361,15 +361,14 @@ class Moment(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """A snapshot, replayed: its devices, their moments (first of those that ran out of memory), where steps begin (ns),
-    and per device what was ``never_freed`` across steps, by line."""
+    """A snapshot, replayed."""
 
-    snapshot: MemorySnapshot
-    devices: Sequence[MemoryReplay]
-    moments: Sequence[Moment]
-    steps: Int64s
-    never_freed: Mapping[int, Sequence[Holder]]
-    clocks: ComparedClocks
+    snapshot: MemorySnapshot  #: as it was read
+    devices: Sequence[MemoryReplay]  #: a replay for each device
+    moments: Sequence[Moment]  #: of the devices, first of those that ran out of memory
+    steps: Int64s  #: ns, where steps begin
+    never_freed: Mapping[int, Sequence[Holder]]  #: by device what was not freed across steps, by line
+    clocks: ComparedClocks  #: the snapshot's clock beside the trace's
 
 
 @derived(until="breakdowns")

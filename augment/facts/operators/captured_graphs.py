@@ -30,8 +30,7 @@ from msgspec.structs import replace
 from augment.arrays import NO_INDEX, EventRows, Int32s, Int64s, WorkIndexes, distinct, is_among
 from augment.core import LAUNCHES, Category, GraphCapture, Trace, derived
 from augment.core.args import Arg
-from augment.facts import gpu
-from augment.facts.host.call_stacks import call_stacks, enclosing
+from augment.facts import gpu, host
 from augment.facts.names import KernelType, matching
 from augment.facts.operators.counted_operators import counted
 from augment.facts.operators.operator_calls import Call, Work
@@ -165,9 +164,9 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     If a trace holds only a capture (``alone``), the calls that begin and end it need not be recorded.
     """
     events = trace.events
-    host = events.slices_of(*LAUNCHES)
-    names = events.name[host]
-    launches, begins, ends = (host[matching(trace, pattern)[names]] for pattern in (_KERNEL, _BEGIN, _END))
+    rows = events.slices_of(*LAUNCHES)
+    names = events.name[rows]
+    launches, begins, ends = (rows[matching(trace, pattern)[names]] for pattern in (_KERNEL, _BEGIN, _END))
     launches = launches[~is_among(launches, distinct(gpu.work(trace).launch))]
     begin, end = np.sort(events.ts[begins]), np.sort(events.ts[ends])
     ts = events.ts[launches]
@@ -180,8 +179,8 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
     place, kind, calls, works = counted(trace)
     operator = np.full(len(launches), -1, np.int64)  # of those that count, the one around each launch
     if len(place):
-        at = call_stacks(trace).place_of[launches]
-        operator[:] = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1)
+        at = host.stacks(trace).place_of[launches]
+        operator[:] = np.where(at >= 0, np.append(host.enclosing(trace, place), -1)[at], -1)
     kernels: tuple[str, ...] = ()  # the names of the launches' kernels, which ROCm records; empty if any is missing
     if all(name.startswith("hip") for name in {*trace.names_of(launches)}):
         names_of_kernels = [args.get("kernel") for args in trace.args_of(launches)]

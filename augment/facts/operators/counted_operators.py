@@ -49,9 +49,7 @@ def _own_formulas(trace: Trace) -> list[CustomFormula]:
 
 @derived(until="summary")
 def counted(trace: Trace) -> tuple[StackIndexes, Int32s, tuple[Call, ...], tuple[Work, ...]]:
-    """The places in the call stacks of the operators that count, ascending, and for each the index of its call and
-    work.
-    """
+    """The places in the call stacks of operators that count, ascending, and the index of the call and work of each."""
     stacks = host.stacks(trace)
     if not len(source.args(trace).texts("Input Dims")[0]):
         return stacks.where(stacks.row < 0), np.empty(0, np.int32), (), ()  # installed formulas are not looked for

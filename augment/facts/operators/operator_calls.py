@@ -47,19 +47,14 @@ class Unrecorded(Exception):
 
 
 class Call(Struct, frozen=True, dict=True):
-    """The arguments of one call, by their place in the operator's schema.
+    """The arguments of one call, by their place in the operator's schema."""
 
-    ``dims`` is () for an argument that is not a tensor, and a list of shapes for a list of tensors. ``values`` are
-    texts, empty for tensors. ``element_bytes`` is what its kernels move for each element of a list of tensors, 0 where
-    that is not known.
-    """
-
-    operator: str
-    dims: Sequence[Any]
-    types: Sequence[str]
-    values: Sequence[str] = ()
-    strides: Sequence[Any] = ()
-    element_bytes: int = 0
+    operator: str  #: its name
+    dims: Sequence[Any]  #: () for an argument that is not a tensor, a list of shapes for a list of tensors
+    types: Sequence[str]  #: as they were recorded
+    values: Sequence[str] = ()  #: texts, empty for tensors
+    strides: Sequence[Any] = ()  #: as ``dims``
+    element_bytes: int = 0  #: that its kernels move for each element of a list of tensors; 0 where not known
 
     @classmethod
     def parsed(cls, operator: str, texts: Sequence[str], element_bytes: int = 0) -> Call | None:
@@ -157,19 +152,13 @@ class Heads(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Floating-point operations (a multiply-add is two) and bytes of device memory.
+    """Floating-point operations (a multiply-add is two) and bytes of device memory."""
 
-    ``flops`` is None for an operator that is not a matrix product. Where the operations can only be bounded, ``flops``
-    is the least and ``most_flops`` the greatest number. ``again_flops`` of them repeat earlier work by design: the
-    backward of attention computes the scores again. ``bytes`` counts each operand once; None where a type is unknown.
-    ``number`` is the type of number of the products (``bf16``); empty without ``flops``.
-    """
-
-    flops: int | None = None
-    most_flops: int | None = None
-    bytes: int | None = None
-    number: str = ""
-    again_flops: int = 0
+    flops: int | None = None  #: the least number, where it can only be bounded; None if not a matrix product
+    most_flops: int | None = None  #: the greatest number, where it can only be bounded
+    bytes: int | None = None  #: counts each operand once; None where a type is unknown
+    number: str = ""  #: the type of number of the products (``bf16``); empty without ``flops``
+    again_flops: int = 0  #: of them repeat earlier work by design: the backward of attention computes the scores again
     heads: Heads | None = None  #: of attention over an engine's cache, whose work depends on the step
 
     @property

@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
 from augment.core import Category, Trace, derived, text
-from augment.facts import gpu, host, source
+from augment.facts import gpu, host, names, source
 from augment.facts.gpu.kernel_families import LISTS, MATRIX_FAMILIES
-from augment.facts.names import KernelType, matching
 from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import Bound, Floats, device_peaks, roofs, why_not_of, why_unknown
 from augment.facts.steps.step_figures import StepFigures, step_figures
@@ -155,8 +154,8 @@ def products_covered(trace: Trace) -> dict[int, float | None]:
     work, operators, on_roof, families = gpu.work(trace), operator_work(trace), roofs(trace), work_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
-    unknown = ~families.known & ~counted & (work.type == KernelType.COMPUTATION)
-    unknown &= ~matching(trace, LISTS)[trace.events.name[work.row]]  # products are of no lists
+    unknown = ~families.known & ~counted & (work.type == names.KernelType.COMPUTATION)
+    unknown &= ~names.matching(trace, LISTS)[trace.events.name[work.row]]  # products are of no lists
     windows = recorded_windows(trace)
     step = np.searchsorted(windows.start, work.ts, side="right") - 1
     inside = step >= 0
@@ -179,7 +178,7 @@ def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArra
     """
     work, operators = gpu.work(trace), operator_work(trace)
     places = work.by_time[work.devices[device].places]
-    places = places[(work.type[places] == KernelType.COMPUTATION) & (work.end[places] > work.ts[places])]
+    places = places[(work.type[places] == names.KernelType.COMPUTATION) & (work.end[places] > work.ts[places])]
     start, end = work.ts[places], work.end[places]
     ones = np.ones(len(places), np.int64)
     ts, running = intervals.steps(np.concatenate((start, end)), np.concatenate((ones, -ones)))
@@ -236,14 +235,14 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
             "has no operator (as in CUDA graphs){}: augment run TRACE --graph-capture FILE": is_product & alone,
             "has no shapes or no formula{}: augment run TRACE --tables FILE with [[flops]]": is_product & ~alone,
             "is in kernels whose names say nothing{}: augment run TRACE --tables FILE with [[kernel]]": ~families.known
-            & (work.type == KernelType.COMPUTATION),
+            & (work.type == names.KernelType.COMPUTATION),
         }
         ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
         why = max(reasons, key=lambda reason: int((ns * reasons[reason])[here].sum()))
-        names = largest_names(trace, place, (reasons[why] & ~counted)[here], LEAST_NAMED)
+        largest = largest_names(trace, place, (reasons[why] & ~counted)[here], LEAST_NAMED)
         known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
         share = f"FLOPs are known for {known} of the time of matrix products"
-        return f"{share}; most of {rest} {why.format(f', such as {text.listed(names)}' if names else '')}"
+        return f"{share}; most of {rest} {why.format(f', such as {text.listed(largest)}' if largest else '')}"
     return None
 
 
@@ -253,9 +252,9 @@ def largest_names(trace: Trace, place: int, chosen: Bools, least: float) -> list
     work = gpu.work(trace)
     device = work.devices[place].places
     around = gpu.innermost_operator(trace)[device]
-    names = trace.events.name[np.where(around >= 0, around, work.row[device])]
+    code = trace.events.name[np.where(around >= 0, around, work.row[device])]
     ns = (work.end - work.ts)[device]
-    spent = np.bincount(names, ns * chosen, len(trace.strings)) / max(int(ns.sum()), 1)
+    spent = np.bincount(code, ns * chosen, len(trace.strings)) / max(int(ns.sum()), 1)
     most = np.argsort(-spent, kind="stable")[:2].tolist()
     return [
         f"`{text.short(trace.strings[code])}` ({text.percent(float(spent[code]))})"

@@ -18,8 +18,8 @@ from augment.core import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn,
 from augment.core.args import COLLECTIVES, KERNELS, RECORDED, SYNCS, WANTED, Arg, TakenArgs
 from augment.core.trace import ArgColumn, Decode, SourceBytes, args_of_event, json_event, moved_args
 from augment.facts.names import KernelType, types_of
+from augment.kernels import dictionary
 from augment.kernels import wanted_args as layout
-from augment.kernels.dictionary import longer
 from augment.kernels.native import address, native
 from augment.kernels.packet_args import ArgTable
 
@@ -229,8 +229,8 @@ class ArgEntries:
         wanted = self.table.count + more
         if wanted > len(self._rows):
             room = max(wanted, 2 * len(self._rows), LEAST_ROOM)
-            self._rows, self._values = longer(self._rows, room), longer(self._values, room)
-            self._flags = longer(self._flags, room)
+            self._rows, self._values = dictionary.longer(self._rows, room), dictionary.longer(self._values, room)
+            self._flags = dictionary.longer(self._flags, room)
             table = self.table
             table.rows, table.values, table.flags = map(address, (self._rows, self._values, self._flags))
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, Bools, Bytes, EventRows, Int32s, Int64s, Places, WorkIndex, WorkIndexes, where_in
 from augment.core import Diagnostic, Trace, derived
-from augment.facts.gpu.gpu_work import gpu_work, launch_moments
-from augment.facts.host.occupancy import host_segments
+from augment.facts import gpu, host
 
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
 CANDIDATES = 16  #: so many works that ended before a late start are examined
@@ -125,10 +124,10 @@ def joined_waits(parts: Sequence[CallWaits]) -> CallWaits:
 def launched_at(trace: Trace) -> Int64s:
     """When each piece of GPU work was launched, int64 ns: the start of its call, or its moment within the call if that
     is recorded. It is the work's own start if that is earlier by the clocks, or if the launch is unknown."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     if not len(trace.events):
         return work.ts
-    called = np.where(work.launch != NO_INDEX, launch_moments(trace, work.row, work.launch), work.ts)
+    called = np.where(work.launch != NO_INDEX, gpu.launch_moments(trace, work.row, work.launch), work.ts)
     return np.minimum(called, work.ts)
 
 
@@ -136,15 +135,15 @@ def launched_at(trace: Trace) -> Int64s:
 def launched_by(trace: Trace) -> Int64s:
     """When each piece of GPU work and all before it on its stream were launched, int64 ns, ascending on a stream. Work
     without a known launch counts as launched with the work before it."""
-    at = np.where(gpu_work(trace).launch != NO_INDEX, launched_at(trace), np.iinfo(np.int64).min)
-    for stream in gpu_work(trace).streams:
+    at = np.where(gpu.work(trace).launch != NO_INDEX, launched_at(trace), np.iinfo(np.int64).min)
+    for stream in gpu.work(trace).streams:
         np.maximum.accumulate(at[stream.places], out=at[stream.places])
     return at
 
 
 def launches_of_work(trace: Trace) -> CallWaits:
     """Work waits for its launch, except if it began, by the clocks, before the first event of the launching thread."""
-    work, events, segments = gpu_work(trace), trace.events, host_segments(trace)
+    work, events, segments = gpu.work(trace), trace.events, host.host_segments(trace)
     places = work.where(work.launch != NO_INDEX)
     call = work.launch[places]
     at = launched_at(trace)[places]
@@ -168,7 +167,7 @@ def launches_of_work(trace: Trace) -> CallWaits:
 
 def order_on_streams(trace: Trace) -> CallWaits:
     """Work waits for the work before it on its stream, and for the last to end of all work before it there."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     later = np.ones(len(work), np.bool_)
     later[[stream.start for stream in work.streams]] = False
     places = work.where(later)
@@ -184,7 +183,7 @@ def order_on_streams(trace: Trace) -> CallWaits:
 @derived(until="critical path")
 def last_to_end(trace: Trace) -> WorkIndexes:
     """For each piece of GPU work: of it and all work before it on its stream, the place of the last to end."""
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     last = np.arange(len(work), dtype=WorkIndex)
     for stream in work.streams:
         end = work.end[stream.places]
@@ -199,7 +198,7 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> CallWaits:
     What waits there is known at least: event records and the like, which also take places, are in no trace. So a queue
     of half the length is full where a call lasts long and returns as soon as work starts.
     """
-    work, events = gpu_work(trace), trace.events
+    work, events = gpu.work(trace), trace.events
     parts: list[tuple[WorkIndexes, WorkIndexes]] = []
     for stream in work.streams:
         if stream.stop - stream.start <= full_queue // 2:
@@ -239,7 +238,7 @@ def unexplained_starts(trace: Trace, known: Int64s) -> CallWaits:
         trace: the trace of the work.
         known: int64 ns: when the last known prerequisite of each piece of work was fulfilled.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     parts: list[tuple[WorkIndexes, WorkIndexes]] = []
     stream = np.repeat(np.arange(len(work.streams)), [each.stop - each.start for each in work.streams])
     for device in work.devices:
@@ -299,7 +298,7 @@ def launch_latencies(trace: Trace) -> Int64s:
     launches nearby count, because clocks drift. Only later launches count, so that what was recorded before a launch
     does not change its latency.
     """
-    work = gpu_work(trace)
+    work = gpu.work(trace)
     launched = np.flatnonzero(work.launch != NO_INDEX)
     at = launched_at(trace)[launched]
     order = np.argsort(at, kind="stable")
@@ -333,7 +332,7 @@ def slow_launches(trace: Trace, launches: CallWaits, known: Int64s, inferred: Ca
         known: int64 ns: when the last known prerequisite of each piece of work was fulfilled.
         inferred: what ``unexplained_starts`` returned.
     """
-    work, events, edges = gpu_work(trace), trace.events, launches.dependencies
+    work, events, edges = gpu.work(trace), trace.events, launches.dependencies
     explained = np.zeros(len(work), np.bool_)
     explained[inferred.dependencies.to_work] = True
     place, call = edges.to_work, edges.from_row

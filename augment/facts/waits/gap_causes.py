@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, Bytes, EventRow, EventRows, Int64s, Places, WorkIndex, WorkIndexes
 from augment.core import ArgColumn, Category, Texts, Trace, derived
-from augment.facts import gpu
-from augment.facts.host.occupancy import occupants
+from augment.facts import gpu, host
 
 #: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
@@ -204,7 +203,7 @@ def _host_evidence(
     busy, longest = np.full(len(launch), NO_INDEX, EventRow), np.zeros(len(launch), np.int64)
     bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
     for arg, owning in OWNERS:
-        name, ns, row, _ = occupants(trace, owning, start, end, thread)
+        name, ns, row, _ = host.occupants(trace, owning, start, end, thread)
         if not (name >= 0).any():
             continue
         covers = (row != NO_INDEX) & ((busy == NO_INDEX) | is_longer(ns, longest, end - start))

@@ -19,12 +19,16 @@ from augment.core import Findings, Skipped, column
 from augment.facts.names import ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching import Matched
-from augment.job.parallel.comparison import RankSteps
+from augment.job.parallel import comparison, group_roles
 from augment.job.parallel.dimensions import Dimensions, dimension_codes
-from augment.job.parallel.group_roles import FULLY_SHARDED, SHARDED_GRADIENTS, SHARDED_OPTIMIZER
 from augment.job.ranks import DATA_PARALLEL, RankSummary
 
-_THEORY = {"all-reduce": 1.0, FULLY_SHARDED: 1.5, SHARDED_GRADIENTS: 1.0, SHARDED_OPTIMIZER: 1.0}
+_THEORY = {
+    "all-reduce": 1.0,
+    group_roles.FULLY_SHARDED: 1.5,
+    group_roles.SHARDED_GRADIENTS: 1.0,
+    group_roles.SHARDED_OPTIMIZER: 1.0,
+}
 
 
 class Row(Struct, frozen=True):
@@ -64,7 +68,7 @@ class Row(Struct, frozen=True):
     ]
 
 
-def rows(dims: Dimensions, matched: Matched, parted: Waits, steps: RankSteps) -> list[Row]:
+def rows(dims: Dimensions, matched: Matched, parted: Waits, steps: comparison.RankSteps) -> list[Row]:
     """A row for each dimension, that of the longest exposed time first."""
     names, code = dimension_codes(dims, matched)
     inside = matched.step[matched.instance] >= 0 if steps.numbered else np.ones(len(matched.instance), np.bool_)
@@ -78,7 +82,7 @@ def rows(dims: Dimensions, matched: Matched, parted: Waits, steps: RankSteps) ->
     return sorted(result, key=lambda row: -row.exposed_ns)
 
 
-def _row(name: str, dims: Dimensions, parts: tuple[int, int], steps: RankSteps) -> Row:
+def _row(name: str, dims: Dimensions, parts: tuple[int, int], steps: comparison.RankSteps) -> Row:
     tallies = [
         (group, kind, tally)
         for group, of in dims.tallies.items()
@@ -109,7 +113,7 @@ def _row(name: str, dims: Dimensions, parts: tuple[int, int], steps: RankSteps) 
 
 
 def _volume(
-    name: str, style: str, tallies: Sequence[tuple[int, str, int]], steps: RankSteps, sized: bool
+    name: str, style: str, tallies: Sequence[tuple[int, str, int]], steps: comparison.RankSteps, sized: bool
 ) -> Mapping[str, float | None]:
     """The columns of volumes, for collectives of (ranks of the group, kind, bytes)."""
     factors = [bus_factor(kind, size) for size, kind, _ in tallies]
@@ -131,9 +135,9 @@ def _memory(style: str, ranks: int) -> float | None:
     """ZeRO, arXiv 1910.02054: of 16 bytes a parameter, stage 1 keeps 4 + 12/n, stage 2 2 + 14/n, stage 3 16/n."""
     kept = {
         "all-reduce": 16.0,
-        SHARDED_OPTIMIZER: 4 + 12 / max(ranks, 1),
-        SHARDED_GRADIENTS: None,  # parameters are kept between forward and backward
-        FULLY_SHARDED: 16 / max(ranks, 1),
+        group_roles.SHARDED_OPTIMIZER: 4 + 12 / max(ranks, 1),
+        group_roles.SHARDED_GRADIENTS: None,  # parameters are kept between forward and backward
+        group_roles.FULLY_SHARDED: 16 / max(ranks, 1),
     }.get(style)
     return None if kept is None else kept / 16
 

@@ -22,7 +22,6 @@ from msgspec import Struct
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRows, Int64s, Places, distinct, run_starts
 from augment.core import Category, Trace, Window
-from augment.facts.operators.counted_operators import counted
 
 Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
@@ -81,7 +80,7 @@ def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) ->
     if window is not None:
         inside &= (step >= window.first_step) & (step <= window.last_step)
     tables["limiter"] = {"dur": events.dur[rows[inside]]}
-    place, kind, _, works = counted(trace)
+    place, kind, _, works = facts.operators.counted(trace)
     flops = np.array([work.flops or 0 for work in works], np.float64)[kind]
     number, which = np.unique(step_at(trace, events.ts[facts.host.stacks(trace).row[place]]), return_inverse=True)
     if window is not None:

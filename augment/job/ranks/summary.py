@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from augment import facts
 from augment.arrays import NO_INDEX, NO_VALUE, Bools, CollectiveIndexes, EventRows, Int64s, MemberIndexes, WorkIndexes
-from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window
-from augment.core.findings import Column, columns_of
+from augment.core import AugmentedTrace, Findings, Texts, Trace, Verdict, Window, columns_of
+from augment.core.findings import Column
 from augment.core.text import runs
 from augment.diagnosis import host_alone, verdict
 from augment.diagnosis.drawing import DrawnDiagnosis

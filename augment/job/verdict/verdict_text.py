@@ -12,8 +12,7 @@ from msgspec import Struct
 from augment.arrays import Int64s, combinations
 from augment.core import Cause, Reason, Where, column
 from augment.core.text import counted, parallelism, percent, percents, ranges_text, spelled, three_digits
-from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
-from augment.diagnosis.wording import saves
+from augment.diagnosis import rules, wording
 from augment.job.matching import Clock, Matched
 from augment.job.parallel import nodes
 from augment.job.ranks import Figures, RankSummary, ranks_text
@@ -116,7 +115,9 @@ def label(row: Row, time_ns: int) -> str:
     headings = {"shared": "All ranks wait alike", "uneven": uneven_work, "communication": "Slow links"}
     ratio = (row.gain_ns or 0) / time_ns
     at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
-    return headings.get(row.cause, late) + saves(ratio if ratio >= LEAST else None, row.confidence, at_most, False)
+    return headings.get(row.cause, late) + wording.saves(
+        ratio if ratio >= LEAST else None, row.confidence, at_most, False
+    )
 
 
 def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> str:
@@ -168,7 +169,7 @@ def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int, alone
 
 def may_be_loading(problems: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether one of a rank's problems, by rule, is the first use of kernels or libraries, which may cost nothing."""
-    row = problems.get(LONG_CALLS)
+    row = problems.get(rules.long_calls.NAME)
     return row is not None and row["confidence"] == "low" and row["severity"] != "info"
 
 

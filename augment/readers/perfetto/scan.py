@@ -12,10 +12,10 @@ from augment.core import NO_CORRELATION
 from augment.kernels import packet_layout as layout
 from augment.kernels.native import address
 from augment.readers.events import integer
+from augment.readers.perfetto import values
 from augment.readers.perfetto import wire_format as wire
 from augment.readers.perfetto.state import KEYS, Clocks, PacketClock, PacketSequence, Strings
 from augment.readers.perfetto.track_ids import FileTracks, FromAgent
-from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
 from augment.readers.raw import ABSENT, Broken, Tally, identity
 
 _INT64 = 1 << 63
@@ -138,7 +138,7 @@ class _Packet:
             elif tag == wire.PACKET_DESCRIPTOR:
                 scanner.tracks.take(data, *part)
             elif tag == wire.PACKET_CHROME_EVENTS:
-                scanner.members.update(metadata(data, *part))
+                scanner.members.update(values.metadata(data, *part))
             elif tag == wire.PACKET_COMPRESSED and self._length:  # else it came out of one itself
                 self._unpack(*part)
         has_event = wire.PACKET_EVENT in self._parts or wire.PACKET_STAGE in self._parts
@@ -190,7 +190,7 @@ class _Packet:
         """Take a ``GpuRenderStageEvent``: work of a GPU, with its duration."""
         rows, data, now = self._scanner.rows, self._data, self._sequence.now
         members = {tag: (value, end) for tag, value, end in wire.fields(data, start, stop)}
-        args = stage_args(data, start, stop, now)
+        args = values.stage_args(data, start, stop, now)
         number = {tag: value for tag, (value, _) in members.items()}
         stage, kind = now.stages.get(number.get(wire.STAGE_KIND_IID, -1), ("", 0))
         name = wire.text(data, *members[wire.STAGE_NAME]) if wire.STAGE_NAME in members else ""
@@ -253,7 +253,7 @@ class _Event:
 
     def _take_annotation(self, start: int, stop: int) -> None:
         key = None
-        self._deep_args += nests_too_deeply(self._data, start, stop)
+        self._deep_args += values.nests_too_deeply(self._data, start, stop)
         for tag, value, end in wire.fields(self._data, start, stop):
             if tag == wire.VALUE_KEY_IID:
                 key = self._sequence.now.keys.get(value)
@@ -264,7 +264,7 @@ class _Event:
             if key not in KEYS:
                 return  # damage inside an arg that is not a column is not searched for
         if key is not None:
-            self._args[KEYS[key]] = scalar(self._data, start, stop, self._sequence.now)
+            self._args[KEYS[key]] = values.scalar(self._data, start, stop, self._sequence.now)
 
     def add(self, ts: int, offset: int, length: int) -> None:
         """Add the event's row."""

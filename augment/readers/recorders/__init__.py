@@ -10,8 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from augment.core import Diagnostic, Trace
-from augment.readers import chrome
-from augment.readers.containers import OpenText
+from augment.readers import chrome, containers
 from augment.readers.recorders.kineto_text import NOTES, NSIGHT_SYSTEMS, ROCPROFV3
 
 _MESSAGES = {
@@ -36,7 +35,7 @@ class RecorderReader:
         """The layout, which is always tables."""
         return "tables"
 
-    def read(self, path: str, text: OpenText, head: bytes) -> Trace:
+    def read(self, path: str, text: containers.OpenText, head: bytes) -> Trace:
         """The trace in ``text``. The bytes in ``head`` were already read from it.
 
         Raises:

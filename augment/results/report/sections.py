@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from augment.core.findings import columns_of
-from augment.core.text import capitalized, counted, exact_time, listed, ranges_text, spaced, unmangled
+from augment.core import columns_of, text
 from augment.diagnosis.wording import heading as in_words
 from augment.diagnosis.wording import saves
 from augment.results.sidecars import row_types
@@ -118,7 +117,7 @@ def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
     for name, analysis in sidecar["analyses"].items():
         if not analysis["rows"] or name in shown:
             continue
-        tables.append(made_table(name, capitalized(spaced(name)), analysis["rows"], folded=True))
+        tables.append(made_table(name, text.capitalized(text.spaced(name)), analysis["rows"], folded=True))
     return Section("All other figures", "", (), tables)
 
 
@@ -129,7 +128,7 @@ def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if each["status"] == "skipped":
             by_reason[each["reason"]].append(name)
     reasons = [
-        f"{counted(len(names), 'analysis', 'analyses') if len(names) > MOST_NAMED else ', '.join(names)}: {reason}"
+        f"{text.counted(len(names), 'analysis', 'analyses') if len(names) > MOST_NAMED else ', '.join(names)}: {reason}"
         for reason, names in by_reason.items()
     ]
     if reasons:
@@ -152,9 +151,9 @@ def doubts(diagnostics: Iterable[Row]) -> list[str]:
     return [f"{message}: {count:,.0f}" if count > 1 else message for message, (count,) in counts.items()]
 
 
-def plain(text: str) -> str:
+def plain(cell: str) -> str:
     """A line for Markdown in which no name is HTML, a link or an image, nor begins another line."""
-    return " ".join(text.replace("<", "&lt;").replace("](", "]&#40;").splitlines())
+    return " ".join(cell.replace("<", "&lt;").replace("](", "]&#40;").splitlines())
 
 
 def heading(row: Row) -> str:
@@ -168,7 +167,7 @@ def short_heading(row: Row) -> str:
     if not row.get("rule"):
         return str(row["title"])
     if ranks := row.get("ranks"):  # that hold up a job
-        return f"{in_words(str(row['rule']))}, rank{'s' * (len(ranks) > 1)} {ranges_text(ranks)}"
+        return f"{in_words(str(row['rule']))}, rank{'s' * (len(ranks) > 1)} {text.ranges_text(ranks)}"
     bounds = bool(row.get("at_most")), bool(row.get("at_least"))
     return in_words(str(row["rule"])) + saves(row.get("saved_ratio"), str(row.get("confidence")), *bounds)
 
@@ -181,7 +180,7 @@ def severity_of(row: Row) -> str:
 def place_of(row: Row) -> str:
     """A finding's worst slice: ``the worst of 28: 3.624 ms on GPU 3 stream 37``."""
     many = f"the worst of {row['count']:,}: " if (row.get("count") or 0) > 1 else ""
-    return f"{many}{exact_time(row.get('dur_ns') or 0)} on {row.get('track') or 'the host'}"
+    return f"{many}{text.exact_time(row.get('dur_ns') or 0)} on {row.get('track') or 'the host'}"
 
 
 def unfound(rows: Iterable[Row], quote: str = "") -> Iterator[str]:
@@ -191,7 +190,7 @@ def unfound(rows: Iterable[Row], quote: str = "") -> Iterator[str]:
     for row in rows:
         said = row["title"] + (f"; {row['advice']}" if row.get("advice") else "")
         rules.setdefault(said, []).append(f"{quote}{row['rule']}{quote}")
-    yield from (f"{listed(names, _MOST_RULES)}: {said}" for said, names in rules.items())
+    yield from (f"{text.listed(names, _MOST_RULES)}: {said}" for said, names in rules.items())
 
 
 def mean(rows: Sequence[Row], figure: str) -> float | None:
@@ -202,5 +201,5 @@ def mean(rows: Sequence[Row], figure: str) -> float | None:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, list | str):
-        value = ", ".join(unmangled(str(each)) for each in ([value] if isinstance(value, str) else value))
+        value = ", ".join(text.unmangled(str(each)) for each in ([value] if isinstance(value, str) else value))
     return value if not isinstance(value, str) or len(value) <= _CLIP else value[: _CLIP - 1] + "…"

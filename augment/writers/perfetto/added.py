@@ -10,21 +10,7 @@ import numpy as np
 
 from augment.arrays import Int64s, numbered
 from augment.core import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
-from augment.writers.perfetto import wire
-from augment.writers.perfetto.packets import (
-    NO_SUFFIXES,
-    ArgsEncoder,
-    Blobs,
-    Events,
-    InternedTexts,
-    Suffixes,
-    colours,
-    column,
-    counters,
-    slice_args,
-    slices,
-    with_suffixes,
-)
+from augment.writers.perfetto import packets, wire
 
 _COUNTERS, _OF_STREAMS = 2000, 4000  #: ranks below a device: its slices are first, then its counters, then streams
 
@@ -161,8 +147,8 @@ class LaterTracks(AddedTracks):
 
 
 def annotation_events(
-    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: AddedTracks, interned: InternedTexts
-) -> Iterator[Events]:
+    annotation: Annotation, arrows: Mapping[int, packets.Suffixes], tracks: AddedTracks, interned: packets.InternedTexts
+) -> Iterator[packets.Events]:
     """The events of one annotation, in pieces in the order of writing. Flows and empty tracks have no events.
 
     ``arrows`` are the fields of the arrows of added tracks, by their ``id``.
@@ -173,28 +159,32 @@ def annotation_events(
     category = interned.number(wire.INTERNED_CATEGORIES, f"augment.{annotation.analysis}")
     match annotation:
         case SliceTrack():
-            suffixes_ = arrows.get(id(annotation), NO_SUFFIXES)
-            args = slice_args(annotation, ArgsEncoder(interned))
+            suffixes_ = arrows.get(id(annotation), packets.NO_SUFFIXES)
+            args = packets.slice_args(annotation, packets.ArgsEncoder(interned))
             names = _name_numbers(annotation.names, interned)
-            shown = args if annotation.colour is None else with_suffixes(args, colours(annotation.colour))
-            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(shown, suffixes_))
+            shown = (
+                args if annotation.colour is None else packets.with_suffixes(args, packets.colours(annotation.colour))
+            )
+            outer = packets.slices(
+                annotation.ts, annotation.dur, track, category, names, packets.with_suffixes(shown, suffixes_)
+            )
             yield from _with_inner(outer, annotation, track, category, args, interned)
         case CounterTrack():
-            yield counters(annotation.ts, annotation.values.astype(np.float64), track)
+            yield packets.counters(annotation.ts, annotation.values.astype(np.float64), track)
         case InstantTrack():
             count = len(annotation.ts)
-            kind, track_, category_ = (column(value, count) for value in (wire.INSTANT, track, category))
-            yield Events(kind, annotation.ts, track_, category_, _name_numbers(annotation.names, interned))
+            kind, track_, category_ = (packets.column(value, count) for value in (wire.INSTANT, track, category))
+            yield packets.Events(kind, annotation.ts, track_, category_, _name_numbers(annotation.names, interned))
 
 
 def _with_inner(
-    outer: tuple[Events, Events],
+    outer: tuple[packets.Events, packets.Events],
     annotation: SliceTrack,
     track: int,
     category: int,
-    args: Blobs,
-    interned: InternedTexts,
-) -> Iterator[Events]:
+    args: packets.Blobs,
+    interned: packets.InternedTexts,
+) -> Iterator[packets.Events]:
     """The slices of a track and those inside them, in the order of :func:`slices`: each begins after the one around
     it.
     """
@@ -203,13 +193,13 @@ def _with_inner(
         yield from outer
         return
     names = _name_numbers(annotation.inner.take(rows), interned)
-    inner = slices(annotation.ts[rows], annotation.dur[rows], track, category, names, args.take(rows))
+    inner = packets.slices(annotation.ts[rows], annotation.dur[rows], track, category, names, args.take(rows))
     for outside, inside in zip(outer, inner, strict=True):
         yield outside
         yield inside
 
 
-def _name_numbers(texts: Texts, interned: InternedTexts) -> Int64s:
+def _name_numbers(texts: Texts, interned: packets.InternedTexts) -> Int64s:
     """The number of each name; a missing text counts as the empty string."""
     none = len(texts.values)
     codes, which = numbered(np.where(texts.codes < 0, none, texts.codes))
