@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from running import Augment, Ended, start
 
-from augment import cli
-from augment.errors import UsageError
+from augment import UsageError, cli
 from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
 

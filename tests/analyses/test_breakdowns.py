@@ -92,10 +92,8 @@ def test_families_add_up_and_overlap_counts_once() -> None:
 
 def test_devices_have_rows_of_their_own() -> None:
     trace = trace_of(kernel(GEMM, 0, 10), kernel(GEMM, 0, 30, device=1))
-    assert rows_of(kernel_family_breakdown.analyze(trace), "device", "busy_ns", "time_ratio") == [
-        (0, 10, 1.0),
-        (1, 30, 1.0),
-    ]
+    expected = [(0, 10, 1.0), (1, 30, 1.0)]
+    assert rows_of(kernel_family_breakdown.analyze(trace), "device", "busy_ns", "time_ratio") == expected
 
 
 def test_a_name_that_several_operators_launch_is_of_the_family_in_which_it_runs_longest() -> None:
@@ -110,11 +108,8 @@ def test_a_name_that_several_operators_launch_is_of_the_family_in_which_it_runs_
 
 def test_matrix_units_of_names() -> None:
     trace = trace_of(kernel(GEMM, 0, 10), kernel("volta_sgemm_128x64_nt", 10, 30), kernel("my_gemm", 30, 31))
-    assert rows_of(kernel_breakdown.analyze(trace), "family", "matrix_units") == [
-        ("gemm", "not_used"),
-        ("gemm", "used"),
-        ("gemm", "unknown"),
-    ]
+    expected = [("gemm", "not_used"), ("gemm", "used"), ("gemm", "unknown")]
+    assert rows_of(kernel_breakdown.analyze(trace), "family", "matrix_units") == expected
 
 
 def test_busy_time_is_divided_by_what_runs_at_each_moment() -> None:
@@ -141,48 +136,39 @@ def test_no_time_at_all_has_no_row() -> None:
     assert rows_of(kernel_type_breakdown.analyze(trace_of(kernel("a", 5, 5)))) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "kernel_type"),
-    [
-        ("ampere_sgemm_128x64_tn", KernelType.COMPUTATION),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", KernelType.COMMUNICATION),
-        ("rcclGenericKernel", KernelType.COMMUNICATION),
-        ("void vllm::cross_device_reduce_1stage<half>", KernelType.COMMUNICATION),
-        ("multimem_all_reduce_kernel", KernelType.COMMUNICATION),
-        ("deep_ep::intranode::dispatch", KernelType.COMMUNICATION),
-        ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8>(int4*)", KernelType.COMMUNICATION),
-        ("void my::step::internodes()", KernelType.COMPUTATION),
-        ("mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>", KernelType.COMMUNICATION),
-        ("mscclKernel_Sum_hip_bfloat16_Simple_false", KernelType.COMMUNICATION),
-        ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<2>(int)", KernelType.COMMUNICATION),
-        (
-            "void c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**)",
-            KernelType.COMMUNICATION,
-        ),
-        ("hcom_broadcast__123_0_1", KernelType.COMMUNICATION),
-        ("MEMCPY_ASYNC", KernelType.MEMORY),
-        ("void at::native::vecClamp<float>", KernelType.COMPUTATION),
-        ("__amd_rocclr_copyBuffer", KernelType.COMPUTATION),
-        ("elementwise_kernel_memory::mori_a2a", KernelType.COMPUTATION),
-        ("triton_poi_fused_all_reduce_mul_0", KernelType.COMPUTATION),
-        ("void vllm::SyncNorm", KernelType.COMPUTATION),
-        ("hipcub::DeviceReduce", KernelType.COMPUTATION),
-        ("Memcpy DtoH (Device -> Pinned)", KernelType.MEMORY),
-        ("Memset (Device)", KernelType.MEMORY),
-    ],
-)
+@pytest.mark.parametrize(("name", "kernel_type"), [
+    ("ampere_sgemm_128x64_tn", KernelType.COMPUTATION),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", KernelType.COMMUNICATION),
+    ("rcclGenericKernel", KernelType.COMMUNICATION),
+    ("void vllm::cross_device_reduce_1stage<half>", KernelType.COMMUNICATION),
+    ("multimem_all_reduce_kernel", KernelType.COMMUNICATION),
+    ("deep_ep::intranode::dispatch", KernelType.COMMUNICATION),
+    ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8>(int4*)", KernelType.COMMUNICATION),
+    ("void my::step::internodes()", KernelType.COMPUTATION),
+    ("mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>", KernelType.COMMUNICATION),
+    ("mscclKernel_Sum_hip_bfloat16_Simple_false", KernelType.COMMUNICATION),
+    ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<2>(int)", KernelType.COMMUNICATION),
+    ("void c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**)", KernelType.COMMUNICATION),
+    ("hcom_broadcast__123_0_1", KernelType.COMMUNICATION),
+    ("MEMCPY_ASYNC", KernelType.MEMORY),
+    ("void at::native::vecClamp<float>", KernelType.COMPUTATION),
+    ("__amd_rocclr_copyBuffer", KernelType.COMPUTATION),
+    ("elementwise_kernel_memory::mori_a2a", KernelType.COMPUTATION),
+    ("triton_poi_fused_all_reduce_mul_0", KernelType.COMPUTATION),
+    ("void vllm::SyncNorm", KernelType.COMPUTATION),
+    ("hipcub::DeviceReduce", KernelType.COMPUTATION),
+    ("Memcpy DtoH (Device -> Pinned)", KernelType.MEMORY),
+    ("Memset (Device)", KernelType.MEMORY),
+])  # fmt: skip
 def test_type_of(name: str, kernel_type: KernelType) -> None:
     assert type_of(name) is kernel_type
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
-        ("Memset (Unknown)", "Memset"),
-        ("CopyHostToDevice", "Memcpy HtoD"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [
+    ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
+    ("Memset (Unknown)", "Memset"),
+    ("CopyHostToDevice", "Memcpy HtoD"),
+])  # fmt: skip
 def test_copy_kind(name: str, kind: str) -> None:
     assert copy_kind(name) == kind
 

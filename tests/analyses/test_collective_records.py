@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import augment
-from augment.core.annotations import SliceTrack
-from augment.core.findings import Findings, Skipped
+from augment.core import Findings, Skipped, SliceTrack, Trace
 from augment.core.text import words_of
-from augment.core.trace import Trace
-from augment.diagnosis.rule import Fine, Found, NotApplicable
+from augment.diagnosis.rule import Fine, NotApplicable
 from augment.diagnosis.rules import network_setup
+from said import problem_of
 from traces import HOST, Event, event, kernel, launch, step, write_trace
 
 JOINT = Path(__file__).parents[3] / "shared" / "evidence" / "joint_gloo_2rank"
@@ -59,7 +58,6 @@ def outcome(trace: Trace) -> Findings | Skipped:
 
 def rows(trace: Trace) -> list[Any]:
     findings = outcome(trace)
-    assert isinstance(findings, Findings)
     return [*findings.rows]
 
 
@@ -70,7 +68,6 @@ def test_a_log_is_joined_by_process_group_kind_and_bytes(tmp_path: Path) -> None
     assert (large.channel_count, large.transport, large.kernel_ns, large.agreeing_ratio) == (4, "P2P", 10_000, 1.0)
     assert (small.bytes, small.joined_count, small.kernel_ns) == (280, 0, None)
     findings = outcome(trace)
-    assert isinstance(findings, Findings)
     (track,) = findings.annotations
     assert isinstance(track, SliceTrack)
     assert [track.names.values[code] for code in track.names.codes] == ["AllReduce RING LL"] * 2
@@ -168,7 +165,6 @@ def test_collectives_that_the_host_does_are_joined(tmp_path: Path) -> None:
     (row,) = rows(trace)
     assert (row.record_count, row.joined_count, row.kernel_ns) == (2, 2, 10_000)
     findings = outcome(trace)
-    assert isinstance(findings, Findings)
     (track,) = findings.annotations
     assert trace.tracks[track.under].tid == 9
 
@@ -204,24 +200,22 @@ def checked(folder: Path, *more: str) -> Any:
 
 def test_what_a_log_shows_of_the_network(tmp_path: Path) -> None:
     nodes = "comm 0xaa rank 0 nRanks 2 nNodes {} localRanks 1 localRank 0 MNNVL 0"
-    sockets = checked(tmp_path, nodes.format(2), "Using network Socket", "NCCL_IB_DISABLE set by environment to 1.")
-    assert isinstance(sockets, Found)
+    disabled = "NCCL_IB_DISABLE set by environment to 1."
+    sockets = problem_of(checked(tmp_path, nodes.format(2), "Using network Socket", disabled))
     assert isinstance(sockets.seen, network_setup.NetworkSetup)
     assert (sockets.seen.problems, sockets.seen.settings) == (["sockets"], {"NCCL_IB_DISABLE": "1"})
     assert isinstance(checked(tmp_path, nodes.format(1), "Using network Socket"), Fine)  # nobody sends by it
     assert isinstance(checked(tmp_path, nodes.format(2), "Using network IB"), Fine)
     pattern = "Pattern 4, crossNic 0, nChannels 2, bw 12.0/12.0, type {}/PIX, sameChannels 1"
     assert isinstance(checked(tmp_path, pattern.format("PHB")), Fine)  # the machine has no better path
-    bridge = checked(tmp_path, pattern.format("NVL"), pattern.format("SYS"))
-    assert isinstance(bridge, Found)
+    bridge = problem_of(checked(tmp_path, pattern.format("NVL"), pattern.format("SYS")))
     assert bridge.seen.figures["problems"] == ["host_bridge"]
     channels = "1 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer"
     for setting, advice in (
         ("NCCL_TOPO_FILE set by environment to /a/t.xml", "Unset or correct NCCL_TOPO_FILE (it is /a/t.xml)"),
         ("NCCL_DEBUG set by environment to INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH shows what limits them"),
     ):
-        few = checked(tmp_path, nodes.format(1), pattern.format("NVL"), channels, setting)
-        assert isinstance(few, Found)
+        few = problem_of(checked(tmp_path, nodes.format(1), pattern.format("NVL"), channels, setting))
         assert few.seen.figures["problems"] == ["few_channels"]
         assert few.seen.advice(words_of("nvidia")).startswith(advice)
 
@@ -233,6 +227,5 @@ def test_a_log_alone_says_how_ranks_are_joined(tmp_path: Path) -> None:
     path = recorded(tmp_path, "step 1: loss 0.3\n" * 100_000 + text)
     (outcome,) = augment.augment(augment.read(path), only=["diagnosis"]).outcomes.values()
     assert isinstance(outcome, Skipped)
-    assert outcome.verdict is not None
     assert "NCCL connects the 2 nodes over sockets (Socket)." in outcome.verdict.text
     assert "There are records of 6 collectives: AllReduce." in outcome.verdict.text

@@ -7,34 +7,29 @@ from typing import Any
 
 import pytest
 
-from augment.core.findings import Findings, Skipped
+from augment import Findings, Skipped, augment, read
 from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.names import bus_factor, element_bytes, kind_of, size_elements
-from augment.pipeline import augment
-from augment.readers import read
 from traces import event, kernel, launch, op, step, write_trace
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "AllReduce"),
-        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "AllGather"),
-        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "ReduceScatter"),
-        ("ncclDevKernel_SendRecv(ncclDevComm*)", "SendRecv"),
-        ("ncclDevKernel_Reduce_Sum_f32", "Reduce"),
-        ("_allgather_base", "AllGather"),
-        ("reduce_scatter_tensor_coalesced", "ReduceScatter"),
-        ("all_to_allv", "AllToAll"),
-        ("nccl:_all_to_all_base", "AllToAll"),
-        ("c10d::broadcast_", "Broadcast"),
-        ("void vllm::cross_device_reduce_2stage<__half, 8>(RankData*)", "AllReduce"),
-        ("void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16>(void**)", "AllReduce"),
-        ("hcom_allReduce__123_1", "AllReduce"),
-        ("rcclGenericKernel", "Other"),
-        ("recv", "Recv"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [
+    ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "AllReduce"),
+    ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "AllGather"),
+    ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "ReduceScatter"),
+    ("ncclDevKernel_SendRecv(ncclDevComm*)", "SendRecv"),
+    ("ncclDevKernel_Reduce_Sum_f32", "Reduce"),
+    ("_allgather_base", "AllGather"),
+    ("reduce_scatter_tensor_coalesced", "ReduceScatter"),
+    ("all_to_allv", "AllToAll"),
+    ("nccl:_all_to_all_base", "AllToAll"),
+    ("c10d::broadcast_", "Broadcast"),
+    ("void vllm::cross_device_reduce_2stage<__half, 8>(RankData*)", "AllReduce"),
+    ("void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16>(void**)", "AllReduce"),
+    ("hcom_allReduce__123_1", "AllReduce"),
+    ("rcclGenericKernel", "Other"),
+    ("recv", "Recv"),
+])  # fmt: skip
 def test_kinds(name: str, kind: str) -> None:
     assert kind_of(name) == kind
 
@@ -45,12 +40,8 @@ def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
     ]  # fmt: skip
     assert [size_elements(kind, 10, 80, 8) for kind in ("AllGather", "AllReduce", "Gather")] == [80, 10, 80]
     assert [size_elements(kind, 80, 10, 8) for kind in ("ReduceScatter", "AllToAll", "Scatter")] == [80, 80, 80]
-    assert [bus_factor(kind, 8) for kind in ("AllReduce", "AllGather", "Broadcast", "Barrier")] == [
-        1.75,
-        0.875,
-        1,
-        None,
-    ]
+    kinds = "AllReduce", "AllGather", "Broadcast", "Barrier"
+    assert [bus_factor(kind, 8) for kind in kinds] == [1.75, 0.875, 1, None]
     assert bus_factor("AllReduce", 1) is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import augment
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from traces import HOST, step, write_trace
 
 PIDS = (HOST, HOST + 1)
@@ -45,7 +45,6 @@ def outcome(folder: Path, text: list[str], trace: Path | None = None) -> Any:
 
 def test_a_communicator_with_its_pairs_rings_and_trees(tmp_path: Path) -> None:
     findings = outcome(tmp_path, [*lines(0, 1, *parts(0)), *lines(1, 1, *parts(1))])
-    assert isinstance(findings, Findings)
     made, *rest = findings.rows
     assert (made.communicator, made.by, made.name, made.group_size) == ("0xfe1", "communicator", "0-1", 2)
     assert (made.node_count, made.logged_count, made.transport) == (1, 2, "P2P/direct pointer/read")

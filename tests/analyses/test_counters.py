@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from augment import augment
+from augment import Findings, Skipped, Trace, augment, read
 from augment.analyses import activity_over_time, memory_bandwidth, queue_length
-from augment.core.annotations import CounterTrack
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Category, Trace, Track
-from augment.readers import read
+from augment.core import Category, CounterTrack, Track
 from simulator import JobOptions, simulate
 from tables import Event, call, copy, kernel, launched_kernel, rows_of, trace_of
 
@@ -152,16 +149,10 @@ def test_overlapping_copies_add_up_and_fall_to_zero_exactly() -> None:
 
 
 def test_copies_of_no_known_bandwidth_are_counted_and_left_out() -> None:
-    findings = copies_of(
-        copy("Memcpy DtoH", 0, 10),
-        copy("Memcpy DtoH", 20, 20, 50),
-        copy("Memcpy DtoH", 30, 40, 10),
-        copy("Memcpy PtoP", 50, 60),
-    )
-    assert rows_of(findings, "kind", "count", "bytes", "busy_ns", "mean_gbps") == [
-        ("Memcpy DtoH", 3, 60, 20, 1.0),
-        ("Memcpy PtoP", 1, 0, 10, None),
-    ]
+    copies = (0, 10, None), (20, 20, 50), (30, 40, 10)
+    findings = copies_of(*(copy("Memcpy DtoH", *each) for each in copies), copy("Memcpy PtoP", 50, 60))
+    expected = [("Memcpy DtoH", 3, 60, 20, 1.0), ("Memcpy PtoP", 1, 0, 10, None)]
+    assert rows_of(findings, "kind", "count", "bytes", "busy_ns", "mean_gbps") == expected
     assert [(each.code, each.count) for each in findings.diagnostics] == [("copy_without_bandwidth", 3)]
     assert list(series_of(findings)) == ["Memcpy DtoH bandwidth"]
 
@@ -189,12 +180,8 @@ def test_parts_of_a_device() -> None:
         *launched_kernel("b", (5, 6), (20, 40), correlation=2, stream=8),
     )
     findings = activity_over_time.analyze(trace, part_count=4)
-    assert rows_of(findings, "part", "start_ns", "dur_ns", "busy_ns", "launch_count", "queued_count") == [
-        (0, 0, 10, 0, 2, 1),
-        (1, 10, 10, 10, 0, 1),
-        (2, 20, 10, 10, 0, 0),
-        (3, 30, 10, 10, 0, 0),
-    ]
+    expected = [(0, 0, 10, 0, 2, 1), (1, 10, 10, 10, 0, 1), (2, 20, 10, 10, 0, 0), (3, 30, 10, 10, 0, 0)]
+    assert rows_of(findings, "part", "start_ns", "dur_ns", "busy_ns", "launch_count", "queued_count") == expected
 
 
 def test_no_more_parts_than_nanoseconds() -> None:

@@ -8,9 +8,7 @@ import msgspec
 import pytest
 
 from augment.analyses import critical_path, critical_path_operators
-from augment.core.annotations import Flows
-from augment.core.findings import Skipped
-from augment.core.trace import Category, Track
+from augment.core import Category, Flows, Skipped, Track
 from augment.facts.critical.longest_path import DRAWN, KINDS
 from tables import (
     Event,

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
+from augment import Findings, Skipped, Trace, augment, read, with_execution_trace
 from augment.analyses import execution_trace
-from augment.core.annotations import Flows, SliceTrack
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Trace
-from augment.pipeline import augment
-from augment.readers import read
-from augment.readers.attachments import with_execution_trace
+from augment.core import Flows, SliceTrack
 from augment.writers import write_all
 from execution_traces import execution_trace_of, tensor, write_execution_trace
 from perfetto_engine import PerfettoEngine

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from augment import Findings, Skipped, read
 from augment.analyses import frequent_kernel_patterns as module
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import LAUNCHES, Category
+from augment.core import LAUNCHES, Category
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, kernel, op, python, rows_of, slices_of, trace_of
 
@@ -61,10 +60,8 @@ def test_of_operators_that_launch_the_same_the_innermost_stands_for_all() -> Non
 def test_a_name_is_looked_for_in_the_outermost() -> None:
     inner = [*softmax(1000), *softmax(1100)]
     events = [python("nn.Module: softmax_0", 900, 1500), *inner, annotation("step", 2000, 3000), *softmax(2500)]
-    assert {row[0]: row[2] for row in patterns_of(*events, operator="softmax")} == {
-        "nn.Module: softmax_0": 1,
-        "softmax": 1,
-    }
+    expected = {"nn.Module: softmax_0": 1, "softmax": 1}
+    assert {row[0]: row[2] for row in patterns_of(*events, operator="softmax")} == expected
     assert [row[0] for row in patterns_of(*events, operator="softmax", at_minimum_depth=True)] == [
         "nn.Module: softmax_0"
     ]

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from augment import Skipped, read
 from augment.analyses import gpu_time_by_annotation, gpu_time_by_module, gpu_time_by_phase
-from augment.core.findings import Skipped
-from augment.core.trace import Category, Track
+from augment.core import Category, Track
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, annotation, call, fwdbwd, kernel, op, python, rows_of, trace_of
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from augment import Findings, Skipped, read
 from augment.analyses import hardware_activity
-from augment.core.findings import Findings, Skipped
 from augment.facts.gpu.hardware_samples import hardware_samples
-from augment.readers import read
 from tables import rows_of
 from traces import Event, kernel, launch, op, step, write_trace
 

@@ -6,9 +6,7 @@ import pytest
 
 from augment.analyses import idle_time_breakdown
 from augment.analyses.idle_time_breakdown import analyze
-from augment.core.annotations import Flows, SliceTrack
-from augment.core.findings import Findings
-from augment.core.trace import Category, Trace, Track
+from augment.core import Category, Findings, Flows, SliceTrack, Trace, Track
 from tables import Event, annotation, call, kernel, launched_kernel, op, python, rows_of, slices_of, sync, trace_of
 
 
@@ -49,11 +47,8 @@ def test_a_gap_is_of_the_category_of_the_work_that_ends_it() -> None:
         kernel("d", 80, 90, correlation=4),  # launched before, but 30: other
         kernel("e", 95, 99),  # launch not known: other
     )
-    assert rows_of(findings, "category", "idle_ns", "gap_count", "idle_ratio") == [
-        ("host_wait", 10, 1, 10 / 55),
-        ("kernel_wait", 10, 1, 10 / 55),
-        ("other", 35, 2, 35 / 55),
-    ]
+    expected = [("host_wait", 10, 1, 10 / 55), ("kernel_wait", 10, 1, 10 / 55), ("other", 35, 2, 35 / 55)]
+    assert rows_of(findings, "category", "idle_ns", "gap_count", "idle_ratio") == expected
     assert [finding["name"] for finding in gaps_of(findings)] == ["kernel_wait", "host_wait", "other", "other"]
 
 
@@ -67,11 +62,8 @@ def test_a_launch_at_the_very_moment_of_the_end_is_in_time() -> None:
 def test_statistics_of_the_gaps() -> None:
     findings = findings_of(*(kernel("k", ts, ts + 10) for ts in (0, 11, 23, 36, 50)))
     columns = ("mean_ns", "std_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "max_ns")
-    assert rows_of(findings, *columns) == [
-        (None,) * 7,
-        (None,) * 7,
-        (2.5, pytest.approx(1.2909944), 1, 1.75, 2.5, 3.25, 4),
-    ]
+    figures = (2.5, pytest.approx(1.2909944), 1, 1.75, 2.5, 3.25, 4)
+    assert rows_of(findings, *columns) == [(None,) * 7, (None,) * 7, figures]
 
 
 def test_overlapping_work_leaves_no_gap_before_the_longest_ends() -> None:
@@ -250,7 +242,6 @@ def test_below_a_cause_stands_what_was_waited_for() -> None:
         kernel("e", 312, 320, correlation=4),  # soon enough
     )
     (track,) = [each for each in findings.annotations if isinstance(each, SliceTrack) and each.name == "Idle"]
-    assert track.inner is not None
     below = [track.inner.values[code] if code >= 0 else None for code in track.inner.codes.tolist()]
     assert [each["name"] for each in slices_of(track)] == ["host_wait", "other", "other", "kernel_wait"]
     assert below == ["aten::item", "after b", "launch not recorded", None]
@@ -269,7 +260,6 @@ def test_below_the_work_of_other_streams_stands_which_it_was() -> None:
         ),
     )
     (track,) = [annotation for annotation in findings.annotations if one_is(annotation, "Idle stream 7")]
-    assert track.inner is not None
     busy = [place for place, each in enumerate(slices_of(track)) if each["name"] == "other_stream_busy"]
     assert [track.inner.values[track.inner.codes[place]] for place in busy] == ["stream 4: ncclDevKernel"]
 
@@ -289,18 +279,14 @@ def gap(begin_us: int, *, stacks: bool = True) -> Trace:
     )
 
 
-@pytest.mark.parametrize(
-    ("trace", "name"),
-    [
-        (gap(227), "preprocess"),
-        (gap(227, stacks=False), "several, longest aten::copy_"),  # nothing else is known
-        (gap(20), "aten::copy_"),
-    ],
-)
+@pytest.mark.parametrize(("trace", "name"), [
+    (gap(227), "preprocess"),
+    (gap(227, stacks=False), "several, longest aten::copy_"),  # nothing else is known
+    (gap(20), "aten::copy_"),
+])  # fmt: skip
 def test_who_covers_a_gap_is_named(trace: Trace, name: str) -> None:
     findings = analyze(trace)
     (track,) = (each for each in findings.annotations if isinstance(each, SliceTrack) and each.name == "Idle")
-    assert track.inner is not None
     assert [track.inner.values[code] for code in track.inner.codes] == [name]
     flows = [each for each in findings.annotations if isinstance(each, Flows)]
     assert trace.names_of(flows[-1].out.rows) == [name.removeprefix("several, longest ")]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import augment
-from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import Findings, Skipped
+from augment.core import CounterTrack, Findings, Skipped, SliceTrack
 from augment.diagnosis.served import served_sentence
 from augment.diagnosis.verdict import verdict
 from serving import MS, Serving, serve

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import augment
-from augment.core.findings import Findings
+from metamorphic import real_trace
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 #: trace; requests, new tokens and lengths of sequences, which a person read in the annotation's name
 TRACES = [
@@ -24,18 +22,15 @@ TRACES = [
 
 
 def events_of(name: str) -> list[dict[str, Any]]:
-    if not (SHARED / name).exists():
-        pytest.skip("no shared traces here")
-    with gzip.open(SHARED / name, "rt", encoding="utf-8") as file:
+    with gzip.open(real_trace(name), "rt", encoding="utf-8") as file:
         return [each for each in json.load(file)["traceEvents"] if each.get("ph") == "X"]
 
 
 def row_of(name: str, capture: str | None = None) -> Any:
-    trace = augment.read(str(SHARED / name))
+    trace = augment.read(str(real_trace(name)))
     if capture:
-        trace = augment.with_graph_capture(trace, str(SHARED / capture))
+        trace = augment.with_graph_capture(trace, str(real_trace(capture)))
     outcome = augment.augment(trace, only=["inference_steps"]).outcomes["inference_steps"]
-    assert isinstance(outcome, Findings)
     (row,) = outcome.rows
     return row
 
@@ -112,8 +107,7 @@ def test_products_and_attention_of_a_diffusion_model() -> None:
     events = events_of(name)
     attends = [each for each in events if each["name"] == "aiter::fmha_v3_fwd"]
     assert {str(each["args"]["Input Dims"][:3]) for each in attends} == {str([[1, 768, 24, 128]] * 3)}
-    outcome = augment.augment(augment.read(str(SHARED / name)), only=["roofline"]).outcomes["roofline"]
-    assert isinstance(outcome, Findings)
+    outcome = augment.augment(augment.read(str(real_trace(name))), only=["roofline"]).outcomes["roofline"]
     (row,) = (row for row in outcome.rows if row.operator == "aiter::fmha_v3_fwd")
     assert row.count == len(attends) == 57
     assert row.flops == 57 * 4 * 24 * 768 * 768 * 128

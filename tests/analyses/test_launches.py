@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
+from augment import Skipped, Trace, augment, read
 from augment.analyses import launch_outliers, launch_statistics, operator_launch_delay
-from augment.core.findings import Skipped
-from augment.core.trace import LAUNCHES, Category, Trace
+from augment.core import LAUNCHES, Category
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.pipeline import augment
-from augment.readers import read
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
@@ -254,10 +252,8 @@ def test_work_before_its_launch_graphs_and_launches_outside() -> None:
     )  # fmt: skip
     outcome = operator_launch_delay.analyze(trace)
     assert rows_of(outcome, "kernel_sequence", "max_launch_to_kernel_ns") == [(["a", "b"], 0)]
-    assert {diagnostic.code: diagnostic.count for diagnostic in outcome.diagnostics} == {
-        "launch_after_kernel": 1,
-        "launch_outside_operators": 1,
-    }
+    expected = {"launch_after_kernel": 1, "launch_outside_operators": 1}
+    assert {diagnostic.code: diagnostic.count for diagnostic in outcome.diagnostics} == expected
 
 
 def test_without_a_known_launch_delays_are_skipped() -> None:

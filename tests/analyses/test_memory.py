@@ -13,14 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from augment import Findings, Skipped, Trace, augment, read, with_memory_timeline
 from augment.analyses import memory_at_peak, memory_profile, memory_timeline
-from augment.core.annotations import CounterTrack, byte_unit
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Trace
+from augment.core import CounterTrack, byte_unit
 from augment.facts.source.several_ranks import trace_on_clock
-from augment.pipeline import augment
-from augment.readers import read
-from augment.readers.attachments import with_memory_timeline
 from augment.readers.attachments.recorded_files import CATEGORIES
 from augment.viewer.view import view_of
 from augment.writers import write_all
@@ -89,13 +85,8 @@ def test_counters_that_share_an_axis_share_the_unit_of_the_greater(tmp_path: Pat
     result = findings_of(memory_profile, path)
     tracks = {row.name: (row.values.tolist(), row.unit) for row in result.annotations if isinstance(row, CounterTrack)}
     assert tracks == {"Memory allocated CUDA 0": ([0.0035, 0.005], "GB"), "Memory reserved CUDA 0": ([2.0, 2.5], "GB")}
-    assert [byte_unit(size)[1] for size in (0, 999_999, 10**6, 10**9 - 1, 10**9)] == [
-        "bytes",
-        "bytes",
-        "MB",
-        "MB",
-        "GB",
-    ]
+    sizes = 0, 999_999, 10**6, 10**9 - 1, 10**9
+    assert [byte_unit(size)[1] for size in sizes] == ["bytes", "bytes", "MB", "MB", "GB"]
 
 
 def test_what_is_live_at_the_peak(tmp_path: Path) -> None:
@@ -305,23 +296,18 @@ def test_the_device_is_that_of_the_instants_at_the_same_times(tmp_path: Path) ->
 def test_what_has_no_instant_is_told_and_most_of_it_refused(tmp_path: Path) -> None:
     events = [op(ts=0, dur=100), instant(10), instant(90)]
     result = analyzed(traced(tmp_path, [*events, instant(20), instant(80)], SOME))
-    assert [(diagnostic.code, diagnostic.count) for diagnostic in result.diagnostics] == [
-        ("memory_timeline_differs", 1)
-    ]
+    assert [(each.code, each.count) for each in result.diagnostics] == [("memory_timeline_differs", 1)]
     reason = refused(traced(tmp_path, [*events, instant(20)], SOME))
     assert "another recording: 2 of 3 allocations and frees have no [memory] instant" in reason
 
 
-@pytest.mark.parametrize(
-    ("events", "changes", "reason"),
-    [
-        ([op(ts=0, dur=10.5)], SOME, "it begins 0.000010 s after the trace ends"),
-        ([op(ts=2_000_080, dur=10)], SOME, "it ends 2.000000 s before the trace begins"),
-        ([op(ts=0, dur=10)], [[5, 2, 8, 0]], "it ends 1,699,999,999.999999 s before the trace begins"),
-        ([op(ts=0, dur=10)], [[-1, 1, 8, 0]], "the memory timeline tells of nothing that happened while recording"),
-        ([op(ts=0, dur=10)], [], "the memory timeline tells of nothing that happened while recording"),
-    ],
-)
+@pytest.mark.parametrize(("events", "changes", "reason"), [
+    ([op(ts=0, dur=10.5)], SOME, "it begins 0.000010 s after the trace ends"),
+    ([op(ts=2_000_080, dur=10)], SOME, "it ends 2.000000 s before the trace begins"),
+    ([op(ts=0, dur=10)], [[5, 2, 8, 0]], "it ends 1,699,999,999.999999 s before the trace begins"),
+    ([op(ts=0, dur=10)], [[-1, 1, 8, 0]], "the memory timeline tells of nothing that happened while recording"),
+    ([op(ts=0, dur=10)], [], "the memory timeline tells of nothing that happened while recording"),
+])  # fmt: skip
 def test_a_timeline_of_another_time_is_refused(
     tmp_path: Path, events: list[Event], changes: list[list[int]], reason: str
 ) -> None:

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import augment
-from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import Findings, Skipped
+from augment.core import CounterTrack, Findings, Skipped, SliceTrack, Trace
 from augment.core.text import size
-from augment.core.trace import Trace
 from augment.readers import read
 from augment.readers.attachments.snapshot_file import memory_snapshot
 from memory_snapshots import MIB, SEGMENT, Allocator, frame, training, write_snapshot
@@ -118,7 +116,6 @@ def test_beside_a_trace(tmp_path: Path) -> None:
     assert counter.ts[0] == first
     unmarked = trace_of(*work, beside=(snapshot,))
     diagnosis = augment.augment(unmarked).outcomes["diagnosis"]
-    assert isinstance(diagnosis, Findings)
     (row,) = (row for row in diagnosis.rows if row.rule == "out_of_memory")
     assert (row.status, row.severity) == ("found", "high")
     assert row.start_ns == last - int(unmarked.events.ts[0])

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 import metamorphic
-from augment.core.findings import Findings
-from augment.pipeline import augment
-from augment.readers import read
+from augment import Findings, augment, read
 from simulator import JobOptions, simulate
 
 SIMULATED = {
@@ -34,25 +32,13 @@ CUTOFFS = {
     "launch_outliers": {"runtime_cutoff_ns": 50_000, "launch_delay_cutoff_ns": 100_000},
 }
 #: of work alone, whatever launched it
-OF_WORK = (
-    "temporal_breakdown",
-    "communication_computation_overlap",
-    "kernel_type_breakdown",
-    "kernel_breakdown",
-    "memory_bandwidth",
-)
+OF_WORK = "temporal_breakdown", "communication_computation_overlap", "kernel_type_breakdown"
+OF_WORK += "kernel_breakdown", "memory_bandwidth"
 #: the critical path holds launch latencies of its own, which do not stretch
 #: and the peaks of a device, which what is told of work against them depends on, do not, either
 #: and the edges of equal parts are rounded to a nanosecond
-SKIPPED = (
-    "critical_path",
-    "critical_path_operators",
-    "roofline",
-    "step_efficiency",
-    "model_flops",
-    "diagnosis",
-    "activity_over_time",
-)
+SKIPPED = "critical_path", "critical_path_operators", "roofline", "step_efficiency"
+SKIPPED += "model_flops", "diagnosis", "activity_over_time"
 
 
 @pytest.fixture(scope="module", params=[*SIMULATED, *RECORDED])

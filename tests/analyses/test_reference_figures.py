@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from augment.core.findings import Findings
-from augment.errors import UnknownFormat
-from augment.pipeline import augment
-from augment.readers import read
+from augment import Findings, UnknownFormat, augment, read
 
 SHARED = Path(__file__).parents[3] / "shared"
 FIGURES = SHARED / "reference" / "figures"

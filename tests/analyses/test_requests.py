@@ -13,10 +13,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 import augment
-from augment.core.annotations import SliceTrack
-from augment.core.attachments import RequestSpans
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Trace
+from augment.core import Findings, RequestSpans, Skipped, SliceTrack, Trace
 from augment.errors import UnknownFormat
 from augment.readers.attachments.spans import read_spans
 from tables import Event, annotation, call, kernel, launched_kernel, trace_of
@@ -71,10 +68,8 @@ def engine(*steps: tuple[str, int, int, int]) -> Trace:
     events = list[Event]()
     for number, (name, begin, computed, moved) in enumerate(steps):
         at, first = BASE + begin * MS, 2 * number + 1
-        events += [
-            annotation(name, at, at + MS // 2),
-            *launched_kernel("gemm", (at, at + 10), (at + 10, BASE + computed * MS), correlation=first),
-        ]
+        events += [annotation(name, at, at + MS // 2)]
+        events += [*launched_kernel("gemm", (at, at + 10), (at + 10, BASE + computed * MS), correlation=first)]
         if moved > computed:
             events += [
                 call("cudaLaunchKernel", at + 10, at + 20, correlation=first + 1),
@@ -128,7 +123,6 @@ def test_what_the_recording_lacks_is_not_told(tmp_path: Path) -> None:
     )  # fmt: skip
     augmented = augment.augment(augment.with_spans(engine(*STEPS), path), only=["requests"])
     findings = augmented.outcomes["requests"]
-    assert isinstance(findings, Findings)
     early, long = findings.rows
     assert (early.request, early.behind_prefill_ns, early.prefill_idle_ns) == ("early", None, None)
     assert early.decode_computing_ns is not None
@@ -143,7 +137,6 @@ def test_requests_are_drawn_in_rows_that_do_not_overlap(tmp_path: Path) -> None:
         llm_request("c", 40, 1, 1, 1, 1, 2),
     )  # fmt: skip
     findings = augment.augment(augment.with_spans(engine(*STEPS), path), only=["requests"]).outcomes["requests"]
-    assert isinstance(findings, Findings)
     tracks = [track for track in findings.annotations if isinstance(track, SliceTrack)]
     assert [track.name for track in tracks] == ["Requests 1", "Requests 2"]
     drawn = [list(zip(names(track), track.ts.tolist(), track.dur.tolist(), strict=True)) for track in tracks]
@@ -172,13 +165,8 @@ def test_stages_of_sglang_are_taken_together(tmp_path: Path) -> None:
     ]
     (row,) = rows(augment.with_spans(engine(*STEPS), otlp(tmp_path / "spans.jsonl", request)))
     assert (row["request"], row["engine"]) == ("0123456789abcdef", "sglang")
-    assert [row[f"{phase}_ns"] // MS for phase in ("front", "queue", "prefill", "decode", "e2e")] == [
-        5,
-        15,
-        41,
-        37,
-        100,
-    ]
+    phases = "front", "queue", "prefill", "decode", "e2e"
+    assert [row[f"{phase}_ns"] // MS for phase in phases] == [5, 15, 41, 37, 100]
     assert row["behind_prefill_ns"] == 15 * MS
     assert row["output_tokens_count"] is None
 
@@ -243,7 +231,6 @@ def many() -> Iterator[list[Said]]:
 def test_the_spans_of_a_file_are_attached_once(tmp_path: Path) -> None:
     trace = augment.with_spans(engine(*STEPS), otlp(tmp_path / "spans.jsonl", *many()))
     spans = trace.context.attached(RequestSpans)
-    assert spans is not None
     assert spans.name == "spans.jsonl"
     assert spans.moments[:, 0].tolist() == sorted(spans.moments[:, 0].tolist())
     assert (np.diff(spans.moments) >= 0).all()

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.analyses import cupti_counters, roofline
-from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import Skipped
-from augment.core.trace import Category, Trace, Track
+from augment.core import Category, CounterTrack, Skipped, SliceTrack, Trace, Track
 from augment.facts.operators.peaks import union_ns
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -120,19 +118,14 @@ def test_drawn() -> None:
         op("aten::mm", 20, 30, args=mm(4096, 4096, 4096)), *launched(3, 22, 202_000, 402_000),
     )  # fmt: skip
     findings = roofline.analyze(trace)
-    counters = {
-        annotation.name: annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)
-    }
+    counters = {each.name: each for each in findings.annotations if isinstance(each, CounterTrack)}
     rate = counters["Achieved TFLOP/s"]
     assert rate.values[-1] == 0
     done = float((rate.values[:-1] * np.diff(rate.ts)).sum()) * 1e3
     assert done == pytest.approx(4 * 4096**3, rel=1e-6)  # the area below the counter are the operations
     [slices] = [annotation for annotation in findings.annotations if isinstance(annotation, SliceTrack)]
-    assert [(drawn["ts"], drawn["dur"], drawn["name"], drawn["bound"]) for drawn in slices_of(slices)] == [
-        (1000, 201_000, "compute-bound", "compute"),
-        (202_000, 200_000, "compute-bound", "compute"),
-    ]
-    assert slices.inner is not None
+    expected = [(1000, 201_000, "compute-bound", "compute"), (202_000, 200_000, "compute-bound", "compute")]
+    assert [(drawn["ts"], drawn["dur"], drawn["name"], drawn["bound"]) for drawn in slices_of(slices)] == expected
     assert [slices.inner.values[code] for code in slices.inner.codes] == ["mm 69 % of roof"] * 2
 
 

@@ -11,8 +11,7 @@ from test_roofline import launched, mm, on_h100
 import augment
 from augment.analyses import model_flops, step_efficiency
 from augment.analyses.step_efficiency import BESIDE, COMPUTING, Row, sentence
-from augment.core.findings import Skipped
-from augment.core.trace import Trace
+from augment.core import Skipped, Trace
 from augment.facts.operators.peaks import roofs
 from augment.facts.steps.step_windows import step_windows
 from tables import Event, annotation, call, copy, kernel, op, rows_of, shaped, slices_of
@@ -119,7 +118,6 @@ def test_recomputation_is_hardwares_alone() -> None:
         op(node, 20, 100), op("aten::mm", 30, 40, args=mm(4096, 4096, 4096)), *launched(2, 32, 201_000, 401_000),
     )  # fmt: skip
     [row] = rows(trace)
-    assert row.flops is not None
     assert row.model_flops == row.flops / 2
     assert row.hfu_ratio == pytest.approx(2 * (row.mfu_ratio or 0))
     assert "recomputation" in sentence(row)
@@ -174,13 +172,8 @@ def test_model_flops_as_given_and_by_parameters() -> None:
     assert shapes[:2] == ("shapes", 2 * 4096**3)
     given = rows_of(model_flops.analyze(trace, flops_per_step_count=10**11), "source", "model_flops", "mfu_ratio")
     assert given == [("given", 10**11, pytest.approx(10**11 / shapes[2] / 989.4e3))]
-    options = {
-        "parameters_count": 7000,
-        "tokens_per_step_count": 11,
-        "layers_count": 2,
-        "hidden_count": 3,
-        "sequence_count": 5,
-    }
+    options = {"parameters_count": 7000, "tokens_per_step_count": 11}
+    options |= {"layers_count": 2, "hidden_count": 3, "sequence_count": 5}
     named = rows_of(model_flops.analyze(trace, **options), "source", "model_flops", "convention")
     assert named == [("parameters", 11 * (42_000 + 12 * 2 * 3 * 5), "6 N a token and whole attention")]
 
@@ -205,14 +198,11 @@ def test_an_mfu_above_all_that_the_device_can_do_is_none(counted: float) -> None
     assert ("1.10 times what the device can do at most" in (row.lacking or "")) == (counted > 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "why"),
-    [
-        ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: augment run TRACE --peak bf16="),
-        ("Tesla T4", 7, "Tesla T4 has no units for bf16, and so no peak of it"),
-        ("Tesla V100-SXM2-16GB", 7, "Tesla V100-SXM2-16GB has no units for bf16, and so no peak of it"),
-    ],
-)
+@pytest.mark.parametrize(("name", "capability", "why"), [
+    ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: augment run TRACE --peak bf16="),
+    ("Tesla T4", 7, "Tesla T4 has no units for bf16, and so no peak of it"),
+    ("Tesla V100-SXM2-16GB", 7, "Tesla V100-SXM2-16GB has no units for bf16, and so no peak of it"),
+])  # fmt: skip
 def test_where_the_peak_of_a_type_of_number_lacks_that_is_told(name: str, capability: int, why: str) -> None:
     trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 4_001_000))
     device = {"id": 0, "name": name, "computeMajor": capability, "computeMinor": 0, "totalGlobalMem": 16 << 30}

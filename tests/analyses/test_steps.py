@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
+from augment import Findings, Trace, augment, read
 from augment.analyses import steps
-from augment.core.findings import Findings
-from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import KernelType
 from augment.facts.steps.step_windows import region_windows, step_numbers, step_of_work, step_windows
 from augment.facts.steps.step_windows import steps as steps_of
-from augment.pipeline import augment
-from augment.readers import read
 from augment.results.report.of_trace import step_parts
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op, rows_of, slices_of, trace_of
 

@@ -200,12 +200,8 @@ def test_a_recorded_event_says_it(recorded_at: int, ended: int, cause: str) -> N
 
 def test_the_branches_of_a_graph() -> None:
     """One call launched all: its work may wait for itself, but which is the last launched says nothing."""
-    graph = [
-        call("cudaGraphLaunch", 100, 110, correlation=1),
-        kernel("a", 1000, 1100, correlation=1),
-        kernel("branch", 1100, 1500, stream=20, correlation=1),
-        kernel("join", 1502, 1600, correlation=1),
-    ]
+    graph = [call("cudaGraphLaunch", 100, 110, correlation=1), kernel("a", 1000, 1100, correlation=1)]
+    graph += [kernel("branch", 1100, 1500, stream=20, correlation=1), kernel("join", 1502, 1600, correlation=1)]
     assert waits_in(us(*graph)) == {"join": ("branch", "ended just before")}
     tail = kernel("tail", 1600, 1700, stream=20, correlation=1)
     short = [kernel("short", 1100, 1110, stream=20, correlation=1), kernel("join", 1139, 1200, correlation=1)]

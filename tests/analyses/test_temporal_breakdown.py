@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from augment.analyses import communication_computation_overlap, temporal_breakdown
-from augment.core.annotations import SliceTrack
-from augment.core.findings import Findings
+from augment.core import Findings, SliceTrack
 from tables import call, copy, kernel, op, rows_of, slices_of, trace_of
 
 COLUMNS = (
@@ -12,12 +11,8 @@ COLUMNS = (
 
 
 def test_a_span_is_divided_without_rest() -> None:
-    trace = trace_of(
-        kernel("gemm", 0, 10),
-        kernel("ncclKernel", 5, 20, stream=8),
-        copy("Memcpy HtoD", 15, 25, stream=9),
-        kernel("gemm", 30, 40),
-    )
+    computing = kernel("gemm", 0, 10), kernel("gemm", 30, 40)
+    trace = trace_of(*computing, kernel("ncclKernel", 5, 20, stream=8), copy("Memcpy HtoD", 15, 25, stream=9))
     assert rows_of(temporal_breakdown.analyze(trace), *COLUMNS) == [(0, 40, 35, 5, 20, 10, 5, 15)]
 
 
@@ -84,10 +79,8 @@ def test_communication_is_hidden_where_computation_runs() -> None:
 
 def test_a_slice_is_named_after_a_kernel_that_still_runs() -> None:
     trace = trace_of(kernel("ncclLong", 0, 30, stream=8), kernel("ncclShort", 2, 4, stream=9), kernel("gemm", 5, 10))
-    assert [each["name"] for each in slices_of(exposed(communication_computation_overlap.analyze(trace)))] == [
-        "ncclLong",
-        "ncclLong",
-    ]
+    expected = ["ncclLong", "ncclLong"]
+    assert [each["name"] for each in slices_of(exposed(communication_computation_overlap.analyze(trace)))] == expected
 
 
 def test_without_communication_there_is_no_ratio() -> None:

@@ -32,9 +32,7 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment(**more)
     ) as process:
-        assert process.stdout
         yield process.stdout.readline().strip()
-        assert process.stdin
         process.stdin.close()
 
 

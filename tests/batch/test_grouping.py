@@ -39,10 +39,8 @@ def described(jobs: list[Job]) -> list[tuple[str, str, str, list[int | None]]]:
 
 def test_iterations_are_windows() -> None:
     names = [f"iteration_{window}/rank{rank}_trace.json.gz" for window in (2, 10) for rank in (1, 0)]
-    assert described(jobs_of(*names)) == [
-        ("/out/iteration_10", "trace", "10", [0, 1]),
-        ("/out/iteration_2", "trace", "2", [0, 1]),
-    ]
+    expected = [("/out/iteration_10", "trace", "10", [0, 1]), ("/out/iteration_2", "trace", "2", [0, 1])]
+    assert described(jobs_of(*names)) == expected
 
 
 def test_times_part_windows_even_if_traces_are_missing() -> None:
@@ -66,10 +64,8 @@ def test_traces_of_days_apart_are_different_windows() -> None:
 
 def test_sglang() -> None:
     names = [f"1737.25-TP-{tp}-DP-0-EP-{tp}.trace.json.gz" for tp in (3, 0, 1, 2)]
-    assert described(jobs_of(*names, "1738.5-TP-0-DECODE.trace.json.gz")) == [
-        ("/out", "DECODE", "1738.5", [0]),
-        ("/out", "in", "1737.25", [0, 1, 2, 3]),
-    ]
+    expected = [("/out", "DECODE", "1738.5", [0]), ("/out", "in", "1737.25", [0, 1, 2, 3])]
+    assert described(jobs_of(*names, "1738.5-TP-0-DECODE.trace.json.gz")) == expected
     (staged,) = jobs_of("1737-TP-0-PP-0.trace.json.gz", "1737-TP-0-PP-1.trace.json.gz")
     assert [member.rank for member in staged.members] == [0, None]
 
@@ -111,16 +107,13 @@ def test_stems_in_a_folder_differ() -> None:
     assert [(job.folder, job.stem) for job in jobs] == [("/out/a", "job"), ("/out/b", "job")]
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        {},
-        {"distributedInfo": {"rank": 5, "world_size": 8}},
-        {"distributedInfo": {"rank": "5", "world_size": "8"}},
-        {"distributedInfo": {"backend": "nccl"}},
-        {"distributedInfo": None, "deviceProperties": [{"id": 0, "name": "x" * 400_000}]},
-    ],
-)
+@pytest.mark.parametrize("members", [
+    {},
+    {"distributedInfo": {"rank": 5, "world_size": 8}},
+    {"distributedInfo": {"rank": "5", "world_size": "8"}},
+    {"distributedInfo": {"backend": "nccl"}},
+    {"distributedInfo": None, "deviceProperties": [{"id": 0, "name": "x" * 400_000}]},
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["a.json", "rank3.json.gz", "1700-TP-2.trace.json.gz"])
 def test_identities_are_those_of_the_reader(tmp_path: Path, name: str, members: dict[str, object]) -> None:
     path = str(write_trace(tmp_path / name, **members))

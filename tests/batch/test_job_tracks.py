@@ -20,16 +20,14 @@ import pytest
 from running import contents
 from test_merging import JOBS
 
+from augment import AugmentedTrace, OutputError, read
 from augment.batch import execution
 from augment.batch.conversion import Result, RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
-from augment.core.findings import AugmentedTrace
-from augment.errors import OutputError
 from augment.job.answer import Answer, answer
-from augment.job.ranks.summary import summarize
+from augment.job.ranks import summarize
 from augment.pipeline.request import Request
-from augment.readers import read
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace

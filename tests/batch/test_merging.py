@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment import AugmentedTrace, AugmentError, OutputError, Trace, UsageError, augment, read
 from augment.batch.conversion import RunPlan
 from augment.batch.inputs import choose_inputs
 from augment.batch.merged_timeline import Merged, default_output, merge, only_job
 from augment.batch.timeline_contents import view_of_unjoined
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import COMPLETE, Trace
+from augment.core import COMPLETE
 from augment.diagnosis.drawing import COLOURS
-from augment.errors import AugmentError, OutputError, UsageError
 from augment.job.answer import answer
-from augment.job.ranks.summary import summarize
-from augment.pipeline import augment
+from augment.job.ranks import summarize
 from augment.pipeline.request import Request
-from augment.readers import read
 from augment.viewer.view import timeline_view
 from augment.writers import perfetto as native
 from augment.writers.perfetto.several import first_view
@@ -154,7 +151,6 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
     late = f"select name, extract_arg(arg_set_id, 'correlation_id') from slice where {stays}"
     assert set(perfetto.rows(late)) == {("rank 1", "tp:#1")}
     view = timeline_view(first_view(tmp_path / "job.pftrace"))
-    assert view.window is not None
     names = [str(name) for (name,) in perfetto.rows("select name from track where name is not null")]
     pinned = [[name for name in names if re.fullmatch(pattern, name)] for pattern in view.pins]
     assert [name for (name,) in pinned][:6] == [
@@ -304,10 +300,8 @@ def test_a_late_rank_that_never_waits_has_its_collectives_pinned(tmp_path: Path)
     simulated(tmp_path / "job", 4, layers=2, tp=2, pp=2, microbatches=2, straggler=3, straggler_factor=1.6)
     merged(tmp_path / "job", tmp_path / "job.pftrace")
     pins = timeline_view(first_view(tmp_path / "job.pftrace")).pins
-    assert [pin.replace(r"( device \S+)?", "") for pin in pins[4:6]] == [
-        "GPU state rank 3",
-        "Wait and transfer stream 24 rank 3",
-    ]
+    expected = ["GPU state rank 3", "Wait and transfer stream 24 rank 3"]
+    assert [pin.replace(r"( device \S+)?", "") for pin in pins[4:6]] == expected
 
 
 def test_traces_that_nothing_joins_are_all_shown_first() -> None:

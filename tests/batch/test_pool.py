@@ -113,12 +113,8 @@ def test_an_end_before_the_end_stops_the_workers() -> None:
 
 def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
     text = b'{"traceEvents": [' + b" " * 3_000_000 + b"]}"
-    contents = {
-        "a.json": text,
-        "b.json.gz": gzip.compress(text),
-        "c.json.gz": gzip.compress(text) + gzip.compress(b" "),
-        "d.json": b"{}",
-    }
+    zipped = gzip.compress(text)
+    contents = {"a.json": text, "b.json.gz": zipped, "c.json.gz": zipped + gzip.compress(b" "), "d.json": b"{}"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     plain, packed, members, tiny = (

@@ -256,15 +256,12 @@ def test_a_bound_that_is_too_low_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         spilling.expect_possible(1 << 40)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--memory", "4"], "is not a size"),
-        (["--memory", "100M"], "at least 512M"),
-        (["--memory", "1G", "--server", "localhost:1"], "not supported with a server"),
-        (["--memory", "0.5GiB"], ""),
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    (["--memory", "4"], "is not a size"),
+    (["--memory", "100M"], "at least 512M"),
+    (["--memory", "1G", "--server", "localhost:1"], "not supported with a server"),
+    (["--memory", "0.5GiB"], ""),
+])  # fmt: skip
 def test_the_option(options: list[str], expected: str, tmp_path: Path) -> None:
     arguments = ["run", str(SMALLEST[0]), "-o", str(tmp_path / "out"), "--quiet", *options]
     done = CliRunner().invoke(group(), arguments, standalone_mode=False)

@@ -62,11 +62,5 @@ def unpacked(path: Path) -> bytes:
 def start(*args: object) -> subprocess.Popen[str]:
     """``augment ARGS…`` in a process of its own, under way."""
     command = [sys.executable, "-m", "augment", *map(str, args)]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="surrogateescape",
-        env=environment(),
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, encoding="utf-8", errors="surrogateescape", env=environment())

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from running import Augment, unpacked
 
-from augment.compare import diff
-from augment.readers import read
+from augment import diff, read
 from augment.viewer.view import view_of
 from execution_traces import write_execution_trace
 from memory_snapshots import MIB, training, write_snapshot
@@ -55,11 +54,8 @@ def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
     assert ended.code == 0
     assert found_in(job, 1) == {"total": 109, "Parameter": 101, "Activation": 8}
     output = unpacked(job / "rank1.augmented.pftrace")
-    assert (node_of(job, 1), b"augment.execution_trace" in output, b"Memory timeline Activation" in output) == (
-        70,
-        True,
-        True,
-    )
+    assert (node_of(job, 1), b"augment.execution_trace" in output) == (70, True)
+    assert b"Memory timeline Activation" in output
     assert "not used" not in ended.err
     shown = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", memory_of(tmp_path, 0))
     assert "Parameter" in shown.out

@@ -272,20 +272,14 @@ def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
     assert (first["figure"], first["status"], first["unit"]) == ("wall_ns", "fail", "ns")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--metric", "wall_ns="), "must be NAME or NAME=LIMIT"),
-        (("--metric", "step=3%"), "no figure is called 'step'"),
-        (("--max-regress", "x"), "--max-regress: 'x' is not a limit"),
-        (
-            ("--max-regress", "80ms"),
-            "--max-regress: '80ms' is no share of the baseline, such as 5%; --metric NAME=LIMIT",
-        ),
-        (("--metric", "wall_ns=x"), "--metric wall_ns: 'x' is not a limit"),
-        (("--config", "missing.toml"), "missing.toml: no such file"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--metric", "wall_ns="), "must be NAME or NAME=LIMIT"),
+    (("--metric", "step=3%"), "no figure is called 'step'"),
+    (("--max-regress", "x"), "--max-regress: 'x' is not a limit"),
+    (("--max-regress", "80ms"), "--max-regress: '80ms' is no share of the baseline, such as 5%; --metric NAME=LIMIT"),
+    (("--metric", "wall_ns=x"), "--metric wall_ns: 'x' is not a limit"),
+    (("--config", "missing.toml"), "missing.toml: no such file"),
+])  # fmt: skip
 def test_check_refuses(jobs: Path, arguments: tuple[str, ...], said: str) -> None:
     result = ran("check", rank0(jobs / "test"), "--baseline", rank0(jobs / "control"), *arguments)
     assert isinstance(result.exception, AugmentError)

@@ -65,10 +65,8 @@ def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
     assert (ended.code, ended.err) == (2, "augment: --steps: no rank has step 7\n")
     assert augment("merge", tmp_path / "nothing").code == 3
     ended = augment("merge", job, "-o", tmp_path / "job.json.gz")
-    assert (ended.code, ended.err) == (
-        2,
-        f"augment: -o {tmp_path / 'job.json.gz'}: a timeline must end in .pftrace or .tar\n",
-    )
+    expected = (2, f"augment: -o {tmp_path / 'job.json.gz'}: a timeline must end in .pftrace or .tar\n")
+    assert (ended.code, ended.err) == expected
     for options, because in (
         (["--whole"], "--whole: needs --merge"),
         (["--merge", "-o", "a.pftrace", "--json"], "--json: not supported where -o names a timeline"),
@@ -88,10 +86,8 @@ def test_a_timeline_is_no_input(job: Path, augment: Augment) -> None:
     assert augment("merge", job, "-o", out).code == 0
     assert out.read_bytes() == before
     ended = augment("merge", out)
-    assert (ended.code, ended.err) == (
-        2,
-        "augment: was written by augment itself; name the trace that it was made from\n",
-    )
+    expected = (2, "augment: was written by augment itself; name the trace that it was made from\n")
+    assert (ended.code, ended.err) == expected
     assert augment("run", job, "-o", job / "out").code == 0
     assert not (job / "all.augmented.json.gz").exists()
     assert augment("merge", job / "out").err == "augment: there is no trace, but outputs of augment alone\n"

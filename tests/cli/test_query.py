@@ -50,9 +50,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """What is made of the rank of a simulated job that waits for the other, in every format."""
     job, out = tmp_path_factory.mktemp("job"), tmp_path_factory.mktemp("out")
     simulate(JobOptions(ranks=2, steps=2, layers=1, stacks=True, straggler=1), job)
-    output, _ = start("run", job, "-o", out, "--to", ",".join(writer.NAME for writer in WRITERS)).communicate(
-        timeout=600
-    )
+    output, _ = start("run", job, "-o", out, "--to", ",".join(each.NAME for each in WRITERS)).communicate(timeout=600)
     return [Path(line) for line in output.splitlines() if "rank0.augmented." in line]
 
 

@@ -50,15 +50,8 @@ def test_commands_tell_roles(tmp_path: Path, augment: Augment, perfetto: Perfett
     assert drawn == (actor,)
     count = perfetto.rows("select count(*) from slice where category = 'kernel'")
     paths = run.glob("*/*.json.gz")
-    assert count == [
-        (
-            sum(
-                event.get("cat") == "kernel"
-                for path in paths
-                for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-            ),
-        )
-    ]
+    every = [event for path in paths for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
+    assert count == [(sum(event.get("cat") == "kernel" for event in every),)]
 
 
 def test_a_role_on_hosts_is_on_the_timeline(tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:

@@ -119,10 +119,8 @@ def test_one_bad_file_never_stops_the_rest(tmp_path: Path, augment: Augment) -> 
     (tmp_path / "b.json").write_bytes(b'{"a": nope}')
     ended = augment("run", tmp_path, tmp_path / "missing.json")
     assert ended.code == 1
-    assert [Path(line).name for line in ended.lines if line.endswith("metrics.json")] == [
-        "a.metrics.json",
-        "c.metrics.json",
-    ]
+    expected = ["a.metrics.json", "c.metrics.json"]
+    assert [Path(line).name for line in ended.lines if line.endswith("metrics.json")] == expected
     failures = [line for line in ended.err.splitlines() if line.startswith("augment: ")]
     assert len(failures) == 2
     assert failures[0] == f"augment: {tmp_path / 'missing.json'}: no such file or folder"
@@ -138,10 +136,8 @@ def test_glob_is_expanded_and_kept_below_the_output_folder(tmp_path: Path, augme
     for name in ("0/rank0.json", "1/rank0.json", "1/rank1.json"):
         write_trace(tmp_path / name)
     assert augment("run", tmp_path / "*" / "rank0.json", "-o", tmp_path / "out").code == 0
-    assert [name for name in files(tmp_path / "out") if "metrics" in name] == [
-        "0/rank0.metrics.json",
-        "1/rank0.metrics.json",
-    ]
+    expected = ["0/rank0.metrics.json", "1/rank0.metrics.json"]
+    assert [name for name in files(tmp_path / "out") if "metrics" in name] == expected
     assert augment("run", tmp_path / "*" / "rank7.json").code == 3
     deep = augment("run", tmp_path / "**", "-o", tmp_path / "deep")
     assert deep.code == 0
@@ -174,21 +170,18 @@ def test_options_reach_the_analyses(tmp_path: Path, augment: Augment) -> None:
     assert counts() != counts("--option", f"{option}=1")
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["--only", "temporal_breakdwn"], "did you mean temporal_breakdown?"),
-        (["--skip", "nothing"], "no analysis is called 'nothing'"),
-        (["--only", "queue_length", "--skip", "queue_length"], "no analysis is left"),
-        (["--to", "cinema"], "no writer is called 'cinema'"),
-        (["--option", "idle_time_breakdown"], "must be ANALYSIS.NAME=VALUE"),
-        (["--option", "idle_time_breakdown.consecutive_kernel_delay_ns=long"], "must be of type int"),
-        (["--option", "idle_time_breakdown.x=1"], "no option of idle_time_breakdown is called 'x'"),
-        (["--option", "x.y=1"], "no analysis is called 'x'"),
-        (["--jobs", "-1"], "--jobs"),
-        (["--frobnicate"], "--frobnicate"),
-    ],
-)
+@pytest.mark.parametrize(("args", "said"), [
+    (["--only", "temporal_breakdwn"], "did you mean temporal_breakdown?"),
+    (["--skip", "nothing"], "no analysis is called 'nothing'"),
+    (["--only", "queue_length", "--skip", "queue_length"], "no analysis is left"),
+    (["--to", "cinema"], "no writer is called 'cinema'"),
+    (["--option", "idle_time_breakdown"], "must be ANALYSIS.NAME=VALUE"),
+    (["--option", "idle_time_breakdown.consecutive_kernel_delay_ns=long"], "must be of type int"),
+    (["--option", "idle_time_breakdown.x=1"], "no option of idle_time_breakdown is called 'x'"),
+    (["--option", "x.y=1"], "no analysis is called 'x'"),
+    (["--jobs", "-1"], "--jobs"),
+    (["--frobnicate"], "--frobnicate"),
+])  # fmt: skip
 def test_usage_errors_come_before_the_work(tmp_path: Path, augment: Augment, args: list[str], said: str) -> None:
     ended = augment("run", write_trace(tmp_path / "a.json"), *args)
     assert ended.code == 2

@@ -186,11 +186,8 @@ def test_rows_that_nothing_tells_apart_keep_all_names(
 ) -> None:
     monkeypatch.setattr("augment.cli.table_output._console", lambda: Console(width=30, color_system=None))
     print_columns("Calls", columns_of({"kind": ["a", "a"], "name": ["b", "b"], **{n * 9: [1, 2] for n in "pqr"}}))
-    assert [line for line in capsys.readouterr().out.splitlines() if "kind" in line] == [
-        "kind  name  ppppppppp",
-        "kind  name  qqqqqqqqq",
-        "kind  name  rrrrrrrrr",
-    ]
+    expected = ["kind  name  ppppppppp", "kind  name  qqqqqqqqq", "kind  name  rrrrrrrrr"]
+    assert [line for line in capsys.readouterr().out.splitlines() if "kind" in line] == expected
 
 
 def test_a_column_that_tells_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,10 +285,8 @@ def operator(name: str, bound: str, time: int, lost: int) -> dict[str, Any]:
 
 
 def test_parts_are_in_points_and_largest_first() -> None:
-    steps = [
-        step(0.3, 0.35, ideal_compute=35, compute_above=20, memory_ideal=5, memory_above=5, host_wait=35),
-        step(0.5, 0.55, ideal_compute=55, compute_above=40, memory_ideal=5),
-    ]
+    steps = [step(0.3, 0.35, ideal_compute=35, compute_above=20, memory_ideal=5, memory_above=5, host_wait=35)]
+    steps += [step(0.5, 0.55, ideal_compute=55, compute_above=40, memory_ideal=5)]
     rows = [operator("aten::mm", "compute", 90, 30), operator("aten::bmm", "compute", 50, 40),
             operator("aten::add", "memory", 15, 5), operator("aten::mm", "compute", 30, 20)]  # fmt: skip
     assert list(waterfall({"analyses": {"step_efficiency": {"rows": steps}, "roofline": {"rows": rows}}})) == [

@@ -8,7 +8,6 @@ import numpy as np
 
 from augment.arrays.types import NO_INDEX
 from augment.compare import Diff
-from augment.core.findings import Findings
 
 #: recorded traces, the first the control of the second
 PAIRS = {
@@ -43,7 +42,6 @@ PAIRS = {
 def rows(result: Diff, name: str) -> list[Any]:
     """The rows of a table."""
     outcome = result.outcomes[name]
-    assert isinstance(outcome, Findings)
     return list(outcome.rows)
 
 

@@ -53,10 +53,8 @@ def layers(inserted: int | None, gemm: int = 50) -> list:
     events, at = [annotation("ProfilerStep#3", 0, 1000)], 10
     for layer in range(4):
         for name, ns in [("aten::extra", 20)] * (layer == inserted) + [("aten::mm", gemm), ("aten::add", 10)]:
-            events += [
-                op(name, at, at + 40),
-                *launched_kernel(f"{name}_kernel", (at + 5, at + 15), (at + 30, at + 30 + ns), correlation=at),
-            ]
+            events += [op(name, at, at + 40)]
+            events += [*launched_kernel(f"{name}_kernel", (at + 5, at + 15), (at + 30, at + 30 + ns), correlation=at)]
             at += 100
     return events
 
@@ -117,44 +115,38 @@ def test_what_cannot_be_asked() -> None:
 # What differs from run to run is no part of a name.
 
 
-@pytest.mark.parametrize(
-    ("name", "settled"),
-    [
-        ("ProfilerStep#12", "ProfilerStep"),
-        ("Torch-Compiled Region: 5/2", "Torch-Compiled Region"),
-        (
-            "## Call CompiledFxGraph fpd3wmmqyhdyzq7yn7xxr4eiayiyblbyaypqn4yuppxs4lnwnrzu ##",
-            "## Call CompiledFxGraph … ##",
-        ),
-        ("<function f at 0x7f0012ab34cd>", "<function f at 0x…>"),
-        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "enumerate(DataLoader)"),
-        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"),
-        ("aten::mm", "aten::mm"),
-        ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", "execute (decode)"),
-        ("execute_context_2(14721)_generation_0(0)", "execute (prefill)"),
-        ("execute_context_2(14721)_generation_3(3)", "execute"),
-        ("execute_new_2_cached_5", "execute"),
-        ("step[DECODE bs=32 g_sk=9]", "step[DECODE]"),
-        ("decode[bs=117/128 tok=117 d=117]", "decode[]"),
-        ("[Executor] _forward_step 12: 1 ctx reqs, 31 gen reqs", "[Executor] _forward_step"),
-        ("execute_model", "execute_model"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settled"), [
+    ("ProfilerStep#12", "ProfilerStep"),
+    ("Torch-Compiled Region: 5/2", "Torch-Compiled Region"),
+    (
+        "## Call CompiledFxGraph fpd3wmmqyhdyzq7yn7xxr4eiayiyblbyaypqn4yuppxs4lnwnrzu ##",
+        "## Call CompiledFxGraph … ##",
+    ),
+    ("<function f at 0x7f0012ab34cd>", "<function f at 0x…>"),
+    ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "enumerate(DataLoader)"),
+    ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"),
+    ("aten::mm", "aten::mm"),
+    ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", "execute (decode)"),
+    ("execute_context_2(14721)_generation_0(0)", "execute (prefill)"),
+    ("execute_context_2(14721)_generation_3(3)", "execute"),
+    ("execute_new_2_cached_5", "execute"),
+    ("step[DECODE bs=32 g_sk=9]", "step[DECODE]"),
+    ("decode[bs=117/128 tok=117 d=117]", "decode[]"),
+    ("[Executor] _forward_step 12: 1 ctx reqs, 31 gen reqs", "[Executor] _forward_step"),
+    ("execute_model", "execute_model"),
+])  # fmt: skip
 def test_settled_name(name: str, settled: str) -> None:
     assert settled_name(name) == settled
 
 
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("void at::native::elementwise_kernel<4, f<int>(a)>(int, long)", "at::native::elementwise_kernel"),
-        ("aten::mm", "aten::mm"),
-        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
-        ("## forward ##", "## forward ##"),
-        ("autograd::engine::evaluate_function: MmBackward0",) * 2,
-        ("(anonymous)", "(anonymous)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "short"), [
+    ("void at::native::elementwise_kernel<4, f<int>(a)>(int, long)", "at::native::elementwise_kernel"),
+    ("aten::mm", "aten::mm"),
+    ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+    ("## forward ##", "## forward ##"),
+    ("autograd::engine::evaluate_function: MmBackward0",) * 2,
+    ("(anonymous)", "(anonymous)"),
+])  # fmt: skip
 def test_short_name_as_hta_has_it(name: str, short: str) -> None:
     assert short_name(name) == short
 
@@ -320,7 +312,5 @@ def test_classes_of_change(compared: Diff) -> None:
     of_side = {side: [row for row in rows(compared, "diff_names") if row.side == side] for side in ("cpu", "gpu")}
     assert Counter(row.change for row in of_side["cpu"]) == {"unchanged": 5, "added": 3, "deleted": 1}
     assert Counter(row.change for row in of_side["gpu"]) == {"deleted": 1}
-    names = {
-        change: sorted(row.name for row in of_side["cpu"] if row.change == change) for change in ("added", "deleted")
-    }
+    names = {each: sorted(row.name for row in of_side["cpu"] if row.change == each) for each in ("added", "deleted")}
     assert names == {"added": ["AddmmBackward0", "All2All_Pooled_Req", "CatBackward0"], "deleted": ["nccl:all_reduce"]}

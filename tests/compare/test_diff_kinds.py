@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.compare import diff
-from augment.core.attachments import GraphCapture
-from augment.core.context import Context
-from augment.core.trace import Trace
+from augment.core import Context, GraphCapture, Trace
 from diffs import adds_up, partners_are_partners, rows
 from simulator import JobOptions, simulate
 from tables import annotation, call, kernel, op, shaped, trace_of
@@ -99,10 +97,8 @@ def test_kernels_of_graphs_have_the_operators_of_their_captures() -> None:
     adds_up(result)
     partners_are_partners(result)
     parts = {row.path: row for row in rows(result, "diff_waterfall") if row.kind == "computation"}
-    assert {path: (row.operator, row.delta_ns) for path, row in parts.items()} == {
-        "aten::layer > aten::mm": ("aten::mm", 0),
-        "aten::layer > aten::add": ("aten::add", 20),
-    }
+    expected = {"aten::layer > aten::mm": ("aten::mm", 0), "aten::layer > aten::add": ("aten::add", 20)}
+    assert {path: (row.operator, row.delta_ns) for path, row in parts.items()} == expected
     kinds = {row.kind_of_work: row.delta_ns for row in rows(result, "diff_kinds")}
     assert kinds["elementwise"] == 20
     assert "unknown" not in kinds  # as it is without captures

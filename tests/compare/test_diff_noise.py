@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy  # which loads scipy.stats where it is used
 
-from augment.compare import diff
+from augment import diff, read
 from augment.compare.gate import check
 from augment.compare.noise import (
     Noise,
@@ -25,7 +25,6 @@ from augment.compare.noise import (
     tail_of_student,
 )
 from augment.compare.outputs import document
-from augment.readers import read
 from augment.results.report.of_diff import figures
 from augment.writers.metrics import encode
 from diffs import rows
@@ -132,7 +131,6 @@ def test_how_many_steps_are_lacking() -> None:
     rng = np.random.default_rng(5)
     control, test = rng.lognormal(5, 0.06, 4), rng.lognormal(5, 0.06, 4)
     lacking = steps_lacking(control, test, 0.05 * float(control.mean()), 0.95)
-    assert lacking is not None
     spread = [np.log(side).std(ddof=1) for side in (control, test)]
     expected = next(
         n
@@ -165,7 +163,6 @@ def test_a_single_long_step_hides_no_difference() -> None:
     """Of recorded steps: one of the test is as long as its first, which warms up."""
     control, test = np.array([149.6, 149.8, 149.5, 154.3, 154.5]), np.array([126.2, 127.2, 123.1, 163.5, 124.2])
     robust = hidden_by_outliers(control, test)
-    assert robust is not None
     assert robust.low < robust.delta < robust.high < 0
     assert hidden_by_outliers(control, np.where(test > 160, 126.0, test)) is None  # the means say so
     assert hidden_by_outliers(control, control[::-1]) is None

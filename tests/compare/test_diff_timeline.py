@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import augment
-from augment.arrays.types import NO_INDEX
+from augment.arrays import NO_INDEX
 from augment.compare import Diff, diff
 from augment.compare.diff_timeline import MIN_DELTA_NS, drawn
 from augment.compare.outputs import Drawing, most_changed, write_all
-from augment.core.annotations import Annotation, CounterTrack, SliceTrack, Texts
-from augment.core.trace import Category, EventTable, SparseColumn, Trace
+from augment.core import Annotation, Category, CounterTrack, EventTable, SliceTrack, SparseColumn, Texts, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.viewer.preparing import prepare
 from augment.writers.perfetto.several import first_view

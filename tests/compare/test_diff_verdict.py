@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import augment
-from augment.compare import diff
-from augment.compare.core import Diff
+from augment.compare import Diff, diff
 from augment.compare.diff_verdict import parts
 from augment.compare.gate import GateLimits
 from augment.compare.outputs import document

@@ -26,18 +26,14 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return written(tmp_path_factory.mktemp("control"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"host_stall_rank": 2, "host_stall_us": 9_000.0}, "Rank 2 itself changed: +9 ms waiting for the host ("),
-        ({"straggler": 1, "straggler_factor": 2.0}, "Rank 1 itself changed: +6.44 ms computing; "),
-        ({"host_stall_us": 9_000.0}, ""),  # all ranks
-        ({"slow_link": 1, "slow_link_factor": 20.0}, ""),  # the collectives themselves take longer, on all ranks
-        ({"work": 1.5}, ""),
-        ({}, ""),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"host_stall_rank": 2, "host_stall_us": 9_000.0}, "Rank 2 itself changed: +9 ms waiting for the host ("),
+    ({"straggler": 1, "straggler_factor": 2.0}, "Rank 1 itself changed: +6.44 ms computing; "),
+    ({"host_stall_us": 9_000.0}, ""),  # all ranks
+    ({"slow_link": 1, "slow_link_factor": 20.0}, ""),  # the collectives themselves take longer, on all ranks
+    ({"work": 1.5}, ""),
+    ({}, ""),
+], ids=str)  # fmt: skip
 def test_the_late_rank_is_told_and_nobody_else(
     control: list[str], tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:

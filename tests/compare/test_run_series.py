@@ -29,10 +29,8 @@ def job(seed: int, **more: object) -> JobOptions:
 def test_the_slow_rank_is_told_since_its_run(tmp_path: Path) -> None:
     slow = {"straggler": 1, "straggler_factor": 1.3}
     made = compare(runs(tmp_path, job(0), job(1), job(2, **slow), job(3, **slow)))
-    assert [(row.figure, row.rank, row.since, row.verdict) for row in made.rows] == [
-        ("step", None, "run2", "regression"),
-        ("compute", 1, "run2", "regression"),
-    ]
+    expected = [("step", None, "run2", "regression"), ("compute", 1, "run2", "regression")]
+    assert [(row.figure, row.rank, row.since, row.verdict) for row in made.rows] == expected
     step, compute = made.rows
     assert compute.delta_ns == pytest.approx(step.delta_ns, rel=0.2)
     assert made.verdict[0].startswith("Since run2 the mean step takes")
@@ -42,10 +40,8 @@ def test_the_slow_rank_is_told_since_its_run(tmp_path: Path) -> None:
 def test_a_slower_link_is_the_transfer_and_no_rank(tmp_path: Path) -> None:
     slow = {"slow_link": 2, "slow_link_factor": 2.0}
     made = compare(runs(tmp_path, job(0), job(1, **slow), job(2, **slow)))
-    assert {(row.figure, row.rank, row.since) for row in made.rows} == {
-        ("step", None, "run1"),
-        ("transfer", None, "run1"),
-    }
+    expected = {("step", None, "run1"), ("transfer", None, "run1")}
+    assert {(row.figure, row.rank, row.since) for row in made.rows} == expected
     assert "AllReduce of default_pg" in made.verdict[1]
 
 
@@ -70,10 +66,8 @@ def test_changes_there_and_back_and_twice() -> None:
     up = [of_steps(name, level) for name, level in (("a", 1e7), ("bb", 1.01e7), ("ccc", 1.3e7), ("dddd", 1.6e7))]
     assert [(row.since, row.verdict) for row in compare(up).rows] == [("ccc", "regression"), ("dddd", "regression")]
     assert [row.verdict for row in compare([*up, of_steps("eeeee", 1e7)]).rows] == ["varies"]
-    assert [(row.since, row.verdict) for row in compare(up[:1:-1] + up[:1]).rows] == [
-        ("ccc", "improvement"),
-        ("a", "improvement"),
-    ]
+    expected = [("ccc", "improvement"), ("a", "improvement")]
+    assert [(row.since, row.verdict) for row in compare(up[:1:-1] + up[:1]).rows] == expected
 
 
 def test_few_steps_cannot_tell() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment import AugmentedTrace, Findings, augment
 from augment.analyses import ANALYSES
-from augment.core import bounds
-from augment.core.annotations import CounterTrack, Ends, Flows, SliceTrack, Texts, row_count
+from augment.core import CounterTrack, Ends, Flows, SliceTrack, Texts, bounds, row_count
 from augment.core.bounds import LEAST_ROWS, bounded, most_rows, shares
-from augment.core.findings import AugmentedTrace, Findings
-from augment.pipeline import augment
 from tables import kernel, launched_kernel, op, slices_of, trace_of
 
 
@@ -99,10 +97,8 @@ def test_no_analysis_draws_more_than_its_share() -> None:
     events = []
     for number in range(4000):
         at = 10_000 * number
-        events += [
-            op("aten::mm", at, at + 4000),
-            *launched_kernel("gemm", (at + 1000, at + 2000), (at + 3000, at + 9000), correlation=number + 1),
-        ]
+        events += [op("aten::mm", at, at + 4000)]
+        events += [*launched_kernel("gemm", (at + 1000, at + 2000), (at + 3000, at + 9000), correlation=number + 1)]
     trace = trace_of(*events)
     assert most_rows(len(trace.events)) > bounds.LEAST_ROWS
     augmented = augment(trace)

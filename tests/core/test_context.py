@@ -18,20 +18,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from augment import pipeline
+from augment import AugmentedTrace, Findings, LimitExceeded, MalformedTrace, Trace, augment, pipeline, read
 from augment.analyses import ANALYSES
-from augment.core.annotations import Flows
-from augment.core.attachments import ExecutionNodes, Tables, tables_of
-from augment.core.context import STAGES, UNTIL, Context, Stage, derived
-from augment.core.findings import AugmentedTrace, Findings
+from augment.core import STAGES, Context, ExecutionNodes, Flows, Stage, derived, tables_of
+from augment.core.attachments import Tables
+from augment.core.context import UNTIL
 from augment.core.threads import Threads
-from augment.core.trace import Trace
-from augment.errors import LimitExceeded, MalformedTrace
 from augment.facts.source import event_args
-from augment.job.ranks.summary import drawn_under, summarize
-from augment.pipeline import STAGE_OF, augment
+from augment.job.ranks import drawn_under, summarize
+from augment.pipeline import STAGE_OF
 from augment.readers import chrome as chrome_reader
-from augment.readers import containers, members, read
+from augment.readers import containers, members
 from augment.readers.limits import Limits
 from augment.writers import chrome, metrics, perfetto, write_seamed
 from augment.writers.perfetto.packets import Part

@@ -31,19 +31,16 @@ def test_what_is_json_stays_as_it_is(value: object, ascii_only: bool, indent: in
     assert json.loads(mended(json.dumps(value, ensure_ascii=ascii_only, indent=indent))) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('{"Process Group Description": , "a": 1}', {"Process Group Description": None, "a": 1}),
-        ('{"a": 1, "last":}', {"a": 1, "last": None}),
-        ('{"blocks per SM": inf, "x": -inf, "y": +1.5}', {"blocks per SM": math.inf, "x": -math.inf, "y": 1.5}),
-        ('{"a": 007, "b": -.5, "c": 1., "d": 0x1F, "e": 1.e3}', {"a": 7, "b": -0.5, "c": 1.0, "d": 31, "e": 1000.0}),
-        ('{"a": True, "b": [None, False]}', {"a": True, "b": [None, False]}),
-        (r'{"name": "C:\Users\x\new\uff.py"}', {"name": "C:\\Users\\x\new\\uff.py"}),
-        ('{,"a": [1,, 2,], ,"b": {},}', {"a": [1, 2], "b": {}}),
-        ('{"a": 1 "b": "x", "c": [2] "d": 3}', {"a": 1, "b": "x", "c": [2], "d": 3}),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ('{"Process Group Description": , "a": 1}', {"Process Group Description": None, "a": 1}),
+    ('{"a": 1, "last":}', {"a": 1, "last": None}),
+    ('{"blocks per SM": inf, "x": -inf, "y": +1.5}', {"blocks per SM": math.inf, "x": -math.inf, "y": 1.5}),
+    ('{"a": 007, "b": -.5, "c": 1., "d": 0x1F, "e": 1.e3}', {"a": 7, "b": -0.5, "c": 1.0, "d": 31, "e": 1000.0}),
+    ('{"a": True, "b": [None, False]}', {"a": True, "b": [None, False]}),
+    (r'{"name": "C:\Users\x\new\uff.py"}', {"name": "C:\\Users\\x\new\\uff.py"}),
+    ('{,"a": [1,, 2,], ,"b": {},}', {"a": [1, 2], "b": {}}),
+    ('{"a": 1 "b": "x", "c": [2] "d": 3}', {"a": 1, "b": "x", "c": [2], "d": 3}),
+])  # fmt: skip
 def test_what_is_mended(text: str, value: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         lenient_json(text.encode())

@@ -30,13 +30,8 @@ COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "pattern": ("texts", [["a", "b"], None, []]),
     "rank": ("int", [None, None, None]),
 }
-ARROW_TYPES = {
-    "int": "int64",
-    "float": "double",
-    "bool": "bool",
-    "text": "large_string",
-    "texts": "large_list<item: large_string>",
-}
+ARROW_TYPES = {"int": "int64", "float": "double", "bool": "bool"}
+ARROW_TYPES |= {"text": "large_string", "texts": "large_list<item: large_string>"}
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
-from augment.core.trace import Trace
+from augment import Trace, read
 from augment.diagnosis import host_causes
 from augment.diagnosis.first_calls import FAR_LONGER, LEAST_NS, LEAST_USUAL, cold_operators
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import host_gaps, launch_bound
-from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from simulator import simulate
 from tables import Event, call, kernel, launched_kernel, op, trace_of
@@ -40,16 +39,13 @@ def launches(*calls: tuple[str, str, int]) -> Trace:
 USUAL = [("aten::conv2d", "conv_a", 40)] * 3
 
 
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        ([("aten::conv2d", "conv_a", 900), *USUAL, ("aten::conv2d", "conv_b", 700), *USUAL], [900, 700]),
-        ([*USUAL, ("aten::conv2d", "conv_a", 900)], []),  # slow, but nothing is launched for the first time
-        ([("aten::conv2d", "conv_a", 150), *USUAL], []),  # not far longer
-        ([("aten::mm", "gemm", 900), *USUAL], []),  # what is usual is not known
-        ([("aten::conv2d", "conv_a", 900), ("aten::conv2d", "conv_a", 40)], []),
-    ],
-)
+@pytest.mark.parametrize(("calls", "expected"), [
+    ([("aten::conv2d", "conv_a", 900), *USUAL, ("aten::conv2d", "conv_b", 700), *USUAL], [900, 700]),
+    ([*USUAL, ("aten::conv2d", "conv_a", 900)], []),  # slow, but nothing is launched for the first time
+    ([("aten::conv2d", "conv_a", 150), *USUAL], []),  # not far longer
+    ([("aten::mm", "gemm", 900), *USUAL], []),  # what is usual is not known
+    ([("aten::conv2d", "conv_a", 900), ("aten::conv2d", "conv_a", 40)], []),
+])  # fmt: skip
 def test_a_first_launch_that_takes_far_longer(calls: list[tuple[str, str, int]], expected: list[int]) -> None:
     trace = launches(*calls)
     assert (trace.events.dur[cold_operators(trace)] // US).tolist() == expected
@@ -60,17 +56,13 @@ def test_waiting_for_the_device_is_not_cold() -> None:
     calls = [("aten::nonzero", "count", 2_000), *[("aten::nonzero", "count", 40)] * 20]
     assert len(cold_operators(launches(*calls))) == 1
     begin = 1_000 * US
-    first = [
-        *launched_kernel("count", (begin, begin + 5 * US), (begin + 8 * US, begin + 1_900 * US), correlation=98),
-        call("cudaStreamSynchronize", begin + 6 * US, begin + 1_902 * US),
-    ]
+    first = [*launched_kernel("count", (begin, begin + 5 * US), (begin + 8 * US, begin + 1_900 * US), correlation=98)]
+    first += [call("cudaStreamSynchronize", begin + 6 * US, begin + 1_902 * US)]
     events = [op("aten::nonzero", begin, begin + 1_910 * US), *first]
     for number in range(20):
         at = begin + (2_000 + 50 * number) * US
-        events += [
-            op("aten::nonzero", at, at + 40 * US),
-            call("cudaLaunchKernel", at, at + 5 * US, correlation=number + 1),
-        ]
+        events += [op("aten::nonzero", at, at + 40 * US)]
+        events += [call("cudaLaunchKernel", at, at + 5 * US, correlation=number + 1)]
         events.append(kernel("count", at + 8 * US, at + 20 * US, correlation=number + 1))
     assert not len(cold_operators(trace_of(*events)))
 
@@ -127,7 +119,6 @@ def test_a_cold_job_is_as_launch_bound_as_a_warm_one(tmp_path: Path) -> None:
     length = measure(before).length_ns
     assert graphs[1] == pytest.approx(graphs[0], abs=0.1 * length)  # delays also empty the queue
     loading = host_causes.loading(after)
-    assert loading is not None
     assert loading.saved_ns == pytest.approx(late * US, rel=0.05, abs=0.02 * length)
     assert isinstance(host_gaps.check(after), NotApplicable)
 

@@ -11,12 +11,11 @@ from simulated_jobs import changed
 from test_cold_operators import LATE, US, delayed, launches, plainly, warm_and_cold
 from test_rules_by_hand import problem_of
 
-from augment.core.trace import Trace
+from augment import Trace, read
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Found, NotApplicable
 from augment.diagnosis.rules import cold_start, long_calls
 from augment.diagnosis.verdict import verdict
-from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from said import title_of
 from simulator import simulate
@@ -137,18 +136,15 @@ def cold_share(document: Document) -> tuple[float, int]:
     return float(spent / (end - start)), int(max(calls, default=Decimal(0)) / 1000)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_cold"),
-    [
-        ("hta_cuda_sync/simple_add.json.gz", True),
-        ("hta_cuda_sync/alexnet.json.gz", True),
-        ("hta_et_pair/simple_add_trace.json.gz", True),
-        ("mi300_tracelens/normalization_layers.json.gz", True),
-        ("mi300_tracelens/torch_compile_triton.json.gz", False),
-        ("b200_tracelens/b200_eager_rank0of8.json.gz", False),
-        ("hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz", False),  # one slow launch: nobody knows why
-    ],
-)
+@pytest.mark.parametrize(("name", "is_cold"), [
+    ("hta_cuda_sync/simple_add.json.gz", True),
+    ("hta_cuda_sync/alexnet.json.gz", True),
+    ("hta_et_pair/simple_add_trace.json.gz", True),
+    ("mi300_tracelens/normalization_layers.json.gz", True),
+    ("mi300_tracelens/torch_compile_triton.json.gz", False),
+    ("b200_tracelens/b200_eager_rank0of8.json.gz", False),
+    ("hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz", False),  # one slow launch: nobody knows why
+])  # fmt: skip
 def test_cold_starts_of_real_traces(name: str, is_cold: bool) -> None:
     path = real_trace(name)
     document, trace = load(path), read(str(path))

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from augment import Trace, read
 from augment.core.records import Compilation, CompileLog, CompileLogs, CompileSpan, GraphBreak
 from augment.core.source_code import CodeLine
-from augment.core.trace import Trace
 from augment.diagnosis import judging, rule
 from augment.diagnosis.rules import graph_breaks, recompilation
-from augment.readers import read
 from metamorphic import load, real_trace
 from tables import Event, annotation, call, kernel, op, trace_of
 

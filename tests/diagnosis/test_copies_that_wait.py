@@ -58,14 +58,11 @@ def test_a_copy_that_waits_costs_as_much_as_a_call_that_waits_for_it(tmp_path: P
     assert not isinstance(returning, Found)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mi300_tracelens/ddp_resnet18_no_pool.json.gz",
-        "pairs_h100_vs_mi300_tracelens/bert_small_mi300.json.gz",
-        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "mi300_tracelens/ddp_resnet18_no_pool.json.gz",
+    "pairs_h100_vs_mi300_tracelens/bert_small_mi300.json.gz",
+    "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz",
+])  # fmt: skip
 def test_recorded_copies_that_wait(name: str) -> None:
     """Plainly: each call by that name, whose copy ends by 20 µs after it, waited."""
     path = real_trace(name)

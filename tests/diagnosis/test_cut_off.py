@@ -11,18 +11,15 @@ from typing import Any
 import pytest
 from simulated_jobs import changed
 
-from augment import diff
+from augment import InputError, Trace, diff, read
 from augment.analyses.diagnosis import analyze
-from augment.core.annotations import InstantTrack
-from augment.core.trace import GPU_WORK as GPU_WORK_CATEGORIES
-from augment.core.trace import Trace
+from augment.core import GPU_WORK as GPU_WORK_CATEGORIES
+from augment.core import InstantTrack
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import busy, named, verdict
-from augment.errors import InputError
 from augment.facts.steps.step_figures import step_figures
 from augment.facts.steps.step_windows import recorded_windows, step_windows
-from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, rewritten, save, with_busy_thread, without_first_ns
 from simulator import simulate
 

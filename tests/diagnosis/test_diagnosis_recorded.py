@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from augment import with_tables
+from augment import read, with_tables
 from augment.core import GraphCapture
 from augment.diagnosis import host_causes
 from augment.diagnosis.judging import measure
@@ -27,8 +27,7 @@ from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import allocator_calls, cold_start, host_gaps, slow_start
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import answer_text, words
-from augment.readers import read
-from said import advice_of, title_of
+from said import advice_of, problem_of, title_of
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TORCHREC = "v100_4rank_pair_torchrec"
@@ -121,9 +120,7 @@ def test_copies_that_are_all_that_is_done_save_all_of_it() -> None:
     copied = covered(spans(name, lambda category, _: category == "gpu_memcpy"))
     assert copied > 0.95 * covered(spans(name, is_work))
     trace = read(str(TRACES / name))
-    answer = diagnose(trace).answers["exposed_copies"]
-    assert isinstance(answer, Found)
-    assert answer.saved_ns is not None
+    answer = problem_of(diagnose(trace).answers["exposed_copies"])
     assert 0.9 * copied <= answer.saved_ns * measure(trace).count / 1e6 <= copied
 
 
@@ -148,30 +145,23 @@ def begin(event: dict[str, Any]) -> float:
     return float(event["ts"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hta_cuda_sync/simple_add.json.gz",
-        "mi300_tracelens/normalization_layers.json.gz",
-        "old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "hta_cuda_sync/simple_add.json.gz",
+    "mi300_tracelens/normalization_layers.json.gz",
+    "old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz",
+])  # fmt: skip
 def test_launches_that_hold_their_work_back_are_worth_their_time(name: str) -> None:
     """These recordings are cold starts; what loads kernels has other calls, too, so more may be saved."""
     cause = host_causes.loading(read(str(TRACES / name)))
-    assert cause is not None
     assert 0.95 * held_back(name) <= cause.saved_ns / 1e6
     assert held_back(name) > 900
 
 
-@pytest.mark.parametrize(
-    ("name", "is_short"),
-    [
-        (f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz", True),
-        (f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz", True),
-        ("old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz", False),  # cuDNN and cuBLAS set up
-    ],
-)
+@pytest.mark.parametrize(("name", "is_short"), [
+    (f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz", True),
+    (f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz", True),
+    ("old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz", False),  # cuDNN and cuBLAS set up
+])  # fmt: skip
 def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: str, is_short: bool) -> None:
     """Plainly: before a retry PyTorch gives all back that it can, and so calls ``cudaFree`` many times on end."""
     calls = (each for each in events(name) if str(each.get("cat")).lower() in ("cuda_runtime", "runtime"))
@@ -181,13 +171,10 @@ def test_memory_is_said_to_be_short_where_what_was_given_back_made_room(name: st
     assert (isinstance(answer, Found) and "scarce or fragmented" in advice_of(answer)) == is_short
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "old_2020_21_kineto/resnet50_num_workers_0_dec2020_array.pt.trace.json.gz",
-        "old_2020_21_kineto/resnet50_num_workers_0_jan2021.pt.trace.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "old_2020_21_kineto/resnet50_num_workers_0_dec2020_array.pt.trace.json.gz",
+    "old_2020_21_kineto/resnet50_num_workers_0_jan2021.pt.trace.json.gz",
+])  # fmt: skip
 def test_steps_that_wait_for_the_device_are_as_long_as_on_the_host(name: str) -> None:
     """These loops wait in every step, but the recording begins in a backlog, which hid a part of the first one."""
     steps = [end - start for start, end in spans(name, lambda _, event: event.startswith("ProfilerStep"))]
@@ -219,11 +206,9 @@ def test_a_convolution_that_is_long_once_is_said_to_set_a_library_up() -> None:
     calls = [each for each in events(name) if each["name"] == "aten::cudnn_convolution"]
     first, *others = (float(each["dur"]) for each in sorted(calls, key=begin))
     assert first > 500 * max(others)
-    answer = cold_start.check(read(str(TRACES / name)))
-    assert isinstance(answer, Found)
+    answer = problem_of(cold_start.check(read(str(TRACES / name))))
     assert "libraries takes 97 % of 16 s, in aten::cudnn_convolution" in title_of(answer)
-    others = host_gaps.check(read(str(TRACES / "b200_tracelens/b200_eager_rank0of8.json.gz")))
-    assert isinstance(others, Found)
+    others = problem_of(host_gaps.check(read(str(TRACES / "b200_tracelens/b200_eager_rank0of8.json.gz"))))
     assert "at their first call" in advice_of(others)
     assert (others.saved_ns, others.severity) == (None, "warning"), "no run is faster by recording later"
 
@@ -294,14 +279,11 @@ def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> Non
     assert any(each.startswith("No rule explains most of the 32 % in which the GPU idles") for each in sentences)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_unusual"),
-    [
-        ("hta_trace_diff_pair/control.json.gz", True),
-        (f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz", False),
-        (f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "is_unusual"), [
+    ("hta_trace_diff_pair/control.json.gz", True),
+    (f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz", False),
+    (f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz", False),
+])  # fmt: skip
 def test_operators_that_stand_still_usually_take_a_tenth(name: str, is_unusual: bool) -> None:
     """Plainly: of the innermost operators that take 1 ms or more, most of the time is in calls of names that usually
     take less than a tenth as long."""
@@ -320,7 +302,6 @@ def test_operators_that_stand_still_usually_take_a_tenth(name: str, is_unusual: 
             times = sorted(of_name[each["name"]])
             long += each["dur"]
             unusual += each["dur"] if len(times) >= 3 and each["dur"] > 10 * times[len(times) // 2] else 0
-    answer = diagnose(read(str(TRACES / name))).answers["host_gaps"]
-    assert isinstance(answer, Found)
+    answer = problem_of(diagnose(read(str(TRACES / name))).answers["host_gaps"])
     assert ("usually take microseconds" in advice_of(answer)) == is_unusual
     assert not is_unusual or 2 * unusual > long > 0

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.core.trace import Trace
+from augment import Trace, read
 from augment.diagnosis.judging import beside_ns
-from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
+from augment.diagnosis.rule import Answer, Fine, NotApplicable
 from augment.diagnosis.rules import disturbed_device
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.readers import read
 from metamorphic import Document, load, real_trace, save, stretched
-from said import evidence_of, title_of
+from said import evidence_of, problem_of, title_of
 from tables import Event, annotation, call, kernel, op, shaped, trace_of
 
 US = 1_000
@@ -66,8 +65,7 @@ HIT = {(1, 3): 25, (2, 8): 12, (2, 9): 30, (4, 6): 8}  # four names, in three of
 
 
 def test_kernels_of_any_name_that_are_slow_at_times_are_told() -> None:
-    answer = disturbed_device.check(run(HIT))
-    assert isinstance(answer, Found)
+    answer = problem_of(disturbed_device.check(run(HIT)))
     assert title_of(answer).startswith(
         "In 3 steps, 4 kernels of 4 names take 19 times as long as equal ones, while the"
     )
@@ -95,8 +93,7 @@ def test_what_may_have_another_reason_is_not_told(name: str) -> None:
 
 
 def test_without_shapes_it_is_merely_possible() -> None:
-    answer = disturbed_device.check(run(HIT, shapes=None))
-    assert isinstance(answer, Found)
+    answer = problem_of(disturbed_device.check(run(HIT, shapes=None)))
     assert answer.confidence == "low"
     assert evidence_of(answer)[1:] == ["shapes were not recorded: some may have had more to do"]
 

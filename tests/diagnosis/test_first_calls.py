@@ -11,14 +11,11 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import launched
 
-from augment import facts
-from augment.core.trace import Trace
+from augment import Trace, facts, read
 from augment.diagnosis.first_calls import at_first_calls
-from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import allocator_calls, data_loading
-from augment.readers import read
 from metamorphic import Document, Event, load, real_trace, save
-from said import advice_of
+from said import advice_of, problem_of
 from simulator import simulate
 from tables import annotation, call, op, trace_of
 
@@ -27,8 +24,7 @@ CALLS = changed(ranks=1, steps=3, layers=3, collectives="none", work=0.15, fault
 
 
 def advice(trace: Trace) -> str:
-    answer = allocator_calls.check(trace)
-    assert isinstance(answer, Found), answer
+    answer = problem_of(allocator_calls.check(trace))
     return advice_of(answer)
 
 
@@ -47,16 +43,13 @@ def products(*operators: str, name: str = "aten::mm", nested: bool = False) -> T
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize(
-    ("operators", "phrase"),
-    [
-        (["FFFMM", "", ""], SET_UP),
-        (["FFFMM"], GIVEN_BACK),  # whether later calls do the same is not there
-        (["FFFMM", "FFFMM", "FFFMM"], GIVEN_BACK),
-        (["", "FFFMM", ""], GIVEN_BACK),
-        (["MMM", "", ""], STARTING),
-    ],
-)
+@pytest.mark.parametrize(("operators", "phrase"), [
+    (["FFFMM", "", ""], SET_UP),
+    (["FFFMM"], GIVEN_BACK),  # whether later calls do the same is not there
+    (["FFFMM", "FFFMM", "FFFMM"], GIVEN_BACK),
+    (["", "FFFMM", ""], GIVEN_BACK),
+    (["MMM", "", ""], STARTING),
+])  # fmt: skip
 def test_a_library_sets_itself_up_once(operators: list[str], phrase: str, nested: bool) -> None:
     assert phrase in advice(products(*operators, nested=nested))
 
@@ -111,15 +104,12 @@ def operators_around(document: Document, name: str) -> Iterator[tuple[Document, 
             yield row, sorted(around, key=lambda each: (each["ts"], -each["dur"]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz",
-        "hta_cupti/cupti_profiler.json.gz",
-        "hta_cuda_sync/alexnet.json.gz",
-        "v100_4rank_pair_torchrec/control/pid44237.pt.trace.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "old_2020_21_kineto/resnet50_autograd_api_early2021.pt.trace.json.gz",
+    "hta_cupti/cupti_profiler.json.gz",
+    "hta_cuda_sync/alexnet.json.gz",
+    "v100_4rank_pair_torchrec/control/pid44237.pt.trace.json.gz",
+])  # fmt: skip
 def test_first_calls_of_real_traces(name: str) -> None:
     path = real_trace(name)
     document, trace = load(path), read(str(path))
@@ -146,8 +136,7 @@ JOB = changed(ranks=1, steps=4, layers=2, host_stall_us=20_000.0)
 
 
 def advice_of_the_first(trace: Trace) -> str:
-    answer = data_loading.check(trace)
-    assert isinstance(answer, Found), answer
+    answer = problem_of(data_loading.check(trace))
     return advice_of(answer)
 
 
@@ -164,18 +153,15 @@ def loop(*steps: str, name: str = WORKERS) -> Trace:
     return trace_of(*events)
 
 
-@pytest.mark.parametrize(
-    ("steps", "phrase"),
-    [
-        (["SL"], BEGINNING),
-        (["L"], SLOW),
-        (["RL"], SLOW),
-        (["SL", "b", "b", "b"], BEGINNING),
-        (["SL", "L", "L", "L"], SLOW),
-        (["b", "b", "SL", "b"], BEGINNING),  # an epoch ends
-        (["Sb", "L", "b", "b"], SLOW),
-    ],
-)
+@pytest.mark.parametrize(("steps", "phrase"), [
+    (["SL"], BEGINNING),
+    (["L"], SLOW),
+    (["RL"], SLOW),
+    (["SL", "b", "b", "b"], BEGINNING),
+    (["SL", "L", "L", "L"], SLOW),
+    (["b", "b", "SL", "b"], BEGINNING),  # an epoch ends
+    (["Sb", "L", "b", "b"], SLOW),
+])  # fmt: skip
 def test_workers_that_only_begin_are_not_too_slow(steps: list[str], phrase: str) -> None:
     assert phrase in advice_of_the_first(loop(*steps))
 
@@ -206,13 +192,10 @@ def test_a_simulated_loader_begins_or_is_slow(place: int, brief: bool, phrase: s
     assert phrase in advice_of_the_first(read(str(save(seeded(document, place, brief), tmp_path / "job.json"))))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
-        "hta_trace_diff_pair/control.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
+    "hta_trace_diff_pair/control.json.gz",
+])  # fmt: skip
 def test_no_epoch_begins_where_no_seed_was_drawn(name: str) -> None:
     path = real_trace(name)
     trace, names = read(str(path)), {each.get("name") for each in load(path)["traceEvents"]}

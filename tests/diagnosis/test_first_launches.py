@@ -17,7 +17,7 @@ from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import long_calls
 from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, Document, Event, later_from, load, real_trace, save
-from said import advice_of, title_of
+from said import advice_of, problem_of, title_of
 from simulator import simulate
 from tables import Track, call, kernel, trace_of
 
@@ -83,16 +83,13 @@ def test_the_only_step_is_mostly_loading(tmp_path: Path) -> None:
     assert first.found.saved_ns is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
-        "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",
-        "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
-        "v100_4rank_pair_torchrec/control/pid44239.pt.trace.json.gz",
-        "pairs_h100_vs_mi300_tracelens/bert_small_mi300.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+    "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",
+    "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
+    "v100_4rank_pair_torchrec/control/pid44239.pt.trace.json.gz",
+    "pairs_h100_vs_mi300_tracelens/bert_small_mi300.json.gz",
+])  # fmt: skip
 def test_recorded_first_launches(name: str) -> None:
     """Plainly: what is called loading is a first launch of its kernel, and takes ten times as long as any later one
     idles at most."""
@@ -116,8 +113,7 @@ def test_modules_that_load_without_steps_belong_to_the_start() -> None:
             launch = call("cuLaunchKernel", at + 21 * MS, at + 26 * MS, correlation=number)
             work = kernel(f"k{n}", at + 26 * MS, at + 29 * MS, device=pid, correlation=number)
             events += [structs.replace(each, track=Track(0, pid, 1)) for each in (loads, launch)] + [work]
-    answer = long_calls.check(trace_of(*events))
-    assert isinstance(answer, Found)
+    answer = problem_of(long_calls.check(trace_of(*events)))
     assert (answer.saved_ns, answer.confidence) == (None, "medium")
     assert "first use holds up the host while the GPU idles" in title_of(answer)
     assert "cuLibraryLoadData (380 ms) and cuLaunchKernel (95 ms)" in title_of(answer), "what passes, not the sum"

@@ -13,7 +13,7 @@ from augment.diagnosis.rules import garbage_collection, host_gaps
 from augment.facts.critical.handovers import main_track
 from augment.readers import read
 from metamorphic import load, save
-from said import title_of
+from said import problem_of, title_of
 from simulator import simulate
 
 JOB = {"work": 0.4, "collectives": "none"}
@@ -25,8 +25,7 @@ def test_collections_are_named_and_predicted(name: str, tmp_path: Path) -> None:
     """The saving is that of the job without pauses; a slice within a slice does not count twice."""
     bare = trace_of(FAULTY)
     assert isinstance(garbage_collection.check(bare), NotApplicable)
-    pauses = host_gaps.check(bare)
-    assert isinstance(pauses, Found)
+    pauses = problem_of(host_gaps.check(bare))
     thread = bare.tracks[main_track(bare)]
     place = {"ph": "X", "cat": "python_function", "name": name, "pid": thread.pid, "tid": thread.tid}
     base = bare.source.base_ns
@@ -39,8 +38,7 @@ def test_collections_are_named_and_predicted(name: str, tmp_path: Path) -> None:
         for shift in (0, 1000)
     ]
     trace = read(str(save(document, tmp_path / "gc.json")))
-    answer = garbage_collection.check(trace)
-    assert isinstance(answer, Found)
+    answer = problem_of(garbage_collection.check(trace))
     assert title_of(answer).startswith("Python collects garbage 1 time per step, for up to 6.")
     assert answer.saved_ns is not None
     assert not isinstance(host_gaps.check(trace), Found), "a collection is told once"

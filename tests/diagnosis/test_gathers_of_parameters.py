@@ -11,12 +11,11 @@ import pytest
 from simulated_jobs import changed, trace_of
 from test_rules_by_hand import problem_of
 
-from augment.core.trace import Trace
+from augment import Trace, read
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import exposed_communication, late_gathers
 from augment.facts.collectives.collective_kernels import carries_activations, collectives, gathers_of_parameters, trains
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from said import advice_of, title_of
 from simulator import simulate
@@ -50,19 +49,16 @@ def job(*phases: tuple[str, str]) -> Trace:
 SHARDED = [("forward", GATHER), ("backward", GATHER), ("backward", SCATTER)]
 
 
-@pytest.mark.parametrize(
-    ("phases", "expected"),
-    [
-        (SHARDED, [True, True, False]),
-        ([*SHARDED, ("forward", SCATTER)], [False] * 4),  # sequence parallelism
-        ([*SHARDED, ("optimizer", GATHER)], [True, True, False, False]),
-        ([("optimizer", GATHER), ("backward", SCATTER)], [False] * 2),  # a sharded optimizer
-        ([("forward", GATHER), ("forward", GATHER)], [False] * 2),
-        ([("FSDP::pre_forward (layers.3)", GATHER), ("request", GATHER)], [True, False]),
-        ([("FullyShardedDataParallel._pre_forward", GATHER)], [True]),
-        ([("request", GATHER), ("request", SCATTER)], [False] * 2),
-    ],
-)
+@pytest.mark.parametrize(("phases", "expected"), [
+    (SHARDED, [True, True, False]),
+    ([*SHARDED, ("forward", SCATTER)], [False] * 4),  # sequence parallelism
+    ([*SHARDED, ("optimizer", GATHER)], [True, True, False, False]),
+    ([("optimizer", GATHER), ("backward", SCATTER)], [False] * 2),  # a sharded optimizer
+    ([("forward", GATHER), ("forward", GATHER)], [False] * 2),
+    ([("FSDP::pre_forward (layers.3)", GATHER), ("request", GATHER)], [True, False]),
+    ([("FullyShardedDataParallel._pre_forward", GATHER)], [True]),
+    ([("request", GATHER), ("request", SCATTER)], [False] * 2),
+])  # fmt: skip
 def test_gathers_of_parameters(phases: list[tuple[str, str]], expected: list[bool]) -> None:
     trace = job(*phases)
     assert gathers_of_parameters(trace).tolist() == expected
@@ -169,15 +165,12 @@ def plainly(document: Document) -> dict[float, bool]:
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "h100_8rank_modded_nanogpt/rank0.json.gz",
-        "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
-        "hta_sampled_2_of_128/sampled_rank-0.json.gz",
-        "b200_tracelens/b200_eager_rank0of8.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "h100_8rank_modded_nanogpt/rank0.json.gz",
+    "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
+    "hta_sampled_2_of_128/sampled_rank-0.json.gz",
+    "b200_tracelens/b200_eager_rank0of8.json.gz",
+])  # fmt: skip
 def test_gathers_of_real_traces(name: str) -> None:
     path = real_trace(name)
     trace, expected = read(str(path)), plainly(load(path))

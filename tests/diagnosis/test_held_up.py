@@ -9,8 +9,8 @@ import pytest
 from simulated_jobs import changed
 from test_rules_by_hand import problem_of
 
-from augment.core.annotations import InstantTrack
-from augment.core.trace import Category, Trace, Track
+from augment import Trace, read
+from augment.core import Category, InstantTrack, Track
 from augment.diagnosis.drawing import drawn
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
@@ -20,7 +20,6 @@ from augment.diagnosis.rules import partial_recording
 from augment.diagnosis.verdict import verdict
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.steps.step_windows import recorded_windows
-from augment.readers import read
 from metamorphic import CALLS, REAL, Document, load, real_trace, save
 from said import title_of
 from simulator import simulate
@@ -176,19 +175,15 @@ def test_a_device_that_another_process_uses_is_no_slow_host() -> None:
     assert "held up although work was queued" in verdict(trace)[1]
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        shared_device(before="cudaStreamWaitEvent"),  # queued behind a dependency
-        shared_device(before="cudaLaunchHostFunc"),
-        shared_device(launch="cudaGraphLaunch"),  # nodes of a graph may wait for each other
-        shared_device(clock_ns=3 * MS, turns=0),  # all work seems late: clocks
-        shared_device(turns=8),
-        shared_device(turns=0),
-        shared_device(load_ns=MS),
-    ],
-    ids=["event", "host_function", "graph", "clocks", "none_at_once", "healthy", "loading"],
-)
+@pytest.mark.parametrize("events", [
+    shared_device(before="cudaStreamWaitEvent"),  # queued behind a dependency
+    shared_device(before="cudaLaunchHostFunc"),
+    shared_device(launch="cudaGraphLaunch"),  # nodes of a graph may wait for each other
+    shared_device(clock_ns=3 * MS, turns=0),  # all work seems late: clocks
+    shared_device(turns=8),
+    shared_device(turns=0),
+    shared_device(load_ns=MS),
+], ids=["event", "host_function", "graph", "clocks", "none_at_once", "healthy", "loading"])  # fmt: skip
 def test_other_late_work_has_no_such_cause(events: list[Event]) -> None:
     assert held_up(made(*events)) is None
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from simulated_jobs import changed
 
-from augment.core.trace import Trace
+from augment import Trace, read
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rules import synchronizing_calls
 from augment.diagnosis.verdict import verdict
-from augment.readers import read
 from metamorphic import Document, load, real_trace, save
 from simulator import simulate
 from tables import Event, annotation, call, kernel, launched, op, trace_of

@@ -89,8 +89,7 @@ def bursts(pause: int, name: str) -> Iterable[Event]:
 
 @pytest.mark.parametrize(("name", "confidence"), [("aten::mm", "low"), ("autograd::engine::execute", "medium")])
 def test_a_host_of_which_nothing_is_recorded_may_have_no_requests(name: str, confidence: str) -> None:
-    stalls = host_gaps.check(in_us(bursts(20_000, name)))
-    assert isinstance(stalls, Found)
+    stalls = problem_of(host_gaps.check(in_us(bursts(20_000, name))))
     assert stalls.confidence == confidence
 
 
@@ -103,8 +102,7 @@ def test_a_thread_that_waits_for_another_does_not_stall_for_so_long(tmp_path: Pa
         if isinstance(event, dict) and not event["name"].startswith("ProfilerStep"):
             event["tid"] = 4_500
     rank.write(str(tmp_path / "rank0.json"))
-    stalls = host_gaps.check(read(tmp_path / "rank0.json"))
-    assert isinstance(stalls, Found)
+    stalls = problem_of(host_gaps.check(read(tmp_path / "rank0.json")))
     assert isinstance(stalls.seen, host_gaps.HostGaps)
     assert stalls.seen.longest_ns == pytest.approx(15_000_000, rel=0.05)
 
@@ -130,11 +128,9 @@ def going_on(steps: int, waits: bool) -> Trace:
 @pytest.mark.parametrize(("waits", "of_single"), [(False, "low"), (True, "medium")])
 def test_a_single_step_does_not_prove_that_the_host_is_late(waits: bool, of_single: str) -> None:
     """Truth: the same steps one after the other. The device waits again only where the host has waited for it."""
-    single = launch_bound.check(going_on(1, waits))
-    assert isinstance(single, Found)
+    single = problem_of(launch_bound.check(going_on(1, waits)))
     assert single.confidence == of_single
-    several = launch_bound.check(going_on(4, waits))
-    assert isinstance(several, Found)
+    several = problem_of(launch_bound.check(going_on(4, waits)))
     assert several.in_step == (None if waits else 0)
 
 
@@ -152,7 +148,6 @@ def test_late_batches_limit_what_other_cures_promise(other: str) -> None:
     true = 1 - truth.length(work.world(slow, None), run) / truth.length(world, run)
     (promised,) = (each.saved for each in run.findings if each.rule in kind.rules)
     assert "data_loading" in run.of_verdict
-    assert promised is not None
     assert promised == pytest.approx(true, abs=0.03)
 
 
@@ -409,18 +404,14 @@ def test_a_thread_that_waits_in_the_operating_system_does_not_lack_a_cpu() -> No
     assert not isinstance(starved_host.check(run_standing(STARVED, NAMES, system_call="futex")), Found)
 
 
-@pytest.mark.parametrize(
-    ("stalls", "names", "kernel_ns"),
-    [
-        ({}, NAMES, 10_000),
-        (dict.fromkeys(STARVED, "after"), NAMES, 10_000),  # garbage collection, or a lock, between operators
-        (STARVED, ("aten::copy_",), 10_000),  # one name: it does something
-        ({number: "in" for number in STARVED if number % 2}, ("aten::mm", "aten::stack"), 10_000),  # work on the CPU
-        ({number // 8: where for number, where in STARVED.items()}, NAMES, 10_000),  # the start
-        (STARVED, NAMES, 2 * MS),  # the device has work all the time
-    ],
-    ids=["healthy", "between_operators", "one_name", "work_on_the_cpu", "start", "busy_device"],
-)
+@pytest.mark.parametrize(("stalls", "names", "kernel_ns"), [
+    ({}, NAMES, 10_000),
+    (dict.fromkeys(STARVED, "after"), NAMES, 10_000),  # garbage collection, or a lock, between operators
+    (STARVED, ("aten::copy_",), 10_000),  # one name: it does something
+    ({number: "in" for number in STARVED if number % 2}, ("aten::mm", "aten::stack"), 10_000),  # work on the CPU
+    ({number // 8: where for number, where in STARVED.items()}, NAMES, 10_000),  # the start
+    (STARVED, NAMES, 2 * MS),  # the device has work all the time
+], ids=["healthy", "between_operators", "one_name", "work_on_the_cpu", "start", "busy_device"])  # fmt: skip
 def test_other_standstills_have_other_causes(stalls: dict[int, str], names: tuple[str, ...], kernel_ns: int) -> None:
     assert not isinstance(starved_host.check(run_standing(stalls, names, kernel_ns)), Found)
 
@@ -510,10 +501,8 @@ def test_steps_of_an_engine_on_a_host_are_told_by_what_they_compute() -> None:
     events, now = [], 0
     for count in (4, 8, 4, 4):
         name = f"execute_context_{count}({1024 * count})_generation_0(0)"
-        events += [
-            annotation(name, now * MS, (now + 10 * count) * MS),
-            op("aten::mm", now * MS, (now + 9 * count) * MS),
-        ]
+        events += [annotation(name, now * MS, (now + 10 * count) * MS)]
+        events += [op("aten::mm", now * MS, (now + 9 * count) * MS)]
         now += 10 * count
     (said,) = verdict(trace_of(*events))[:1]
     assert (

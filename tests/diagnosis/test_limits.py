@@ -8,17 +8,15 @@ import pytest
 from msgspec.structs import replace
 from simulated_jobs import HEALTHY, changed, diagnosis_of, trace_of
 
+from augment import Trace, read
 from augment.analyses import step_efficiency
-from augment.core.findings import Findings
 from augment.core.text import percent
-from augment.core.trace import Trace
 from augment.diagnosis.judging import decided_in_steps, measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import busy, verdict
 from augment.facts.critical.critical_graph import critical_graph
 from augment.facts.critical.what_if import Cut, decided, saved_ns
 from augment.facts.operators.step_time_parts import SAID
-from augment.readers import read
 from tables import Event, annotation, call, kernel, launched_kernel, op, shaped
 from tables import trace_of as made_of
 
@@ -81,7 +79,6 @@ def test_what_decides_after_the_cures_of_recorded_runs(name: str, place: int, en
 def test_where_nothing_is_found_the_largest_loss_is_that_of_the_table(shared_traces: Path) -> None:
     trace = read(str(shared_traces / "h100_8rank_modded_nanogpt" / "rank7.json.gz"))
     table = step_efficiency.analyze(trace)
-    assert isinstance(table, Findings)
     rows = [row for row in table.rows if row.step in measure(trace).windows.number]
     wall = sum(row.wall_ns for row in rows)
     spent = {said: sum(getattr(row, f"{part}_ns") for row in rows for part in parts) for said, parts in SAID.items()}

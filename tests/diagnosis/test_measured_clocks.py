@@ -34,14 +34,11 @@ def test_a_clock_that_changes_at_once(slow: str, thirds: int, is_found: bool) ->
     assert isinstance(clock_drop.check(tables.trace_of(*events)), Found) == is_found
 
 
-@pytest.mark.parametrize(
-    ("last_mhz", "period_ns", "confidence", "says"),
-    [
-        (1410.0, 10**5, "high", "telemetry says so: the clock was"),
-        (1980.0, 10**5, "low", "telemetry says otherwise: the clock was 1,980 MHz in the first steps and 1,980 MHz in"),
-        (1410.0, 10**9, "medium", ""),  # too few samples
-    ],
-)
+@pytest.mark.parametrize(("last_mhz", "period_ns", "confidence", "says"), [
+    (1410.0, 10**5, "high", "telemetry says so: the clock was"),
+    (1980.0, 10**5, "low", "telemetry says otherwise: the clock was 1,980 MHz in the first steps and 1,980 MHz in"),
+    (1410.0, 10**9, "medium", ""),  # too few samples
+])  # fmt: skip
 def test_the_measured_clock(last_mhz: float, period_ns: int, confidence: str, says: str) -> None:
     trace = trace_of(SLOWER)
     ts = np.arange(int(trace.events.ts[0]), int(trace.events.end.max()), period_ns, dtype=np.int64)

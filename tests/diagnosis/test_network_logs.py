@@ -22,13 +22,8 @@ from traces import HOST, step, write_trace
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "nccl"
 RECORDED = sorted([*EVIDENCE.glob("*.gz"), *EVIDENCE.glob("excerpts/*.log")])
 PREFIXES = ("", "[1,{rank}]<stdout>:", "{rank}: ", "(Worker pid={pid}, ip=10.0.0.{rank}) ", "2026-01-01T00:00:00 ")
-OTHER = (
-    "step {rank}: loss 0.3",
-    "warning: NCCL is slow today",
-    "[0] step done",
-    "Traceback (most recent call last):",
-    "",
-)
+OTHER = "step {rank}: loss 0.3", "warning: NCCL is slow today", "[0] step done"
+OTHER += "Traceback (most recent call last):", ""
 
 
 @dataclass
@@ -73,11 +68,8 @@ class Cluster:
         """What a rank logs."""
         node, device = divmod(rank, self.devices)
         head = f"node{node}:{self.pids[rank]}:{self.pids[rank] + 1} [{device}] NCCL INFO "
-        said = [
-            "Bootstrap : Using eth0:10.0.0.1<0>",
-            "NET/Socket : Using [0]eth0:10.0.0.1<0>",
-            f"Using network {self.network}",
-        ]
+        wired = "eth0:10.0.0.1<0>"
+        said = [f"Bootstrap : Using {wired}", f"NET/Socket : Using [0]{wired}", f"Using network {self.network}"]
         groups = (("0xaa", rank, len(self.pids), "0xfe", self.nodes, self.path),
                   ("0xbb", device, self.devices, f"0xe{node}", 1, self.other_path),
                   ("0xcc", 0, 1, f"0xd{rank}", 1, "SYS"))  # fmt: skip

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from augment import augment, read
-from augment.core.findings import Skipped
+from augment import Skipped, Trace, augment, read
+from augment.core import Category
 from augment.core.text import devices_text
-from augment.core.trace import Category, Trace
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import vendor

@@ -58,14 +58,11 @@ def test_a_simulated_split_saves_what_it_takes(stall_us: float, polls: bool, tmp
         assert not isinstance(bound, Found) or measure(trace).ratio(bound.saved_ns or 0) < 0.1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "v100_4rank_pair_torchrec/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz",
-        "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
-        "mi300_tracelens/ddp_resnet18_no_pool.json.gz",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "v100_4rank_pair_torchrec/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz",
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+    "mi300_tracelens/ddp_resnet18_no_pool.json.gz",
+])  # fmt: skip
 def test_recorded_operators_that_stall_launch_nothing(name: str) -> None:
     """Plainly: no call begins on the thread in a stretch of an operator that is called a stall, for 1 ms and more."""
     path = real_trace(name)

@@ -9,12 +9,11 @@ from statistics import median
 import pytest
 from simulated_jobs import changed
 
-from augment.core.trace import Trace
+from augment import Trace, read
 from augment.diagnosis.host_causes import fetching
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import data_loading, launch_bound
-from augment.readers import read
 from metamorphic import load, real_trace, save, stretched
 from simulator import simulate
 from tables import Event, annotation, call, kernel, op, trace_of
@@ -45,17 +44,14 @@ def loop(*fetches_us: int, launch_us: int = 5, name: str = WORKERS) -> Trace:
     return trace_of(*events)
 
 
-@pytest.mark.parametrize(
-    ("fetches_us", "launch_us", "name", "confidence"),
-    [
-        ((180,) * 5, 5, WORKERS, None),
-        ((180,) * 5, 5, MAIN, "high"),  # the main process loads, however short that is
-        ((720,) * 5, 20, WORKERS, None),  # the same on a host that is four times as slow
-        ((720,) * 5, 5, WORKERS, "high"),
-        ((180, 180, 9_000, 180, 180), 5, WORKERS, "low"),  # workers once too slow, or a host that stood still
-        ((180, 9_000, 180, 9_000, 180), 5, WORKERS, "high"),
-    ],
-)
+@pytest.mark.parametrize(("fetches_us", "launch_us", "name", "confidence"), [
+    ((180,) * 5, 5, WORKERS, None),
+    ((180,) * 5, 5, MAIN, "high"),  # the main process loads, however short that is
+    ((720,) * 5, 20, WORKERS, None),  # the same on a host that is four times as slow
+    ((720,) * 5, 5, WORKERS, "high"),
+    ((180, 180, 9_000, 180, 180), 5, WORKERS, "low"),  # workers once too slow, or a host that stood still
+    ((180, 9_000, 180, 9_000, 180), 5, WORKERS, "high"),
+])  # fmt: skip
 def test_a_fetch_that_takes_no_more_than_launching_waits_for_nobody(
     fetches_us: tuple[int, ...], launch_us: int, name: str, confidence: str | None
 ) -> None:
@@ -87,13 +83,10 @@ def test_a_simulated_loader_and_the_same_on_a_slow_machine(
         assert (answer.confidence if isinstance(answer, Found) else None) == confidence
 
 
-@pytest.mark.parametrize(
-    ("name", "waiting"),
-    [
-        ("hta_trace_diff_pair/test.json.gz", 0),
-        ("v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz", 4),
-    ],
-)
+@pytest.mark.parametrize(("name", "waiting"), [
+    ("hta_trace_diff_pair/test.json.gz", 0),
+    ("v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz", 4),
+])  # fmt: skip
 def test_recorded_fetches_that_wait(name: str, waiting: int) -> None:
     """Plainly: those that take longer than 64 launches, which take their median."""
     path = real_trace(name)

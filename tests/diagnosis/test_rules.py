@@ -10,7 +10,7 @@ from simulated_jobs import HEALTHY, POINTS, changed, diagnosis_of, predicted_and
 
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Fine, Found, NotApplicable
+from augment.diagnosis.rule import Fine, NotApplicable
 from augment.diagnosis.rules import clock_drop, small_collectives
 from augment.readers import read
 from metamorphic import load, save
@@ -21,17 +21,13 @@ from traces import kernel, launch, op, step, write_trace
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        HEALTHY,
-        changed(seed=1, collectives="fsdp"),
-        changed(seed=2, gpu="A100", run_ahead=None),
-        changed(seed=3, collectives="none", side_streams=2),
-        changed(seed=4, collectives="fsdp", cross_ns=20_000),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [
+    HEALTHY,
+    changed(seed=1, collectives="fsdp"),
+    changed(seed=2, gpu="A100", run_ahead=None),
+    changed(seed=3, collectives="none", side_streams=2),
+    changed(seed=4, collectives="fsdp", cross_ns=20_000),
+], ids=str)  # fmt: skip
 def test_nothing_is_wrong_with_a_healthy_job(options: JobOptions) -> None:
     assert severities(options) == {}
 
@@ -150,10 +146,8 @@ def test_many_small_collectives_of_a_kind_beside_few_of_another(tmp_path: Path) 
     for number in range(3):
         begin = 2_000 * number
         events += [step(number, begin, 1_999), launch(ts=begin + 5, correlation=begin + 99)]
-        events += [
-            kernel(ts=begin + 15, dur=100, correlation=begin + 99),
-            op("autograd::engine::evaluate_function: A", begin + 140, 500),
-        ]
+        events += [kernel(ts=begin + 15, dur=100, correlation=begin + 99)]
+        events += [op("autograd::engine::evaluate_function: A", begin + 140, 500)]
         events += [step(number, begin + 700, 100) | {"name": "Optimizer.step#SGD.step"}]
         events += [launch(ts=begin + 720, correlation=begin + 98), kernel(ts=begin + 1_930, correlation=begin + 98)]
         for place in range(22):
@@ -170,12 +164,9 @@ def test_what_plain_products_would_save_once_the_host_keeps_up(stall_us: float) 
     """Behind a slow loader they save nothing now; later what the same job without the slow loader would save."""
     slow = {"host_stall_us": stall_us}
     trace = trace_of(changed(faults=("plain_products",), **slow))
-    answer = diagnose(trace).answers["matrix_units"]
-    assert isinstance(answer, Found)
+    answer = problem_of(diagnose(trace).answers["matrix_units"])
     assert measure(trace).ratio(answer.saved_ns or 0) < POINTS
-    plain, healthy = (
-        measure(trace_of(options)).length_ns for options in (changed(faults=("plain_products",)), HEALTHY)
-    )
+    plain, healthy = (measure(trace_of(each)).length_ns for each in (changed(faults=("plain_products",)), HEALTHY))
     assert answer.seen.figures["later_ns"] / plain == pytest.approx(1 - healthy / plain, abs=POINTS)
     later = stall_us > 60_000
     assert (answer.saved_ns is None) == later
@@ -239,8 +230,7 @@ def test_collectives_that_wait_for_a_late_rank_are_no_matter_of_buckets() -> Non
     said = {}
     for factor in (1.0, 40.0):
         result = diagnosis_of(changed(run_ahead=None, straggler=1, straggler_factor=factor))
-        answer = result.answers["exposed_communication"]
-        assert isinstance(answer, Found)
+        answer = problem_of(result.answers["exposed_communication"])
         said[factor] = (advice_of(answer).startswith("First see whether a rank comes late"), evidence_of(answer))
     assert [late for late, _ in said.values()] == [False, True]
     assert any("GB/s: waiting for a late rank, or a slow network" in line for line in said[40.0][1])

@@ -53,14 +53,11 @@ def reports(folder: Path, name: str, share: float, elsewhere: bool = False) -> t
     return plain, read(str(write_sqlite(tables, folder / "with.sqlite")))
 
 
-@pytest.mark.parametrize(
-    ("name", "share", "title", "advice"),
-    [
-        ("read", 0.8, "launching work, in read", "Record with torch.profiler's with_stack=True"),
-        ("pthread_cond_timedwait", 0.8, "launching work, in pthread_cond_timedwait", "The host waits here"),
-        ("read", 0.3, "launching work, outside recorded operators", "Record with torch.profiler's with_stack=True"),
-    ],
-)
+@pytest.mark.parametrize(("name", "share", "title", "advice"), [
+    ("read", 0.8, "launching work, in read", "Record with torch.profiler's with_stack=True"),
+    ("pthread_cond_timedwait", 0.8, "launching work, in pthread_cond_timedwait", "The host waits here"),
+    ("read", 0.3, "launching work, outside recorded operators", "Record with torch.profiler's with_stack=True"),
+])  # fmt: skip
 def test_planted_calls_are_told(tmp_path: Path, name: str, share: float, title: str, advice: str) -> None:
     plain, recorded = reports(tmp_path, name, share)
     before, answer = (problem_of(host_gaps.check(each)) for each in (plain, recorded))

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from augment.core.annotations import Flows
+from augment import augment, read
+from augment.core import Flows
 from augment.facts.critical.longest_path import DRAWN, KINDS
-from augment.pipeline import augment
-from augment.readers import read
 from augment.writers import chrome
 from augment.writers import perfetto as perfetto_writer
 from perfetto_engine import PerfettoEngine

@@ -69,9 +69,7 @@ def test_crossed_is_what_one_that_begins_in_it_outlasts(drawn: list[tuple[int, i
         if any(each == track and begin < end < stop for each, begin, stop in spans[place + 1 :])
     ]
     assert call_stacks.crossed_places(trace).tolist() == expected
-    assert [diagnostic.count for diagnostic in call_stacks.crossing_diagnostics(trace)] == (
-        [len(expected)] if expected else []
-    )
+    assert [each.count for each in call_stacks.crossing_diagnostics(trace)] == ([len(expected)] if expected else [])
 
 
 def test_no_host_at_all() -> None:

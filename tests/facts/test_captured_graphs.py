@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 import augment
 from augment.analyses import roofline
-from augment.core.attachments import GraphCapture
-from augment.core.trace import Trace
+from augment.core import GraphCapture, Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.operators.captured_graphs import graph_launches, graph_work
 from augment.facts.operators.operator_work import operator_work
@@ -73,15 +72,12 @@ def test_a_capture_in_the_trace_itself() -> None:
     assert joined(trace) == EXPECTED
 
 
-@pytest.mark.parametrize(
-    ("capture", "nodes", "streams", "reason"),
-    [
-        (captured(last=False), NODES, (7,), "no capture has 3 kernels"),
-        (captured(), NODES, (7, 8), "several streams"),
-        (captured(), [ADD, GEMM, GEMM], (7,), "of other work"),
-        (captured(calls=True) + captured((8, 8), calls=True, at=1000), NODES, (7,), "differ in their operators"),
-    ],
-)
+@pytest.mark.parametrize(("capture", "nodes", "streams", "reason"), [
+    (captured(last=False), NODES, (7,), "no capture has 3 kernels"),
+    (captured(), NODES, (7, 8), "several streams"),
+    (captured(), [ADD, GEMM, GEMM], (7,), "of other work"),
+    (captured(calls=True) + captured((8, 8), calls=True, at=1000), NODES, (7,), "differ in their operators"),
+])  # fmt: skip
 def test_what_does_not_fit_is_not_joined(
     capture: list[Event], nodes: list[str], streams: tuple[int, ...], reason: str
 ) -> None:

@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment import facts
-from augment.core.trace import Category, Trace
+from augment import Trace, facts, read
+from augment.core import Category
 from augment.facts.host.call_stacks import places_of
-from augment.readers import read
 from tables import Event, launched_kernel, op, trace_of
 from traces import SIMULATED
 

@@ -91,18 +91,14 @@ def test_shapes_of_the_trace_come_first() -> None:
     assert {name: work for name, work in works(trace).items() if name in plain} == plain
 
 
-@pytest.mark.parametrize(
-    ("text", "made_of", "missing"),
-    [
-        (GRAPH.replace("64", "s0"), MADE_OF, set(WORK)),  # sizes that are symbols
-        (GRAPH, {**MADE_OF, "other:4": ("relu",)}, {"triton_poi_fused_2"}),  # which of the two writes it?
-        (GRAPH, {name.partition(":")[0]: nodes for name, nodes in MADE_OF.items()}, set(WORK)),  # calls thrown together
-        (GRAPH.replace("aten.relu.default", "aten.slice.Tensor"), MADE_OF, {"triton_poi_fused_2"}),  # a part is read
-        (GRAPH, {**MADE_OF, "triton_poi_fused_2:4": ("add",)}, {"triton_tem_fused_0", "triton_poi_fused_2"}),
-        (GRAPH, {"triton_poi_fused_2:3": ("gone",)}, set(WORK)),
-    ],
-    ids=["symbols", "shared", "no_handles", "part", "two_sites", "no_node"],
-)
+@pytest.mark.parametrize(("text", "made_of", "missing"), [
+    (GRAPH.replace("64", "s0"), MADE_OF, set(WORK)),  # sizes that are symbols
+    (GRAPH, {**MADE_OF, "other:4": ("relu",)}, {"triton_poi_fused_2"}),  # which of the two writes it?
+    (GRAPH, {name.partition(":")[0]: nodes for name, nodes in MADE_OF.items()}, set(WORK)),  # calls thrown together
+    (GRAPH.replace("aten.relu.default", "aten.slice.Tensor"), MADE_OF, {"triton_poi_fused_2"}),  # a part is read
+    (GRAPH, {**MADE_OF, "triton_poi_fused_2:4": ("add",)}, {"triton_tem_fused_0", "triton_poi_fused_2"}),
+    (GRAPH, {"triton_poi_fused_2:3": ("gone",)}, set(WORK)),
+], ids=["symbols", "shared", "no_handles", "part", "two_sites", "no_node"])  # fmt: skip
 def test_what_cannot_be_told_is_not(text: str, made_of: dict[str, tuple[str, ...]], missing: set[str]) -> None:
     shown = works(trace_of(*launched(), beside=[beside(text, made_of)]))
     unknown = {name for name in WORK if shown.get(name, (None, None))[1] is None}
@@ -123,11 +119,8 @@ def test_a_real_log() -> None:
     if not path.is_file():
         pytest.skip(f"no log at {path}")
     log = read_compile_log(str(path))
-    names = [
-        "triton_poi_fused_addmm_relu_sigmoid_threshold_backward_0",
-        "triton_poi_fused_mul_1",
-        "triton_poi_fused_addmm_gelu_2",
-    ]
+    names = ["triton_poi_fused_addmm_relu_sigmoid_threshold_backward_0", "triton_poi_fused_mul_1"]
+    names += ["triton_poi_fused_addmm_gelu_2"]
     events = [op("Torch-Compiled Region: 0/0", 0, 1000)]
     for place, name in enumerate([*names, "mm", "mm"]):
         at = 100 * (place + 1)

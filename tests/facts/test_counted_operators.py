@@ -225,16 +225,13 @@ def test_lists_with_shapes_have_bytes() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("operator", "args", "kernels"),
-    [
-        ("aten::cat", listed([]), [CAT_2]),  # more than 30 tensors: no shapes
-        ("aten::cat", listed([[3, 5], [2, 5]]), [CAT_2, CAT_2.replace("2u", "4u")]),  # two types
-        ("aten::cat", listed([[3, 5], [2, 5]]), ["vectorized_elementwise_kernel"]),
-        ("aten::cat", listed([3, 5]), [CAT_2]),
-        ("aten::_fused_adamw_", listed(*[[[100, 10]]] * 4, scaled=13), [APPLY + ADAM]),  # gradients are written, too
-    ],
-)
+@pytest.mark.parametrize(("operator", "args", "kernels"), [
+    ("aten::cat", listed([]), [CAT_2]),  # more than 30 tensors: no shapes
+    ("aten::cat", listed([[3, 5], [2, 5]]), [CAT_2, CAT_2.replace("2u", "4u")]),  # two types
+    ("aten::cat", listed([[3, 5], [2, 5]]), ["vectorized_elementwise_kernel"]),
+    ("aten::cat", listed([3, 5]), [CAT_2]),
+    ("aten::_fused_adamw_", listed(*[[[100, 10]]] * 4, scaled=13), [APPLY + ADAM]),  # gradients are written, too
+])  # fmt: skip
 def test_lists_without_shapes_or_type_are_unknown_and_said(
     operator: str, args: dict[str, Any], kernels: list[str]
 ) -> None:
@@ -271,7 +268,6 @@ def test_recorded_lists_move_no_more_than_memory_can(shared_traces: Path) -> Non
     assert sum(row.count for row in rows) == 96
     for row in rows:
         elements = sum(map(prod, json.loads(row.shapes)[0]))
-        assert row.size_bytes is not None
         assert row.size_bytes % (2 * elements * row.count) == 0
         assert row.size_bytes // (2 * elements * row.count) in (1, 2, 4, 8)
         assert row.roof_ratio is not None

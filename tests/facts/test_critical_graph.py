@@ -263,16 +263,8 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
                 rest = np.array([until - begun - graph.self_ns[edge]])
                 row, bound_by = int(graph.to_row[edge]), int(longest_path.delay_kinds(graph.kind[[edge]], rest)[0])
             window = next((i for i in range(len(start)) if start[i] <= at < stop[i]), -1)
-            known.append(
-                (
-                    window,
-                    bound_by,
-                    row,
-                    outer
-                    if bound_by in (longest_path.BoundBy.CPU_OPERATOR, longest_path.BoundBy.DATA_LOADING)
-                    else row,
-                )
-            )
+            by_call = bound_by in (longest_path.BoundBy.CPU_OPERATOR, longest_path.BoundBy.DATA_LOADING)
+            known.append((window, bound_by, row, outer if by_call else row))
     return known
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment import Trace, read
 from augment.analyses import critical_path, critical_path_operators
-from augment.core.trace import Trace
 from augment.facts.critical.critical_graph import CriticalGraph, critical_graph
 from augment.facts.critical.handovers import main_track
 from augment.facts.critical.longest_path import DRAWN, KINDS, BoundBy
@@ -24,7 +24,6 @@ from augment.facts.critical.longest_path import critical_path as path_of
 from augment.facts.gpu.gpu_work import gpu_work, launches
 from augment.facts.steps.step_windows import recorded_windows, steps
 from augment.facts.waits.dependencies import DependencyKind
-from augment.readers import read
 from metamorphic import CALLS, Document, load, real_trace, save, without_first_launches, without_first_ns
 from metamorphic import GPU_WORK as WORK
 from simulator import JobOptions, simulate

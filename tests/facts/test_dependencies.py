@@ -84,10 +84,8 @@ def test_a_host_that_is_late_by_a_little_still_decides() -> None:
 def test_work_that_starts_while_its_stream_is_at_work(launched: int, kinds: set[str]) -> None:
     """A kernel that lets the next begin before it ends, or clocks that differ: what was launched long ago waited for
     it."""
-    events = [
-        *launched_kernel("one", (0, 5 * US), (6 * US, 1_001 * US), correlation=1),
-        *launched_kernel("two", (launched * US, (launched + 5) * US), (1_000 * US, 1_500 * US), correlation=2),
-    ]
+    events = [*launched_kernel("one", (0, 5 * US), (6 * US, 1_001 * US), correlation=1)]
+    events += [*launched_kernel("two", (launched * US, (launched + 5) * US), (1_000 * US, 1_500 * US), correlation=2)]
     assert sums(*events).keys() == kinds
     assert sums(*events)["launch_delay"] == (6 if launched == 100 else 20) * US
 
@@ -179,15 +177,11 @@ def test_the_delay_after_a_call_stays() -> None:
     assert device_categories(late, device_gaps(late)[0]).tolist() == [GapCategory.OTHER]
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        [launch(10, 20), second(400)],  # an ordinary call: what kept its work is not known
-        [launch(10, 300), second(52)],  # its work followed the work before it
-        [launch(10, 300), second(31, stream=8)],  # it handed its work over soon
-    ],
-    ids=["short", "queued", "at once"],
-)
+@pytest.mark.parametrize("others", [
+    [launch(10, 20), second(400)],  # an ordinary call: what kept its work is not known
+    [launch(10, 300), second(52)],  # its work followed the work before it
+    [launch(10, 300), second(31, stream=8)],  # it handed its work over soon
+], ids=["short", "queued", "at once"])  # fmt: skip
 def test_other_launches_count_from_the_start_of_their_call(others: list[Event]) -> None:
     trace = trace_of(*FIRST, *others)
     graph = critical_graph(trace)

@@ -50,7 +50,6 @@ def test_the_names_of_steps_say_what_is_in_the_batch(
     name: str, engine: str, phase: str, requests: int, new: int, cached: int
 ) -> None:
     batch = batch_of(name)
-    assert batch is not None
     assert (batch.engine, batch.phase, batch.requests) == (engine, phase, requests)
     assert (batch.new_tokens, batch.cached_tokens) == (new, cached)
 
@@ -64,7 +63,6 @@ def test_other_names_are_no_steps_of_an_engine(name: str) -> None:
 
 def test_a_graph_larger_than_its_batch_is_told_by_the_name() -> None:
     batch = batch_of("decode[bs=117/128 tok=117 d=117]")
-    assert batch is not None
     assert batch.graph_requests == 128
 
 

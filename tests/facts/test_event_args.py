@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from augment import Trace, read
 from augment.core.args import WANTED
-from augment.core.trace import Trace
 from augment.facts.source.event_args import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, args_of_rows, identifiers
 from augment.facts.steps.window import chosen, only
 from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
-from augment.readers import read
 from augment.readers.event_scanner import ARG_FIELDS
 from oracles import with_unknown_decoder
 from traces import event, kernel, op, trace_text, write_trace

@@ -46,15 +46,12 @@ def meta(*shape: int) -> Any:
     return torch.empty(shape, device="meta", dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize(
-    ("operator", "shapes"),
-    [
-        ("mm", [(4, 6), (6, 8)]),
-        ("addmm", [(8,), (4, 6), (6, 8)]),
-        ("bmm", [(3, 4, 6), (3, 6, 8)]),
-        ("baddbmm", [(3, 4, 8), (3, 4, 6), (3, 6, 8)]),
-    ],
-)
+@pytest.mark.parametrize(("operator", "shapes"), [
+    ("mm", [(4, 6), (6, 8)]),
+    ("addmm", [(8,), (4, 6), (6, 8)]),
+    ("bmm", [(3, 4, 6), (3, 6, 8)]),
+    ("baddbmm", [(3, 4, 8), (3, 4, 6), (3, 6, 8)]),
+])  # fmt: skip
 def test_products(operator: str, shapes: list[tuple[int, ...]]) -> None:
     args = [meta(*shape) for shape in shapes]
     assert ours(f"aten::{operator}", *args) == counted(lambda: getattr(torch.ops.aten, operator)(*args))

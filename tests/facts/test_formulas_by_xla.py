@@ -50,7 +50,6 @@ def of_category(instructions: list[dict[str, Any]], category: str) -> list[dict[
 
 def work(operator: str, call: Call) -> Work:
     formula = memory_formula(operator)
-    assert formula is not None
     return formula(call)
 
 

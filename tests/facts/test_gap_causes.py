@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from augment import augment, read
 from augment.analyses import temporal_breakdown
 from augment.facts.waits.gap_causes import STATES, device_states
-from augment.pipeline import augment
-from augment.readers import read
 from augment.writers import chrome
 from tables import Event, call, copy, kernel, slices_of, trace_of
 

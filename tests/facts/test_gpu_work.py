@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from augment import Trace, augment, read
 from augment.analyses import gpu_time_by_annotation, operator_breakdown
-from augment.core.trace import NO_CORRELATION, Trace
+from augment.core import NO_CORRELATION
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work
 from augment.facts.gpu.launched_work import launch_diagnostics
-from augment.pipeline import augment
-from augment.readers import read
 from traces import Event, copy, kernel, launch, op, step, write_trace
 
 
@@ -109,11 +108,6 @@ def test_equal_to_an_independent_implementation(shared_traces: Path, name: str) 
         "sys.modules['compare'].sums = lambda trace, told: sums(trace, {**told, 'critical_path': {}})\n"
         "end(main([Path(sys.argv[1])]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", but_steps, str(shared_traces / name)],
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    command = [sys.executable, "-c", but_steps, str(shared_traces / name)]
+    done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from augment.core.annotations import SliceTrack
-from augment.pipeline import augment
-from augment.readers import read
+from augment import augment, read
+from augment.core import SliceTrack
 from metamorphic import GPU_WORK, Event, load, save, without_first_launches
 from simulator import JobOptions, simulate
 from tables import slices_of
@@ -158,14 +157,8 @@ def test_fewer_launches_make_no_new_claims(source: Any, tmp_path: Path) -> None:
     claims = []
     for count in (0, 50, 400):
         tracks = idle_of(save(without_first_launches(document, count), tmp_path / f"{count}.json"))[1].items()
-        claims.append(
-            {
-                (track, each["end"], each["waited_for"])
-                for track, part in tracks
-                for each in part
-                if "waited_for" in each
-            }
-        )
+        waiting = [(track, each) for track, part in tracks for each in part if "waited_for" in each]
+        claims.append({(track, each["end"], each["waited_for"]) for track, each in waiting})
     assert claims[0] >= claims[1] >= claims[2]
 
 

@@ -43,76 +43,70 @@ def kernels() -> augment.Trace:
     )
 
 
-@pytest.mark.parametrize(
-    ("operator_name", "kernel_name", "family"),
-    [
-        ("aten::addmm", "ampere_sgemm_32x128_tn", "gemm"),
-        ("aten::addmm", "void splitKreduce_kernel<32, 16>(cublasSplitKParams<float>)", "gemm"),
-        ("aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>()", "copy_transpose"),
-        ("aten::miopen_convolution", "batched_transpose_32x32_half", "copy_transpose"),
-        ("aten::cudnn_convolution", "cudnn::cnn::computeOffsetsKernel", "convolution"),
-        ("aten::_flash_attention_forward", "attn_fwd", "attention"),
-        ("AddmmBackward0", "volta_sgemm_128x64_nt", "gemm"),
-        ("autograd::engine::evaluate_function: ReluBackward0", "vectorized_elementwise_kernel", "elementwise"),
-        ("aten::_foreach_add_", "multi_tensor_apply_kernel", "elementwise"),
-        ("aten::_foreach_copy_", "multi_tensor_apply_kernel", "copy_transpose"),
-        ("aten::_fused_adamw_", "multi_tensor_apply_kernel", "optimizer"),
-        (None, "void multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float>>", "copy_transpose"),
-        (None, "void multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedSgdMathFunctor>", "optimizer"),
-        (None, "void multi_tensor_apply_kernel<TensorListMetadata<4>, LAMBStage1Functor<float>>", "optimizer"),
-        (None, "void multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor<float>>", "reduction"),
-        ("aten::upsample_bilinear2d", "upsample_bilinear2d_out_frame", "copy_transpose"),
-        ("CompiledFunction", "triton_poi_fused__scaled_mm__to_copy_clone_div_3", "elementwise"),
-        ("Torch-Compiled Region: 0/0", "triton_per_fused_add_native_layer_norm_20", "norm"),
-        ("triton_red_fused_sum_1", "triton_red_fused_sum_1", "reduction"),
-        (None, "triton_poi_fused__to_copy_permute_t_4", "copy_transpose"),
-        (None, "triton_poi_fused__unsafe_view_mul_nll_loss_forward_softmax_sum_5", "elementwise"),
-        (None, "triton_red_fused__log_softmax_nll_loss_forward_7", "softmax"),
-        (None, "triton_", "unknown"),
-        (None, "triton__0d1d2d3de", "unknown"),
-        (None, "triton_tem_fused_relu_31", "unknown"),
-        (None, "triton_tem_fused_bmm_12", "gemm"),
-        ("aclnnMm", "aclnnMm_TransData_TransData", "copy_transpose"),
-        ("aten::mm", "aclnnMm_MatMulCommon_MemSet", "elementwise"),
-        ("aten::mm", "aclnnMm_MatMulCommon_MatMulV2", "gemm"),
-        ("aten::sum", "aclnnReduceSum_ReduceSumOpAiCore_MemSet", "elementwise"),
-        ("aten::sum", "aclnnReduceSum_CastAiCpu_Cast", "copy_transpose"),
-        ("aten::addmm", "aclnnAddmm_AddAiCore_Add", "elementwise"),
-        ("linear_relu_square_kernel_1", "linear_relu_square_kernel", "gemm"),
-        (None, "_fwd_kernel_aligned_0d1d2d3d45d", "attention"),
-        (None, "sage_fwd", "attention"),
-        (None, "fused_softcapped_entropy_fwd_kernel", "softmax"),
-        (None, "fused_softcapped_entropy_bwd_kernel", "softmax"),
-        (None, "void at::native::upsample_bilinear2d_out_frame<float>", "copy_transpose"),
-        (None, "void linearize_index_kernel<long>", "embedding"),
-        (None, "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<NumericArrayConverter> >(Params)", "gemm"),
-        (None, "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "gemm"),
-        (None, "Cijk_Alik_Bljk_BBS_BH_MT128x64x32_MI32x32x1", "gemm"),
-        (None, "void flash::flash_fwd_splitkv_kernel<…>", "attention"),
-        (None, "void ck::kernel_moe_gemm<ck::GridwiseMoeGemm<…>>", "grouped_gemm"),
-        (None, "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128", "grouped_gemm"),
-        (None, "igemm_wrw_gtcx3_nhwc_bf16_bx0", "convolution"),
-        (None, "void vllm::rms_norm_kernel<c10::BFloat16>", "norm"),
-        (None, "void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "rope_kv"),
-        ("RopeFlashAttnFunc", "void flash::compute_attn_ws<Flash_fwd_kernel_traits<192>>", "attention"),
-        ("RopeFlashAttnFunc", "rotary_kernel", "rope_kv"),
-        (None, "void cub::DeviceRadixSortOnesweepKernel<…>", "sort"),
-        (None, "a_kernel_of_nobody", "unknown"),
-        ("aten::embedding", "aclnnEmbedding_GatherV2AiCore_GatherV2", "embedding"),
-    ],
-)
+@pytest.mark.parametrize(("operator_name", "kernel_name", "family"), [
+    ("aten::addmm", "ampere_sgemm_32x128_tn", "gemm"),
+    ("aten::addmm", "void splitKreduce_kernel<32, 16>(cublasSplitKParams<float>)", "gemm"),
+    ("aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>()", "copy_transpose"),
+    ("aten::miopen_convolution", "batched_transpose_32x32_half", "copy_transpose"),
+    ("aten::cudnn_convolution", "cudnn::cnn::computeOffsetsKernel", "convolution"),
+    ("aten::_flash_attention_forward", "attn_fwd", "attention"),
+    ("AddmmBackward0", "volta_sgemm_128x64_nt", "gemm"),
+    ("autograd::engine::evaluate_function: ReluBackward0", "vectorized_elementwise_kernel", "elementwise"),
+    ("aten::_foreach_add_", "multi_tensor_apply_kernel", "elementwise"),
+    ("aten::_foreach_copy_", "multi_tensor_apply_kernel", "copy_transpose"),
+    ("aten::_fused_adamw_", "multi_tensor_apply_kernel", "optimizer"),
+    (None, "void multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float>>", "copy_transpose"),
+    (None, "void multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedSgdMathFunctor>", "optimizer"),
+    (None, "void multi_tensor_apply_kernel<TensorListMetadata<4>, LAMBStage1Functor<float>>", "optimizer"),
+    (None, "void multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor<float>>", "reduction"),
+    ("aten::upsample_bilinear2d", "upsample_bilinear2d_out_frame", "copy_transpose"),
+    ("CompiledFunction", "triton_poi_fused__scaled_mm__to_copy_clone_div_3", "elementwise"),
+    ("Torch-Compiled Region: 0/0", "triton_per_fused_add_native_layer_norm_20", "norm"),
+    ("triton_red_fused_sum_1", "triton_red_fused_sum_1", "reduction"),
+    (None, "triton_poi_fused__to_copy_permute_t_4", "copy_transpose"),
+    (None, "triton_poi_fused__unsafe_view_mul_nll_loss_forward_softmax_sum_5", "elementwise"),
+    (None, "triton_red_fused__log_softmax_nll_loss_forward_7", "softmax"),
+    (None, "triton_", "unknown"),
+    (None, "triton__0d1d2d3de", "unknown"),
+    (None, "triton_tem_fused_relu_31", "unknown"),
+    (None, "triton_tem_fused_bmm_12", "gemm"),
+    ("aclnnMm", "aclnnMm_TransData_TransData", "copy_transpose"),
+    ("aten::mm", "aclnnMm_MatMulCommon_MemSet", "elementwise"),
+    ("aten::mm", "aclnnMm_MatMulCommon_MatMulV2", "gemm"),
+    ("aten::sum", "aclnnReduceSum_ReduceSumOpAiCore_MemSet", "elementwise"),
+    ("aten::sum", "aclnnReduceSum_CastAiCpu_Cast", "copy_transpose"),
+    ("aten::addmm", "aclnnAddmm_AddAiCore_Add", "elementwise"),
+    ("linear_relu_square_kernel_1", "linear_relu_square_kernel", "gemm"),
+    (None, "_fwd_kernel_aligned_0d1d2d3d45d", "attention"),
+    (None, "sage_fwd", "attention"),
+    (None, "fused_softcapped_entropy_fwd_kernel", "softmax"),
+    (None, "fused_softcapped_entropy_bwd_kernel", "softmax"),
+    (None, "void at::native::upsample_bilinear2d_out_frame<float>", "copy_transpose"),
+    (None, "void linearize_index_kernel<long>", "embedding"),
+    (None, "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<NumericArrayConverter> >(Params)", "gemm"),
+    (None, "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "gemm"),
+    (None, "Cijk_Alik_Bljk_BBS_BH_MT128x64x32_MI32x32x1", "gemm"),
+    (None, "void flash::flash_fwd_splitkv_kernel<…>", "attention"),
+    (None, "void ck::kernel_moe_gemm<ck::GridwiseMoeGemm<…>>", "grouped_gemm"),
+    (None, "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128", "grouped_gemm"),
+    (None, "igemm_wrw_gtcx3_nhwc_bf16_bx0", "convolution"),
+    (None, "void vllm::rms_norm_kernel<c10::BFloat16>", "norm"),
+    (None, "void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "rope_kv"),
+    ("RopeFlashAttnFunc", "void flash::compute_attn_ws<Flash_fwd_kernel_traits<192>>", "attention"),
+    ("RopeFlashAttnFunc", "rotary_kernel", "rope_kv"),
+    (None, "void cub::DeviceRadixSortOnesweepKernel<…>", "sort"),
+    (None, "a_kernel_of_nobody", "unknown"),
+    ("aten::embedding", "aclnnEmbedding_GatherV2AiCore_GatherV2", "embedding"),
+])  # fmt: skip
 def test_family(operator_name: str | None, kernel_name: str, family: str) -> None:
     assert shipped_rules().family(operator_name, kernel_name) == family
 
 
-@pytest.mark.parametrize(
-    ("name", "elsewhere"),
-    [
-        ("multi_tensor_apply_kernel", "elementwise"),
-        ("triton_for_fused_1", "unknown"),
-        ("triton_red_fused__foreach_norm_0", "reduction"),
-    ],
-)
+@pytest.mark.parametrize(("name", "elsewhere"), [
+    ("multi_tensor_apply_kernel", "elementwise"),
+    ("triton_for_fused_1", "unknown"),
+    ("triton_red_fused__foreach_norm_0", "reduction"),
+])  # fmt: skip
 def test_lists_of_tensors_are_the_optimizers_where_it_runs_over_them(name: str, elsewhere: str) -> None:
     trace = trace_of(
         annotation("Optimizer.step#AdamW.step", 0, 20),
@@ -141,16 +135,13 @@ def test_matrix_units_of_labelled_names() -> None:
     assert len(wrong) <= 0.02 * count, wrong[:10]
 
 
-@pytest.mark.parametrize(
-    ("kernel_name", "units"),
-    [
-        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", MatrixUnits.USED),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_ffma_aligna4", MatrixUnits.NOT_USED),
-        ("volta_sgemm_128x64_nt", MatrixUnits.NOT_USED),
-        ("void splitKreduce_kernel<32, 16>()", MatrixUnits.NO_QUESTION),
-        ("a_summary_of_gemm", MatrixUnits.UNTOLD),
-    ],
-)
+@pytest.mark.parametrize(("kernel_name", "units"), [
+    ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", MatrixUnits.USED),
+    ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_ffma_aligna4", MatrixUnits.NOT_USED),
+    ("volta_sgemm_128x64_nt", MatrixUnits.NOT_USED),
+    ("void splitKreduce_kernel<32, 16>()", MatrixUnits.NO_QUESTION),
+    ("a_summary_of_gemm", MatrixUnits.UNTOLD),
+])  # fmt: skip
 def test_matrix_units(kernel_name: str, units: MatrixUnits) -> None:
     assert shipped_rules().matrix("gemm", kernel_name) == units
     assert shipped_rules().matrix("norm", kernel_name) == MatrixUnits.NO_QUESTION
@@ -192,19 +183,16 @@ def test_tables_of_a_user_come_first(tmp_path: Path, kernels: augment.Trace) -> 
     assert kernel_families(augment.with_tables(moved, table)).names == ("ours",)
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
-    [
-        ("[[kernel]]\nfamily = 'x'\n", "must have the texts pattern and family"),
-        ("[[kernel]]\nfamily = 'x'\npattern = '('\n", "no regular expression"),
-        ("kernel = 5\n", "must be a list of tables"),
-        ("[[kernels]]\nfamily = 'x'\n", "did you mean kernel?"),
-        ("no toml", "ours.toml: "),
-        ("[[collectives]]\npattern = 'x'", "must have the texts pattern and kind"),
-        ("[[collectives]]\npattern = 'x'\nkind = 'Ring'", "Ring"),
-        ("[[collectives]]\npattern = '('\nkind = 'AllReduce'", "is no regular expression"),
-    ],
-)
+@pytest.mark.parametrize(("text", "because"), [
+    ("[[kernel]]\nfamily = 'x'\n", "must have the texts pattern and family"),
+    ("[[kernel]]\nfamily = 'x'\npattern = '('\n", "no regular expression"),
+    ("kernel = 5\n", "must be a list of tables"),
+    ("[[kernels]]\nfamily = 'x'\n", "did you mean kernel?"),
+    ("no toml", "ours.toml: "),
+    ("[[collectives]]\npattern = 'x'", "must have the texts pattern and kind"),
+    ("[[collectives]]\npattern = 'x'\nkind = 'Ring'", "Ring"),
+    ("[[collectives]]\npattern = '('\nkind = 'AllReduce'", "is no regular expression"),
+])  # fmt: skip
 def test_tables_that_are_wrong(tmp_path: Path, kernels: augment.Trace, text: str, because: str) -> None:
     table = tmp_path / "ours.toml"
     table.write_text(text)
@@ -336,25 +324,22 @@ P100 = {"name": "Quadro GP100", "computeMajor": 6, "computeMinor": 0}
 RTX3060 = {"name": "NVIDIA GeForce RTX 3060", "computeMajor": 8, "computeMinor": 6}
 
 
-@pytest.mark.parametrize(
-    ("device", "types", "name", "operator", "expected"),
-    [
-        (H100, "float", SIMT, "aten::mm", "eligible"),
-        (H100, "float", TENSOR, "aten::mm", "used"),
-        (H100, "double", SIMT, "aten::mm", "eligible"),
-        (H100, "float", SIMT, "aten::mv", "not_used"),
-        (H100, "float", "a_gemm_of_nobody", "aten::mm", "unknown"),
-        (H100, "c10::complex<float>", SIMT, "aten::mm", "not_used"),
-        (V100, "c10::Half", SIMT, "aten::mm", "eligible"),
-        (V100, "float", SIMT, "aten::mm", "not_eligible"),
-        (V100, "c10::BFloat16", SIMT, "aten::mm", "not_eligible"),
-        (P100, "c10::Half", SIMT, "aten::mm", "not_eligible"),
-        (V100, "float", SIMT, "aten::cudnn_convolution", "not_eligible"),  # its work is unknown without strides
-        (RTX3060, "float", SIMT, "aten::mm", "eligible"),
-        (RTX3060, "double", SIMT, "aten::mm", "not_used"),
-        ({"name": "GPU of tomorrow"}, "float", SIMT, "aten::mm", "not_used"),
-    ],
-)
+@pytest.mark.parametrize(("device", "types", "name", "operator", "expected"), [
+    (H100, "float", SIMT, "aten::mm", "eligible"),
+    (H100, "float", TENSOR, "aten::mm", "used"),
+    (H100, "double", SIMT, "aten::mm", "eligible"),
+    (H100, "float", SIMT, "aten::mv", "not_used"),
+    (H100, "float", "a_gemm_of_nobody", "aten::mm", "unknown"),
+    (H100, "c10::complex<float>", SIMT, "aten::mm", "not_used"),
+    (V100, "c10::Half", SIMT, "aten::mm", "eligible"),
+    (V100, "float", SIMT, "aten::mm", "not_eligible"),
+    (V100, "c10::BFloat16", SIMT, "aten::mm", "not_eligible"),
+    (P100, "c10::Half", SIMT, "aten::mm", "not_eligible"),
+    (V100, "float", SIMT, "aten::cudnn_convolution", "not_eligible"),  # its work is unknown without strides
+    (RTX3060, "float", SIMT, "aten::mm", "eligible"),
+    (RTX3060, "double", SIMT, "aten::mm", "not_used"),
+    ({"name": "GPU of tomorrow"}, "float", SIMT, "aten::mm", "not_used"),
+])  # fmt: skip
 def test_what_could_have_used_them(device: dict[str, Any], types: str, name: str, operator: str, expected: str) -> None:
     trace = product(device, types, name, operator)
     assert rows_of(kernel_breakdown.analyze(trace), "matrix_units") == [(expected,)]

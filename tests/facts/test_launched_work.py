@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from augment import augment, read
 from augment.analyses import before_recording as analysis
 from augment.analyses import critical_path, operator_breakdown, steps
-from augment.core.annotations import SliceTrack
-from augment.core.trace import Category
+from augment.core import Category, SliceTrack
 from augment.diagnosis.judging import measure
 from augment.diagnosis.recording_completeness import MOST_LATE
 from augment.diagnosis.rule import Found
@@ -29,8 +29,6 @@ from augment.facts.gpu.launched_work import (
 )
 from augment.facts.host.call_stacks import call_stacks
 from augment.facts.steps.step_windows import step_of_work, step_windows, steps_of_gpu_work
-from augment.pipeline import augment
-from augment.readers import read
 from metamorphic import (
     CALLS,
     GPU_WORK,

@@ -78,14 +78,8 @@ UNKNOWN = {
 def on(name: str, major: int, minor: int, units: int, memory: int) -> Trace:
     """A trace of a device."""
     trace = trace_of(kernel("k", 0, 10))
-    output = {
-        "id": 0,
-        "name": name,
-        "computeMajor": major,
-        "computeMinor": minor,
-        "numSms": units,
-        "totalGlobalMem": memory,
-    }
+    output = {"id": 0, "name": name, "computeMajor": major, "computeMinor": minor}
+    output |= {"numSms": units, "totalGlobalMem": memory}
     return replace(trace, source=replace(trace.source, metadata={"deviceProperties": [output]}))
 
 
@@ -103,17 +97,14 @@ def test_nothing_is_guessed(name: str) -> None:
     assert "--tables" in why_unknown(trace, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "units", "memory", "number", "whole", "of"),
-    [
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 10200547328, "bf16", 989.4, 132),
-        ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 84825604096, "fp8", 1978.9, 132),
-        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 42144366592, "bf16", 312, 108),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 5100273664, "tf32", 156, 108),
-        ("NVIDIA A100 80GB PCIe MIG 2g.20gb", 28, 20937965568, "bf16", 312, 108),
-        ("NVIDIA A30 MIG 1g.6gb", 14, 6300000000, "bf16", 165, 56),
-    ],
-)
+@pytest.mark.parametrize(("name", "units", "memory", "number", "whole", "of"), [
+    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 10200547328, "bf16", 989.4, 132),
+    ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 84825604096, "fp8", 1978.9, 132),
+    ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 42144366592, "bf16", 312, 108),
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 5100273664, "tf32", 156, 108),
+    ("NVIDIA A100 80GB PCIe MIG 2g.20gb", 28, 20937965568, "bf16", 312, 108),
+    ("NVIDIA A30 MIG 1g.6gb", 14, 6300000000, "bf16", 165, 56),
+])  # fmt: skip
 def test_a_slice_has_its_share_of_the_peak(
     name: str, units: int, memory: int, number: str, whole: float, of: int
 ) -> None:
@@ -154,16 +145,13 @@ def test_users_rows_come_first(tmp_path: Path) -> None:
     assert device_peaks(augment.with_tables(on("NVIDIA H100", 9, 0, 132, 1), table))[0].tflops == {"bf16": 800}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "bf16 = 1",
-        "device = 'x'\nbf17 = 1",
-        "device = 'x'\nbf16 = 0",
-        "device = 'x'\nbf16 = '1'",
-        "device = '('\nbf16 = 1",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "bf16 = 1",
+    "device = 'x'\nbf17 = 1",
+    "device = 'x'\nbf16 = 0",
+    "device = 'x'\nbf16 = '1'",
+    "device = '('\nbf16 = 1",
+])  # fmt: skip
 def test_a_row_that_is_no_peak_is_refused(tmp_path: Path, text: str) -> None:
     table = tmp_path / "ours.toml"
     table.write_text(f"[[peak]]\n{text}\n")

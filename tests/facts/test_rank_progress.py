@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.arrays.types import Int64s
-from augment.core.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
-from augment.core.findings import AugmentedTrace, Findings, Skipped, Window
-from augment.core.trace import Trace
+from augment import AugmentedTrace, Findings, Skipped, Trace, read
+from augment.arrays import Int64s
+from augment.core import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, Window
 from augment.facts.collectives.collective_kernels import collectives
 from augment.facts.collectives.rank_progress import follows, held_up, spent_before
 from augment.facts.source.several_ranks import on_clock, trace_on_clock
-from augment.readers import read
 from traces import Event, copy, kernel, launch, write_trace
 from writer_traces import chrome_trace
 
@@ -61,30 +59,24 @@ def test_collectives_that_take_no_time(tmp_path: Path, dur: float) -> None:
     assert [column.tolist() for column in spent_before(trace, np.array([30_000]))] == [[5000], [0], [0]]
 
 
-@pytest.mark.parametrize(
-    ("others", "held"),
-    [
-        ([], True),  # nothing comes after
-        ([launch(ts=5, correlation=2), kernel(ts=45, correlation=2)], True),  # queued behind it
-        ([launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),  # launched later: the host was late
-        ([launch("cudaDeviceSynchronize", 30, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], True),
-        ([launch("cudaDeviceSynchronize", 10, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),
-        ([kernel(ts=30, dur=30, correlation=2)], False),  # computed all the while
-        ([kernel(ts=30, dur=5, correlation=2)], True),
-        ([kernel(ts=50, correlation=3)], True),  # how it was launched is not known
-        ([launch(ts=5, correlation=2), kernel(ts=70, correlation=2)], False),  # it waited for something else
-        ([launch(ts=5, correlation=2), copy(ts=30, dur=40), kernel(ts=71, correlation=2)], False),  # as for a copy
-        (
-            [launch("cudaDeviceSynchronize", 30, 80), launch(ts=115, correlation=2), kernel(ts=120, correlation=2)],
-            False,
-        ),
-        ([kernel(ts=30, dur=30, correlation=2, device=1)], True),  # on another device
-        # giving memory back waits for the device, and then takes its own time
-        ([launch("cudaFree", 10, 40), launch(ts=60, correlation=2), kernel(ts=70, correlation=2)], True),
-        ([launch("cudaFree", 35, 40), launch(ts=80, correlation=2), kernel(ts=90, correlation=2)], False),
-        ([launch("cudaFreeAsync", 10, 40), launch(ts=60, correlation=2), kernel(ts=70, correlation=2)], False),
-    ],
-)
+@pytest.mark.parametrize(("others", "held"), [
+    ([], True),  # nothing comes after
+    ([launch(ts=5, correlation=2), kernel(ts=45, correlation=2)], True),  # queued behind it
+    ([launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),  # launched later: the host was late
+    ([launch("cudaDeviceSynchronize", 30, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], True),
+    ([launch("cudaDeviceSynchronize", 10, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),
+    ([kernel(ts=30, dur=30, correlation=2)], False),  # computed all the while
+    ([kernel(ts=30, dur=5, correlation=2)], True),
+    ([kernel(ts=50, correlation=3)], True),  # how it was launched is not known
+    ([launch(ts=5, correlation=2), kernel(ts=70, correlation=2)], False),  # it waited for something else
+    ([launch(ts=5, correlation=2), copy(ts=30, dur=40), kernel(ts=71, correlation=2)], False),  # as for a copy
+    ([launch("cudaDeviceSynchronize", 30, 80), launch(ts=115, correlation=2), kernel(ts=120, correlation=2)], False),
+    ([kernel(ts=30, dur=30, correlation=2, device=1)], True),  # on another device
+    # giving memory back waits for the device, and then takes its own time
+    ([launch("cudaFree", 10, 40), launch(ts=60, correlation=2), kernel(ts=70, correlation=2)], True),
+    ([launch("cudaFree", 35, 40), launch(ts=80, correlation=2), kernel(ts=90, correlation=2)], False),
+    ([launch("cudaFreeAsync", 10, 40), launch(ts=60, correlation=2), kernel(ts=70, correlation=2)], False),
+])  # fmt: skip
 def test_what_holds_a_rank_up(tmp_path: Path, others: list[Event], held: bool) -> None:
     assert held_up(trace_of(tmp_path, launch(ts=1, dur=2), collective(20, 20), *others)).tolist() == [held]
 

@@ -11,17 +11,13 @@ from typing import Any
 
 import pytest
 
+from augment import Skipped, augment, diff, read
 from augment.analyses import critical_path, critical_path_operators, diagnosis, kernel_breakdown, source_lines
-from augment.compare.core import diff
-from augment.core.findings import Findings, Skipped
 from augment.core.source_code import INSTALLED, NOT_USERS, USERS, CodeLine, innermost_line, labels, owner
-from augment.pipeline import augment
-from augment.readers import read
+from metamorphic import real_trace
 from tables import annotation, call, fwdbwd, kernel, op, python, rows_of, trace_of
 from traces import event, launch, step, write_trace
 from traces import kernel as recorded_kernel
-
-SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
 
 @pytest.mark.parametrize(
@@ -124,9 +120,7 @@ def test_stacks_of_other_kinds_are_no_lines(tmp_path: Path, stack: Any) -> None:
 
 
 def test_the_evidence_of_findings_names_lines() -> None:
-    path = SHARED / "pairs_h100_vs_mi300_tracelens" / "nsfw_vit_h100.json.gz"
-    if not path.exists():
-        pytest.skip("no shared traces here")
+    path = real_trace("pairs_h100_vs_mi300_tracelens/nsfw_vit_h100.json.gz")
     (bound,) = [row for row in diagnosis.analyze(read(str(path))).rows if row.rule == "launch_bound"]  # type: ignore[union-attr]
     assert bound.evidence[-1] == "most of it from modeling_vit.py:252, modeling_vit.py:407 and modeling_vit.py:379"
 
@@ -201,9 +195,6 @@ def is_users(name: str) -> bool:
     "name", ["pairs_h100_vs_mi300_tracelens/nsfw_vit_h100", "mi300_tracelens/ddp_resnet18_no_pool"]
 )
 def test_real_traces_agree_with_plain_python(name: str) -> None:
-    path = SHARED / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip("no shared traces here")
+    path = real_trace(f"{name}.json.gz")
     outcome = augment(str(path), only=["source_lines"]).outcomes["source_lines"]
-    assert isinstance(outcome, Findings)
     assert {row.source or "": row.gpu_ns for row in outcome.rows} == by_hand(path)

@@ -65,16 +65,13 @@ TRACES = ("mi300_tracelens/ddp_resnet18_no_pool.json.gz", "v100_4rank_pair_torch
 FREE = re.compile(r"(cuda|hip)Free")
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "name", "waits"),
-    [
-        (20, 510, "cudaFree", True),
-        (20, 700, "hipFree", True),
-        (20, 700, "cudaFreeAsync", False),
-        (20, 2000, "cudaFree", False),  # it ended long after the work: it took its own time
-        (600, 900, "cudaFree", False),  # nothing was left to wait for
-    ],
-)
+@pytest.mark.parametrize(("begin", "end", "name", "waits"), [
+    (20, 510, "cudaFree", True),
+    (20, 700, "hipFree", True),
+    (20, 700, "cudaFreeAsync", False),
+    (20, 2000, "cudaFree", False),  # it ended long after the work: it took its own time
+    (600, 900, "cudaFree", False),  # nothing was left to wait for
+])  # fmt: skip
 def test_a_call_that_frees_waits_for_the_work_before(begin: int, end: int, name: str, waits: bool) -> None:
     trace = trace_of(
         *[
@@ -403,14 +400,11 @@ def waits(trace: Trace) -> int:
     return len(synchronizations(trace).dependencies)
 
 
-@pytest.mark.parametrize(
-    ("make", "ask"),
-    [
-        (many_streams, waits),
-        (many_streams, lambda trace: (annotations_of_work(trace, include_steps=False) >= 0).sum()),
-        (many_devices, lambda trace: len(user_annotation_breakdown.analyze(trace).rows)),
-    ],
-)
+@pytest.mark.parametrize(("make", "ask"), [
+    (many_streams, waits),
+    (many_streams, lambda trace: (annotations_of_work(trace, include_steps=False) >= 0).sum()),
+    (many_devices, lambda trace: len(user_annotation_breakdown.analyze(trace).rows)),
+])  # fmt: skip
 def test_not_compared_with_each_other(make: Callable[[], Trace], ask: Callable[[Trace], int]) -> None:
     trace = make()
     Counted.compared = 0

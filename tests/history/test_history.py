@@ -69,10 +69,8 @@ def test_the_baseline_begins_where_the_figure_last_changed() -> None:
     runs = usual(20, shift=1.2, since=10)
     assert [run.name for run in baselines(runs)[FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
     assert judged(runs, run(99, 96e6))["wall_ns"][0] == "pass"
-    assert judged(runs[:13], run(99, 96e6))["wall_ns"] == (
-        "uncertain",
-        "3 runs since c10, where it changed; 5 make a baseline",
-    )
+    expected = ("uncertain", "3 runs since c10, where it changed; 5 make a baseline")
+    assert judged(runs[:13], run(99, 96e6))["wall_ns"] == expected
 
 
 def test_few_runs_are_no_baseline_but_a_bound_is() -> None:
@@ -181,16 +179,13 @@ def test_a_history_without_such_runs_cannot_tell(sidecars: list[Path], tmp_path:
     assert augment("check", sidecars[1], "--against-history", tmp_path, "--uncertain", "pass").code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["check", "x"], "name one of --baseline and --against-history"),
-        (["check", "x", "--baseline", "y", "--against-history", "z"], "name one of"),
-        (["check", "x", "--baseline", "y", "--label=branch=main"], "chooses runs of --against-history"),
-        (["history", "list", "--store", "x", "--label", "main"], "must be KEY=VALUE"),
-        (["history", "add", "x", "--store", "y", "--time", "soon"], "must be a time such as"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "why"), [
+    (["check", "x"], "name one of --baseline and --against-history"),
+    (["check", "x", "--baseline", "y", "--against-history", "z"], "name one of"),
+    (["check", "x", "--baseline", "y", "--label=branch=main"], "chooses runs of --against-history"),
+    (["history", "list", "--store", "x", "--label", "main"], "must be KEY=VALUE"),
+    (["history", "add", "x", "--store", "y", "--time", "soon"], "must be a time such as"),
+])  # fmt: skip
 def test_wrong_arguments_are_told(arguments: list[str], why: str, augment: Augment) -> None:
     ended = augment(*arguments)
     assert ended.code == 2

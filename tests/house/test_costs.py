@@ -20,17 +20,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from augment import AugmentedTrace, Trace, augment, read
 from augment.analyses import ANALYSES
 from augment.arrays.columns import PackedColumn
 from augment.batch.conversion import Progress, RunPlan, convert
 from augment.batch.inputs import Input
 from augment.cli.registry import group
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
 from augment.facts.names import LOOKED_AT, KernelType, strings_where, type_of
-from augment.pipeline import augment
 from augment.pipeline.request import Request
-from augment.readers import containers, read
+from augment.readers import containers
 from augment.writers import chrome, compression, metrics, perfetto, write_seamed
 from augment.writers.perfetto.packets import ArgsEncoder
 from traces import Event, copy, kernel, launch, op, step
@@ -168,16 +166,8 @@ def written(augmented: AugmentedTrace, folder: Path) -> None:
 def test_one_long_text(tmp_path: Path) -> None:
     """A name is judged by its beginning, and a member takes no memory beyond a few times its text."""
     path, letters = tmp_path / "long.json", 1_000_000
-    work = {
-        "ph": "X",
-        "cat": "kernel",
-        "name": "k" * letters,
-        "pid": 0,
-        "tid": 7,
-        "ts": 1,
-        "dur": 1,
-        "args": {"stream": 7},
-    }
+    work = {"ph": "X", "cat": "kernel", "name": "k" * letters, "pid": 0, "tid": 7, "ts": 1, "dur": 1}
+    work["args"] = {"stream": 7}
     path.write_text(json.dumps({"hostname": "h" * letters, "traceEvents": [work]}))
     tracemalloc.start()
     try:

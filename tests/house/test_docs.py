@@ -55,7 +55,6 @@ def generate() -> Iterator[ModuleType]:
 
 def module_from(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look themselves up
     spec.loader.exec_module(module)
@@ -163,10 +162,8 @@ def test_snippets_run(page: str, traces: Path, capsys: pytest.CaptureFixture[str
         exec(compile(code, page, "exec"), names)
     assert capsys.readouterr().out
     if page in ("README.md", "docs/quickstart.md"):
-        assert {path.name for path in (traces / "augmented").iterdir()} == {
-            "rank0.augmented.pftrace",
-            "rank0.metrics.json",
-        }
+        expected = {"rank0.augmented.pftrace", "rank0.metrics.json"}
+        assert {path.name for path in (traces / "augmented").iterdir()} == expected
 
 
 def open_text(path: str) -> Any:
@@ -220,13 +217,8 @@ def test_the_example_of_a_reader_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "csv_events.py").write_text(example_of("HEADER = "))
     example: Any = module_from("csv_events", tmp_path / "csv_events.py")
     monkeypatch.setattr(augment.readers, "READERS", (*READERS, example))
-    lines = [
-        "cpu_op,aten::mm,1000,500,1,1,,first",
-        "cuda_runtime,cudaLaunchKernel,1100,50,1,1,7,",
-        "kernel,gemm,2500,100,0,7,8,",
-        "kernel,gemm,2000,300,0,7,7,tile 128",
-        "kernel,gemm,soon,100,0,7,9,",
-    ]
+    lines = ["cpu_op,aten::mm,1000,500,1,1,,first", "cuda_runtime,cudaLaunchKernel,1100,50,1,1,7,"]
+    lines += ["kernel,gemm,2500,100,0,7,8,", "kernel,gemm,2000,300,0,7,7,tile 128", "kernel,gemm,soon,100,0,7,9,"]
     path = tmp_path / "rank3.csv.gz"
     path.write_bytes(gzip.compress(example.HEADER + "\n".join(lines).encode()))
     trace = read(str(path))

@@ -22,7 +22,7 @@ from augment.compare.diff_rows import ROWS as OF_DIFF
 from augment.core import old_names, records
 from augment.core.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.core.attachments import RequestSpans, Tables
-from augment.core.findings import UNITS, AugmentedTrace, Column, Findings, Skipped, columns_of
+from augment.core.findings import UNITS, AugmentedTrace, Column, Skipped, columns_of
 from augment.core.output_files import stem
 from augment.core.source_code import CodeLine
 from augment.core.trace import COMPLETE, LAUNCHES, NO_CORRELATION, Category, Trace, Track
@@ -42,14 +42,8 @@ from tables import trace_of
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = JobOptions(steps=2, layers=2, stacks=True, memory=True, counters=True, host_stall_us=900.0, host_stall_step=1)
-SUFFIX_UNITS = {
-    "_ns": "ns",
-    "_bytes": "bytes",
-    "_count": "count",
-    "_ratio": "ratio",
-    "_gbps": "GB/s",
-    "_tflops": "TFLOP/s",
-}
+SUFFIX_UNITS = {f"_{unit}": unit for unit in ("ns", "bytes", "count", "ratio")}
+SUFFIX_UNITS |= {"_gbps": "GB/s", "_tflops": "TFLOP/s"}
 #: numbers that say which row it is
 IDENTIFIERS = ("rank", "device", "stream", "step", "part", "correlation", "node_id")
 ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOP/s")  #: a count may be called ``max``, bytes ``bytes``
@@ -249,7 +243,6 @@ def test_what_is_unknown_is_not_taken_from_the_last_event(
 def figures(result: AugmentedTrace, analysis: Any, *without: str) -> list[Any]:
     """The rows, but for the columns ``without``; NaN never equals itself, so it is refused."""
     outcome = result.outcomes[analysis.NAME]
-    assert isinstance(outcome, Findings)
     columns = [name for name in analysis.Row.__struct_fields__ if name not in without]
     rows = [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
     assert not any(isinstance(value, float) and value != value for row in rows for value in row)
@@ -259,7 +252,6 @@ def figures(result: AugmentedTrace, analysis: Any, *without: str) -> list[Any]:
 def times(result: AugmentedTrace, analysis: Any) -> list[list[int]]:
     """When what it draws is drawn."""
     outcome = result.outcomes[analysis.NAME]
-    assert isinstance(outcome, Findings)
     drawn = outcome.annotations
     ends = [ends.times(result.trace) for each in drawn if isinstance(each, Flows) for ends in (each.out, each.into)]
     return [flow.tolist() for flow in [*ends, *(each.ts for each in drawn if not isinstance(each, Flows))]]
@@ -268,7 +260,6 @@ def times(result: AugmentedTrace, analysis: Any) -> list[list[int]]:
 @analysis_of
 def test_annotations_are_well_formed(analysis: Any, augmented: AugmentedTrace, trace: Trace) -> None:
     outcome = augmented.outcomes[analysis.NAME]
-    assert isinstance(outcome, Findings)
     for annotation in outcome.annotations:
         assert annotation.analysis == analysis.NAME
         if not isinstance(annotation, Flows):

@@ -21,10 +21,8 @@ def fragment(folder: Path, name: str, text: str) -> Path:
 
 
 def test_fragments_join_what_is_unreleased(tmp_path: Path) -> None:
-    fragments = [
-        fragment(tmp_path, "columns.breaking.md", "- A column is\n  renamed.\n- Another.\n"),
-        fragment(tmp_path, "flag.added.md", "A flag " + "with many words " * 10),
-    ]
+    fragments = [fragment(tmp_path, "columns.breaking.md", "- A column is\n  renamed.\n- Another.\n")]
+    fragments += [fragment(tmp_path, "flag.added.md", "A flag " + "with many words " * 10)]
     made = release.released(OLD, fragments, "0.2.0", date(2026, 11, 23))
     assert made.startswith(
         "# Changelog\n\nHead.\n\n## 0.2.0, 2026-11-23\n\n### Breaking\n\n- A column is renamed.\n- Another.\n\n"

@@ -15,15 +15,14 @@ from msgspec.structs import replace
 
 from augment.compare import diff_verdict as comparison_verdict
 from augment.compare.diff_rows import FigureRow, StepRow
-from augment.core.attachments import Cause, LateRank, Reason, Where
+from augment.core import Cause, LateRank, Reason, Where
 from augment.core.text import VENDORS, words_of
 from augment.diagnosis import rules
 from augment.diagnosis.late_ranks import nobody_late
 from augment.diagnosis.rule import Seen
 from augment.diagnosis.wording import HEADINGS, heading
 from augment.facts.operators.matrix_products import TileFit
-from augment.job.verdict import verdict_text
-from augment.job.verdict.verdict_text import Row
+from augment.job.verdict import Row, verdict_text
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = Path(__file__).parent / "sentences.txt"
@@ -404,12 +403,8 @@ def test_every_sentence_is_in_the_snapshot(request: pytest.FixtureRequest) -> No
 
 
 def test_every_rule_has_a_sample() -> None:
-    kinds = {
-        kind
-        for rule in rules.RULES
-        for kind in vars(rule).values()
-        if isinstance(kind, type) and issubclass(kind, Seen)
-    }
+    values = [value for rule in rules.RULES for value in vars(rule).values()]
+    kinds = {kind for kind in values if isinstance(kind, type) and issubclass(kind, Seen)}
     missing = kinds - {Seen} - {type(seen) for seen in SAMPLES}
     assert not missing, f"add a sample to SAMPLES in {Path(__file__).name}: {[kind.__name__ for kind in missing]}"
 

@@ -17,10 +17,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from augment import hta
-from augment.errors import InputError, UsageError
-from augment.pipeline import augment
-from augment.readers import read
+from augment import InputError, UsageError, augment, hta, read
 from simulator import JobOptions, simulate
 from traces import HOST, THREAD, Event, copy, event, kernel, launch, op, step, write_trace
 
@@ -313,11 +310,8 @@ def test_ranks_are_those_of_the_traces(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text('{"a": 1}')
     with pytest.warns(UserWarning, match="passed over: .*notes.json"):
         job = hta.Trace(trace_dir=str(tmp_path))
-    assert {rank: Path(path).name for rank, path in job.trace_files.items()} == {
-        3: "a.json",
-        0: "b.json.gz",
-        1: "c.json",
-    }
+    names = {rank: Path(path).name for rank, path in job.trace_files.items()}
+    assert names == {3: "a.json", 0: "b.json.gz", 1: "c.json"}
     assert job.get_ranks() == [0, 1, 3]
     write_trace(tmp_path / "d.json", distributedInfo={"rank": 3})
     with pytest.warns(UserWarning, match="rank 3 is in two files"):
@@ -456,7 +450,6 @@ def row_of(t: hta.Trace, name: str, number: int = 0) -> int:
 
 def graph_of(analyzer: hta.TraceAnalysis, *asked: Any) -> hta.CPGraph:
     answer = analyzer.critical_path_analysis(0, *(asked or ("", None)))
-    assert answer is not None
     graph, result = answer
     assert result
     weights = {each["object"].weight for *_, each in graph.edges(data=True) if each["object"].type == SYNC}
@@ -490,11 +483,8 @@ def test_events_have_nodes_and_edges(analyzer: hta.TraceAnalysis) -> None:
     assert (launched.type, launched.weight) == (hta.CPEdgeType.KERNEL_LAUNCH_DELAY, 5)
     assert graph.get_events_for_edge(launched) == (call, gemm)
     ran = graph.edges[start.idx, end.idx]["object"]
-    assert (ran.type, ran.weight, graph.get_event_attribution_for_edge(ran)) == (
-        hta.CPEdgeType.OPERATOR_KERNEL,
-        40,
-        gemm,
-    )
+    assert (ran.type, ran.weight) == (hta.CPEdgeType.OPERATOR_KERNEL, 40)
+    assert graph.get_event_attribution_for_edge(ran) == gemm
     assert set(graph.get_edges_attributed_to_event(gemm)) == {launched, ran}
     part = graph.get_edges_attributed_to_event(outer)
     assert sum(edge.weight for edge in part) == 10, "from its start to mm's, from mm's end to its own"

@@ -14,10 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from augment import hta
-from augment.errors import InputError, UsageError
+from augment import InputError, UsageError, hta, read
 from augment.facts.gpu.hardware_samples import counter_ranges
-from augment.readers import read
 from execution_traces import execution_trace_of, write_execution_trace
 from simulator import JobOptions, simulate
 from traces import HOST, THREAD, copy, event, kernel, launch, op, step, write_trace

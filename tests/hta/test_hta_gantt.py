@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from augment import hta
-from augment.errors import UsageError
+from augment import UsageError, hta
 from simulator import JobOptions, simulate
 
 pd = pytest.importorskip("pandas")

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from augment.errors import UnknownFormat
+from augment import UnknownFormat, read
 from augment.hta import DeviceType, LabeledTrace, MemoryAnalysis, Trace, TraceAnalysis, TraceDiff
-from augment.readers import read
 
 SHARED_TRACES = Path(__file__).parents[3] / "shared" / "traces"
 SMALL = 50_000  #: bytes
@@ -52,7 +51,6 @@ def row(frame: Any, **where: Any) -> dict[str, Any]:
 
 def test_annotations_of_the_ns_trace(ns: TraceAnalysis) -> None:
     on_device = ns.get_gpu_user_annotation_breakdown(visualize=False)
-    assert on_device is not None
     assert len(on_device) == 3
     on_host = ns.get_gpu_user_annotation_breakdown(use_gpu_annotation=False, visualize=False)
     assert len(on_host) == 12
@@ -125,7 +123,6 @@ def test_kernels_have_their_own_statistics(shared_traces: Path) -> None:
 def test_counters_of_the_a100_trace(a100: TraceAnalysis) -> None:
     bandwidth = a100.get_memory_bw_summary([0])
     queues = a100.get_queue_length_summary([0])
-    assert queues is not None
     assert [name for _, name in bandwidth.index] == ["Memcpy DtoD", "Memcpy DtoH", "Memcpy HtoD", "Memset"]
     assert len(queues) == 6
     assert (a100.get_memory_bw_time_series()[0]["memory_bw_gbps"] >= 0).all()

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from answered_jobs import answer_to, rows, summaries_at
-from augment.core.findings import AugmentedTrace, Skipped
-from augment.job.ranks.summary import RankSummary, summary_of
-from augment.readers import read
+from augment import AugmentedTrace, Skipped, read
+from augment.job.ranks import RankSummary, summary_of
+from metamorphic import real_trace
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-SHARED = Path(__file__).parents[3] / "shared" / "traces"
 HIDDEN = 2048
 LAYER = [4 * HIDDEN**2, 4 * HIDDEN**2, HIDDEN, HIDDEN**2, 3 * HIDDEN**2, HIDDEN]  #: in the order of backward
 
@@ -131,9 +130,7 @@ def test_sharded_gradients_have_no_buckets(tmp_path: Path) -> None:
 
 def test_recorded_gradients_fill_the_recorded_buckets() -> None:
     """ResNet-18 by DDP on MI300: the sizes of parameters and those of all-reduces are recorded independently."""
-    path = SHARED / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz"
-    if not path.exists():
-        pytest.skip("../shared/traces is not available")
+    path = real_trace("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz")
     summary = summary_of(AugmentedTrace(read(str(path)), {}))
     size, step = (summary.table_column("gradients", name) for name in ("bytes", "step"))
     assert step is not None

@@ -11,14 +11,13 @@ import pytest
 import truth
 from test_first_launches import chosen, longer
 
+from augment import augment, read
 from augment.diagnosis.judging import measure
 from augment.facts.collectives.rank_progress import HostWaits, host_gaps
 from augment.facts.critical.handovers import main_track
 from augment.job.answer import Answer, answer
 from augment.job.rank_answers import cures, rank_answer
-from augment.job.ranks.summary import summarize
-from augment.pipeline import augment
-from augment.readers import read
+from augment.job.ranks import summarize
 from metamorphic import GPU_WORK, Document, load, real_trace, save
 from simulator import JobOptions, simulate
 from tables import call, kernel, op, trace_of
@@ -47,7 +46,6 @@ def test_all_ranks_wait_for_memory(recorded: list[Document], tmp_path: Path) -> 
     result = said_of(recorded, tmp_path)
     (row,) = result.verdict.rows
     shared = result.judgement.shared
-    assert shared is not None
     assert (row.cause, shared.reason.doing) == ("shared", MEMORY)
     assert row.gain_ns in {each.gain_ns for each in result.outcomes["job_what_if"].rows}
     assert "in calls of cudaMalloc, cudaFree and the like" in result.verdict.text[0]
@@ -77,21 +75,17 @@ def test_ranks_that_wait_for_a_late_one_promise_what_the_job_gains(
         assert promised == pytest.approx(1 - of_step[1] / of_step[0], abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("name", "doing"),
-    [
-        ("hipMalloc", ("hipMalloc, hipFree and the like", "memory")),
-        ("cudaLaunchKernel", ("cudaLaunchKernel", "call")),
-        ("cudaStreamSynchronize", ("aten::empty", "operator")),  # a wait is no long call
-        ("", ("aten::empty", "operator")),  # the calls were not recorded
-    ],
-)
+@pytest.mark.parametrize(("name", "doing"), [
+    ("hipMalloc", ("hipMalloc, hipFree and the like", "memory")),
+    ("cudaLaunchKernel", ("cudaLaunchKernel", "call")),
+    ("cudaStreamSynchronize", ("aten::empty", "operator")),  # a wait is no long call
+    ("", ("aten::empty", "operator")),  # the calls were not recorded
+])  # fmt: skip
 def test_other_calls_are_named_by_what_they_are(
     name: str, doing: tuple[str, str], recorded: list[Document], tmp_path: Path
 ) -> None:
     """Metamorphic: the same times by another name."""
     shared = said_of([renamed(each, name) for each in recorded], tmp_path).judgement.shared
-    assert shared is not None
     assert shared.reason.doing == doing
 
 

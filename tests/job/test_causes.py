@@ -20,16 +20,14 @@ import pytest
 
 import layered_job
 from answered_jobs import answered, job_at
-from augment.arrays.types import NO_INDEX
-from augment.core.annotations import CounterTrack
-from augment.core.findings import AugmentedTrace, Findings
-from augment.core.trace import Trace
+from augment import AugmentedTrace, Findings, Trace, read
+from augment.arrays import NO_INDEX
+from augment.core import CounterTrack
 from augment.facts.collectives.rank_progress import device_states, host_gaps
 from augment.job.answer import Answer
+from augment.job.ranks import read_summary, summarize
 from augment.job.ranks.states import MOST_STAYS, state_table
-from augment.job.ranks.summary import read_summary, summarize
 from augment.job.verdict.excess import main_cause, main_causes
-from augment.readers import read
 from simulator import JobOptions, simulate
 from simulator.communication import TOKENS
 from traces import HOST, THREAD, event, kernel, launch, op, write_trace
@@ -259,7 +257,6 @@ def test_table_track_and_verdict_agree(tmp_path: Path, shape: dict[str, Any], fa
     assert (row.rank, row.cause) == (2, because)
     check_cause(paths)
     (late,) = [track for track in result.of_job((-(1 << 62), 1 << 62)) if track.name == "Late rank"]
-    assert late.inner is not None
     of_rank = np.array([late.names.values[code] == "rank 2" for code in late.names.codes])
     label = {"host": "its host is late", "compute": "its device works"}[because]
     right = of_rank & np.array([late.inner.values[code] == label for code in late.inner.codes])

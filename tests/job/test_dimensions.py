@@ -11,14 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from answered_jobs import answer_to, job_at, rows, simulated_job, summaries_at
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
-from augment.errors import UsageError
+from augment import AugmentedTrace, Trace, UsageError, read
 from augment.job.answer import Answer, answer
-from augment.job.matching.matching import Matched, match
-from augment.job.ranks.dimension_names import dimension_told, listed_group, stated
-from augment.job.ranks.summary import RankSummary, read_summary, summarize, summary_of
-from augment.readers import read
+from augment.job.matching import Matched, match
+from augment.job.ranks import RankSummary, dimension_told, read_summary, summarize, summary_of
+from augment.job.ranks.dimension_names import listed_group, stated
 from simulator import JobOptions, simulate
 from simulator.parallel import place_of
 
@@ -41,30 +38,27 @@ def by_dimension(answer: Answer, question: str) -> dict[str, Any]:
     return {row.dimension: row for row in rows(answer, question)}
 
 
-@pytest.mark.parametrize(
-    ("description", "dimension"),
-    [
-        ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
-        ("DATA_PARALLEL_GROUP", "dp"),
-        ("DATA_PARALLEL_GROUP_WITH_CP", "dp_cp"),
-        ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
-        ("CONTEXT_PARALLEL_GROUP", "cp"),
-        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
-        ("EXPERT_DATA_PARALLEL_GROUP", "expert_dp"),
-        ("EXPERT_TENSOR_PARALLEL_GROUP", "expert_tp"),
-        ("TENSOR_AND_DATA_PARALLEL_GROUP", "mixed"),
-        ("MODEL_PARALLEL_GROUP", "mixed"),
-        ("EMBEDDING_GROUP", "embedding"),
-        ("mesh_tp", "tp"),
-        ("mesh_dp_shard", "dp_shard"),
-        ("mesh_dp_replicate", "dp_replicate"),
-        ("mesh_fsdp", "dp_shard"),
-        ("tp:0", "tp"),
-        ("default_pg", None),
-        ("undefined", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("description", "dimension"), [
+    ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
+    ("DATA_PARALLEL_GROUP", "dp"),
+    ("DATA_PARALLEL_GROUP_WITH_CP", "dp_cp"),
+    ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+    ("CONTEXT_PARALLEL_GROUP", "cp"),
+    ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+    ("EXPERT_DATA_PARALLEL_GROUP", "expert_dp"),
+    ("EXPERT_TENSOR_PARALLEL_GROUP", "expert_tp"),
+    ("TENSOR_AND_DATA_PARALLEL_GROUP", "mixed"),
+    ("MODEL_PARALLEL_GROUP", "mixed"),
+    ("EMBEDDING_GROUP", "embedding"),
+    ("mesh_tp", "tp"),
+    ("mesh_dp_shard", "dp_shard"),
+    ("mesh_dp_replicate", "dp_replicate"),
+    ("mesh_fsdp", "dp_shard"),
+    ("tp:0", "tp"),
+    ("default_pg", None),
+    ("undefined", None),
+    ("", None),
+])  # fmt: skip
 def test_what_programs_call_their_groups(description: str, dimension: str | None) -> None:
     assert dimension_told(description) == dimension
 

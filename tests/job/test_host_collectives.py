@@ -65,15 +65,11 @@ def job(
     ]
 
 
-@pytest.mark.parametrize(
-    ("faults", "why"),
-    [
-        ({"slept": {1: 5000}}, "its host, outside all operators"),
-        ({"rested": {1: 5000}}, "its host, outside all operators"),
-        ({"computed": {2: 8000}}, "comput"),
-    ],
-    ids=["sleeps", "rests", "computes"],
-)
+@pytest.mark.parametrize(("faults", "why"), [
+    ({"slept": {1: 5000}}, "its host, outside all operators"),
+    ({"rested": {1: 5000}}, "its host, outside all operators"),
+    ({"computed": {2: 8000}}, "comput"),
+], ids=["sleeps", "rests", "computes"])  # fmt: skip
 def test_the_rank_that_others_wait_for_is_named(faults: dict[str, Any], why: str, tmp_path: Path) -> None:
     (kind,) = faults.values()
     ((rank, late_us),) = kind.items()

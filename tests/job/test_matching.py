@@ -11,15 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.core.findings import AugmentedTrace, Findings
+from augment import AugmentedTrace, Findings, read
 from augment.facts.collectives.collective_kernels import collectives
 from augment.job.answer import Answer, answer
 from augment.job.collectives import Waits, apart, waits
-from augment.job.matching.clocks import Clock, align
-from augment.job.matching.matching import Matched, match
-from augment.job.path.path import path_of
-from augment.job.ranks.summary import RankSummary, summarize
-from augment.readers import read
+from augment.job.matching import Clock, Matched, align, match
+from augment.job.path import path_of
+from augment.job.ranks import RankSummary, summarize
 from job_summaries import Part, summary_of
 from traces import Event, event, step, write_trace
 
@@ -261,15 +259,12 @@ def test_the_order_between_two_ranks_pairs_them() -> None:
     assert matched.size().tolist() == [2] * 6
 
 
-@pytest.mark.parametrize(
-    ("sent", "code", "count"),
-    [
-        ([("Send", -1, 0, 9)], "point_to_point_left_out", 1),  # to whom is not told
-        ([("SendRecv", 0, 0, 9)], "point_to_point_left_out", 1),  # several at once
-        ([("Send", 7, 0, 9)], "collectives_of_one_rank", 1),  # whose trace is not there
-        ([("Send", 0, 0, 9), ("Send", 0, 20, 29)], "collectives_counted_differently", 3),
-    ],
-)
+@pytest.mark.parametrize(("sent", "code", "count"), [
+    ([("Send", -1, 0, 9)], "point_to_point_left_out", 1),  # to whom is not told
+    ([("SendRecv", 0, 0, 9)], "point_to_point_left_out", 1),  # several at once
+    ([("Send", 7, 0, 9)], "collectives_of_one_rank", 1),  # whose trace is not there
+    ([("Send", 0, 0, 9), ("Send", 0, 20, 29)], "collectives_counted_differently", 3),
+])  # fmt: skip
 def test_what_cannot_be_paired_is_left_out_and_counted(sent: list[Sent], code: str, count: int) -> None:
     other: list[Sent] = [("Recv", 1, 0, 9)] if code == "collectives_counted_differently" else []
     matched = match([rank_of(0, other), rank_of(1, sent)])
@@ -279,10 +274,8 @@ def test_what_cannot_be_paired_is_left_out_and_counted(sent: list[Sent], code: s
 
 def test_a_rank_that_is_not_known_is_in_no_pair() -> None:
     matched = match([rank_of(0, [("Send", 1, 0, 9)]), rank_of(None, [("Recv", 0, 0, 9)])])
-    assert {diagnostic.code: diagnostic.count for diagnostic in matched.diagnostics} == {
-        "point_to_point_left_out": 1,
-        "collectives_of_one_rank": 1,
-    }
+    expected = {"point_to_point_left_out": 1, "collectives_of_one_rank": 1}
+    assert {diagnostic.code: diagnostic.count for diagnostic in matched.diagnostics} == expected
 
 
 def test_sizes_must_agree() -> None:

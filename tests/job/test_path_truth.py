@@ -92,18 +92,15 @@ class Truth:
         return (step, earlier[-1]) if earlier else (step - 1, stream[-1])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ranks": 4, "steps": 4, "straggler": 1},
-        {"ranks": 4, "steps": 6, "jitter": 0.1},
-        {"ranks": 4, "steps": 6, "collectives": "fsdp"},
-        {"ranks": 8, "steps": 4, "collectives": "fsdp", "jitter": 0.15},
-        {"ranks": 4, "steps": 6, "work": 0.02, "jitter": 0.2},
-        {"ranks": 4, "steps": 6, "work": 0.1, "jitter": 0.2, "collectives": "fsdp"},
-        {"ranks": 4, "steps": 4, "gpu": "T4", "jitter": 0.1, "collectives": "fsdp"},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"ranks": 4, "steps": 4, "straggler": 1},
+    {"ranks": 4, "steps": 6, "jitter": 0.1},
+    {"ranks": 4, "steps": 6, "collectives": "fsdp"},
+    {"ranks": 8, "steps": 4, "collectives": "fsdp", "jitter": 0.15},
+    {"ranks": 4, "steps": 6, "work": 0.02, "jitter": 0.2},
+    {"ranks": 4, "steps": 6, "work": 0.1, "jitter": 0.2, "collectives": "fsdp"},
+    {"ranks": 4, "steps": 4, "gpu": "T4", "jitter": 0.1, "collectives": "fsdp"},
+])  # fmt: skip
 def test_the_path_is_the_true_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     clocks: list[Recorded] = []
     monkeypatch.setattr(job, "Clock", lambda *arguments: clocks.append(Recorded(*arguments)) or clocks[-1])

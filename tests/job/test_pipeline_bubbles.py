@@ -86,22 +86,19 @@ def zb1p(stages: int, many: int) -> list[Passes]:
     return out
 
 
-@pytest.mark.parametrize(
-    ("stages", "name"),
-    [
-        (one_f_one_b(4, 8), "1F1B"),
-        (one_f_one_b(4, 2), "1F1B"),
-        (one_f_one_b(2, 1), "GPipe or 1F1B"),
-        (gpipe(4, 8), "GPipe"),
-        (interleaved(4, 2, 8), "interleaved 1F1B"),
-        (zb1p(4, 8), "ZB1P"),
-        ([passes("F0 F1 B0 B1"), passes("F0 B0")], "unknown"),
-        ([passes("O0.0 O3.0"), passes("O1.0 O2.0")], "DualPipeV"),
-        ([passes("O0.0 O1.1"), passes("O1.1 O0.0")], "DualPipe"),
-        ([passes("O0 O1"), passes("O0 O1")], "unknown"),
-        ([passes("O0.0 O1.0"), passes("O2.0 O3.0")], "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("stages", "name"), [
+    (one_f_one_b(4, 8), "1F1B"),
+    (one_f_one_b(4, 2), "1F1B"),
+    (one_f_one_b(2, 1), "GPipe or 1F1B"),
+    (gpipe(4, 8), "GPipe"),
+    (interleaved(4, 2, 8), "interleaved 1F1B"),
+    (zb1p(4, 8), "ZB1P"),
+    ([passes("F0 F1 B0 B1"), passes("F0 B0")], "unknown"),
+    ([passes("O0.0 O3.0"), passes("O1.0 O2.0")], "DualPipeV"),
+    ([passes("O0.0 O1.1"), passes("O1.1 O0.0")], "DualPipe"),
+    ([passes("O0 O1"), passes("O0 O1")], "unknown"),
+    ([passes("O0.0 O1.0"), passes("O2.0 O3.0")], "unknown"),
+])  # fmt: skip
 def test_schedules_are_recognised(stages: Sequence[Passes], name: str) -> None:
     assert recognised([stages]) == name
 
@@ -117,7 +114,6 @@ def test_played_schedules_have_the_bubbles_of_theory(stages: int, many: int, chu
         length = played(made, [value] * stages)
         whole = {ActionKind.FORWARD: forward, ActionKind.BACKWARD: backward}
         expected = bubble(name, stages, chunks, whole)
-        assert length is not None
         assert expected is not None
         assert length - many * (forward + backward) == pytest.approx(expected)
 
@@ -158,13 +154,8 @@ def test_bubbles_of_equal_stages_are_those_of_theory(tmp_path: Path, schedule: s
     assert result[-1].bubble_ratio == pytest.approx(3 / 11, abs=0.02)  # the last has the loss, too: it is the slowest
 
 
-ORDERS = {
-    "interleaved": "interleaved 1F1B",
-    "zb1p": "ZB1P",
-    "zbv": "ZBV",
-    "dualpipe": "DualPipe",
-    "dualpipev": "DualPipeV",
-}
+ORDERS = {"interleaved": "interleaved 1F1B", "zb1p": "ZB1P", "zbv": "ZBV"}
+ORDERS |= {"dualpipe": "DualPipe", "dualpipev": "DualPipeV"}
 KINDS = {kind: ActionKind("FBIWO".index(kind)) for kind in "FBIWO"}
 
 
@@ -184,31 +175,22 @@ def test_simulated_orders_play_as_in_theory(schedule: str, stages: int, many: in
         made.append(Passes(*np.array([(KINDS[kind], part, batch) for kind, part, batch, _ in actions], np.int64).T))
     assert recognised([made]) == ORDERS[schedule]
     assert {stage.microbatches for stage in made} == {many}
-    once = {
-        ActionKind.FORWARD: 1,
-        ActionKind.INPUT: 1,
-        ActionKind.WEIGHT: 1,
-        ActionKind.BACKWARD: 2,
-        ActionKind.OVERLAPPED: 3,
-    }
+    once = dict.fromkeys((ActionKind.FORWARD, ActionKind.INPUT, ActionKind.WEIGHT), 1)
+    once |= {ActionKind.BACKWARD: 2, ActionKind.OVERLAPPED: 3}
     length = played(made, [{kind: time / chunks_of(schedule) for kind, time in once.items()}] * stages)
-    assert length is not None
     work = 3 * many / (2 if schedule == "dualpipe" else 1)  # half of the microbatches go through each of its parts
     assert length - work == pytest.approx(ideal_bubble(schedule, stages, 1, 1, 1))
 
 
-@pytest.mark.parametrize(
-    ("schedule", "labels"),
-    [
-        ("interleaved", "torch"),
-        ("interleaved", "megatron"),
-        ("interleaved", "none"),
-        ("zb1p", "torch"),
-        ("zbv", "torch"),
-        ("dualpipe", "torch"),
-        ("dualpipev", "torch"),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "labels"), [
+    ("interleaved", "torch"),
+    ("interleaved", "megatron"),
+    ("interleaved", "none"),
+    ("zb1p", "torch"),
+    ("zbv", "torch"),
+    ("dualpipe", "torch"),
+    ("dualpipev", "torch"),
+])  # fmt: skip
 def test_bubbles_of_schedules_with_several_parts_or_halves(tmp_path: Path, schedule: str, labels: str) -> None:
     stacks = labels == "megatron"
     options = {"schedule": schedule, "stage_labels": labels, "layers": 8, "steps": 1, "stacks": stacks, "jitter": 0.01}

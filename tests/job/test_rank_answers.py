@@ -44,6 +44,7 @@ from augment.results.report.health import lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
 from augment.results.sidecars import in_job
 from perfetto_engine import PerfettoEngine
+from said import problem_of
 from simulator import JobOptions, simulate
 from simulator.options import GPUS
 
@@ -100,7 +101,6 @@ def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_pat
     gained = 1 - measure(traces_of(replace(JOB, seed=seed))[0]).length_ns / measure(before[0]).length_ns
     for rank in range(JOB.ranks):
         said = rank_answer(job, rank)
-        assert said.figures is not None
         row = rows_of(said)["straggling_rank"]
         assert row["status"] == "found"
         assert REASONS[cause] in said.text[0]
@@ -108,7 +108,6 @@ def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_pat
         assert f"{row['title']}." == said.verdict[1] == said.text[0]
         if rank == LATE:
             assert said.text[0].startswith("Other ranks wait for this one: it takes ")
-            assert said.figures.itself is not None
             assert said.figures.itself.charged_ns == job.verdict.rows[0].charged_ns // JOB.steps
             continue
         assert "100 % of it for rank 2 (" in said.text[0]
@@ -132,7 +131,6 @@ def test_nobody_is_blamed_in_a_healthy_job() -> None:
     assert not job.verdict.rows
     for rank in range(JOB.ranks):
         said = rank_answer(job, rank)
-        assert said.figures is not None
         assert said.figures.itself is None
         assert not any("delays" in sentence or "Fix" in sentence for sentence in (*said.text, *said.verdict))
         row = rows_of(said)["straggling_rank"]
@@ -175,8 +173,6 @@ def test_without_its_own_diagnosis_a_rank_is_told_the_same() -> None:
     for rank in range(JOB.ranks):
         said, beside = rank_answer(job, rank), rank_answer(known, rank)
         assert said.text == beside.text
-        assert said.figures is not None
-        assert beside.figures is not None
         assert msgspec.structs.replace(said.figures, transfer_gain_ns=beside.figures.transfer_gain_ns) == beside.figures
         assert (said.figures.transfer_gain_ns or 0) >= (beside.figures.transfer_gain_ns or 0)
         assert (said.rows, said.verdict) == ([], [])
@@ -297,8 +293,7 @@ def test_transfers_hide_again_without_the_wait_but_pace_no_workers(loader: str, 
     reason = Reason("host", "annotation", f"enumerate(DataLoader)#{loader}DataLoaderIter.__next__")
     late = LateRank("rank 2", is_own=False, reason=reason, charged_ns=9, gain_ns=3_500_000, confidence="high")
     job = RankInJob(2_000_000, 1_000_000, "rank 2", 1.0, (late,), 4_000_000)
-    waiting = of_job(job, words_of("nvidia", "step", 10_000_000))
-    assert isinstance(waiting, Found)
+    waiting = problem_of(of_job(job, words_of("nvidia", "step", 10_000_000)))
     assert waiting.saved_ns == 3_000_000
     assert job.most_saved_ns == transfers
 
@@ -308,12 +303,10 @@ def test_waits_of_a_pipeline_are_no_transfers() -> None:
     for trace in traces_of(options):
         results = diagnose(trace).answers
         assert not isinstance(results["exposed_communication"], Found)
-        bubble = results["pipeline_bubble"]
-        assert isinstance(bubble, Found)
+        bubble = problem_of(results["pipeline_bubble"])
         assert bubble.at_most
         assert 0 < bubble.seen.figures["exposed_ns"] < measure(trace).length_ns
-        in_job = diagnose(trace.changed(RankInJob(0, 0, transfer_gain_ns=9))).answers["pipeline_bubble"]
-        assert isinstance(in_job, Found)
+        in_job = problem_of(diagnose(trace.changed(RankInJob(0, 0, transfer_gain_ns=9))).answers["pipeline_bubble"])
         assert (bubble.seen.figures["transfer_gain_ns"], in_job.seen.figures["transfer_gain_ns"]) == (None, 9)
         assert in_job.saved_ns == bubble.saved_ns
 
@@ -477,9 +470,6 @@ def test_a_slow_first_step_changes_no_promise(fault: str) -> None:
     assert [result.judgement.step_count for result in (job, sound)] == steps
     recorded = [result.judgement.recorded_ns for result in (job, sound)]
     figures = rank_in_job(job, LATE)
-    assert figures is not None
-    assert figures.itself is not None
-    assert figures.itself.gain_ns is not None
     saved = figures.itself.gain_ns * steps[0] / recorded[0]
     assert saved == pytest.approx(1 - recorded[1] / recorded[0], abs=PROMISED)
     for member in range(JOB.ranks):
@@ -610,10 +600,8 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
-    assert cures(job_of_them) == [
-        f"2 of {len(job.summaries)} ranks show this in their own traces, rank 2 most: host_gaps",
-        "",
-    ]
+    expected = [f"2 of {len(job.summaries)} ranks show this in their own traces, rank 2 most: host_gaps", ""]
+    assert cures(job_of_them) == expected
     monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
     said = f"1 of {len(job.summaries) // 2} ranks looked at show this in their own traces, rank 2 most: host_gaps"
     assert cures(job_of_them) == [said, ""]
@@ -647,7 +635,6 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
     shortest = [min(parts) for parts in zip(*kernels, strict=True)]
     for member, durations in enumerate(kernels):
         said = rank_answer(job, member)
-        assert said.figures is not None
         if member == LATE:
             assert said.text[0].startswith("Other ranks wait for this one: it takes 1.00 s per step longer")
             continue

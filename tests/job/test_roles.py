@@ -17,10 +17,10 @@ from augment.facts.names import role_of, role_rules
 from augment.job.roles import Together, together
 from augment.readers import read
 from augment.readers.attachments.tables import with_tables
+from metamorphic import real_trace
 from pipelines import Pipeline, Truth, simulate_pipeline
 from traces import write_trace
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 MS = 1_000_000
 POINTS = 0.01
 
@@ -186,7 +186,5 @@ def test_rollouts_beside_training_have_no_iterations(tmp_path: Path) -> None:
 
 
 def test_one_file_of_a_recorded_run_is_no_pipeline() -> None:
-    trace = SHARED / "slime_gpu_memory" / "0802-1task.gz"
-    if not trace.exists():
-        pytest.skip("no shared traces here")
+    trace = real_trace("slime_gpu_memory/0802-1task.gz")
     assert pipelines(group(choose_inputs([str(trace.parent), str(trace)], None).inputs)) == []

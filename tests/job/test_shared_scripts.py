@@ -14,32 +14,29 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "causes-ddp_gain.py",
-        "causes-early_recorder.py",
-        "causes-gc_on_one_rank.py",
-        "causes-handover_gap.py",
-        "causes-imbalance_each_step.py",
-        "causes-launch_bound_alone.py",
-        "causes-mig_peak.py",
-        "causes-pageable_unnamed.py",
-        "causes-pipeline_transfers.py",
-        "causes-sync_beside_slow_workers.py",
-        "causes-waiting_rank_transfers.py",
-        "first-augmented-trace-not-known.sh",
-        "first-one-screen-one-number.py",
-        "first-tensor-cores-fine.py",
-        "house-same_column_two_meanings.py",
-        "verdicts-device-held-up.py",
-        "verdicts-eager-attention.py",
-        "verdicts-lead-in.py",
-        "verdicts-msprof-hccl.py",
-        "verdicts-starved-host.py",
-        "verdicts-tf32-geforce.py",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "causes-ddp_gain.py",
+    "causes-early_recorder.py",
+    "causes-gc_on_one_rank.py",
+    "causes-handover_gap.py",
+    "causes-imbalance_each_step.py",
+    "causes-launch_bound_alone.py",
+    "causes-mig_peak.py",
+    "causes-pageable_unnamed.py",
+    "causes-pipeline_transfers.py",
+    "causes-sync_beside_slow_workers.py",
+    "causes-waiting_rank_transfers.py",
+    "first-augmented-trace-not-known.sh",
+    "first-one-screen-one-number.py",
+    "first-tensor-cores-fine.py",
+    "house-same_column_two_meanings.py",
+    "verdicts-device-held-up.py",
+    "verdicts-eager-attention.py",
+    "verdicts-lead-in.py",
+    "verdicts-msprof-hccl.py",
+    "verdicts-starved-host.py",
+    "verdicts-tf32-geforce.py",
+])  # fmt: skip
 def test_a_script_of_strangers(name: str, shared_traces: Path) -> None:
     script = shared_traces.parent / "repro" / "strangers" / name
     if not script.exists():
@@ -51,11 +48,6 @@ def test_a_script_of_strangers(name: str, shared_traces: Path) -> None:
         "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    done = subprocess.run(
-        [sys.executable if name.endswith(".py") else "bash", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable if name.endswith(".py") else "bash", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -94,9 +94,7 @@ def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None
 
 def test_steps_alone_are_summarized_if_those_alone_were_asked_for(out: Path) -> None:
     trace = read(str(out.parent / "in" / "rank0.pt.trace.json.gz"))
-    whole, part = (
-        read_summary(summarize(augment(trace, only=["steps"], steps=steps)), "x") for steps in (None, (1, 1))
-    )
+    whole, part = (read_summary(summarize(augment(trace, only=["steps"], steps=each)), "x") for each in (None, (1, 1)))
     assert set(whole.column("step").tolist()) == {0, 1}
     assert set(part.column("step").tolist()) == {1}
     assert part.step_column("number").tolist() == [1]

@@ -57,25 +57,19 @@ def log_of(folder: Path, rank: int, *ways: str) -> str:
     lines = []
     for number, way in enumerate(ways):
         of = f"comm 0x{number:x}a rank {rank % 2} nranks 2 cudaDev 0 busId 1a000 commId 0xf{number}"
-        lines += [
-            f"{head} {of} - Init START",
-            f"{head} Channel 00/0 : 0[0] -> 1[1] {way}",
-            f"{head} {of} - Init COMPLETE",
-        ]
+        lines += [f"{head} {of} - Init START", f"{head} Channel 00/0 : 0[0] -> 1[1] {way}"]
+        lines.append(f"{head} {of} - Init COMPLETE")
     path = folder / f"nccl.{rank}.log"
     path.write_text("".join(f"{line}\n" for line in lines))
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("ways", "words"),
-    [
-        ((), "rank 2 and rank 3 delays"),
-        (("[receive] via NET/Socket/0",), "rank 2 and rank 3 (NET/Socket/0) delays"),
-        (("[send] via NET/IB/0/GDRDMA", "[send] via NET/IB/1"), "rank 2 and rank 3 (NET) delays"),
-        (("via P2P/CUMEM", "[send] via NET/IB/1"), "rank 2 and rank 3 delays"),  # one of them, and nobody knows which
-    ],
-)
+@pytest.mark.parametrize(("ways", "words"), [
+    ((), "rank 2 and rank 3 delays"),
+    (("[receive] via NET/Socket/0",), "rank 2 and rank 3 (NET/Socket/0) delays"),
+    (("[send] via NET/IB/0/GDRDMA", "[send] via NET/IB/1"), "rank 2 and rank 3 (NET) delays"),
+    (("via P2P/CUMEM", "[send] via NET/IB/1"), "rank 2 and rank 3 delays"),  # one of them, and nobody knows which
+])  # fmt: skip
 def test_a_slow_link(tmp_path: Path, ways: tuple[str, ...], words: str) -> None:
     traces = [rank_of(tmp_path, rank) for rank in range(4)]
     if ways:

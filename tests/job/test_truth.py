@@ -119,7 +119,6 @@ def test_latency_and_bandwidth_are_found(tmp_path: Path, ranks: int, collectives
     assert len(table) == (1 if collectives == "ddp" else 2)
     for row in table:
         factor = bus_factor(row.kind, ranks)
-        assert factor is not None
         assert row.alpha_ns == pytest.approx(LATENCY_NS, rel=0.02)
         assert row.beta_gbps * factor == pytest.approx(GPUS["H100"].link_gbps, rel=0.02)
         assert row.r2 > 0.999
@@ -164,14 +163,10 @@ def of_its_ranks(trace: Trace) -> RankInJob | None:
     return with_its_ranks(trace).context.attached(RankInJob)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, host_stall_us=20_000.0, host_stall_rank=2), "its host"),
-        (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, straggler=2), "it computes longer"),
-    ],
-    ids=["host", "compute"],
-)
+@pytest.mark.parametrize(("options", "reason"), [
+    (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, host_stall_us=20_000.0, host_stall_rank=2), "its host"),
+    (JobOptions(ranks=4, steps=5, layers=3, run_ahead=2, straggler=2), "it computes longer"),
+], ids=["host", "compute"])  # fmt: skip
 def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: str, tmp_path: Path) -> None:
     report = report_on(str(merged(options, tmp_path)), lambda _: None)
     row = next(row for row in report["rows"] if row["rule"] == "straggling_rank")
@@ -182,8 +177,6 @@ def test_the_late_rank_of_a_merged_file_is_named(options: JobOptions, reason: st
     assert (communication["saved_ns"] or 0) < row["saved_ns"] / 2
     apart = rank_in_job(answered(sorted((tmp_path / "ranks").glob("*.json.gz"))), 0)
     together = of_its_ranks(read(str(tmp_path / "merged.json")))
-    assert apart is not None
-    assert together is not None
     ((separate,), (merged_rank,)) = apart.late_ranks, together.late_ranks
     assert (merged_rank.name, merged_rank.reason.cause) == (separate.name, separate.reason.cause)
     assert merged_rank.gain_ns == pytest.approx(separate.gain_ns, rel=0.01)
@@ -214,19 +207,15 @@ def gain_of(options: JobOptions, scenario: str, dimension: str, otherwise: JobOp
     return 100 * row.gain_ratio, 100 * true
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "dimension"),
-    [
-        (JobOptions(ranks=4, tp=4, layers=2, steps=4, jitter=0.05), "AllReduce", "tp"),
-        (
-            JobOptions(ranks=4, steps=4, collectives="fsdp", work=0.1, gpu="A100", sync_every=0, run_ahead=2),
-            "AllGather",
-            "default_pg",
-        ),
-        (JobOptions(ranks=8, tp=2, layers=2, steps=4, straggler=3, straggler_factor=1.3), "AllReduce", "tp"),
-    ],
-    ids=["tp", "fsdp", "straggler"],
-)
+@pytest.mark.parametrize(("options", "kind", "dimension"), [
+    (JobOptions(ranks=4, tp=4, layers=2, steps=4, jitter=0.05), "AllReduce", "tp"),
+    (
+        JobOptions(ranks=4, steps=4, collectives="fsdp", work=0.1, gpu="A100", sync_every=0, run_ahead=2),
+        "AllGather",
+        "default_pg",
+    ),
+    (JobOptions(ranks=8, tp=2, layers=2, steps=4, straggler=3, straggler_factor=1.3), "AllReduce", "tp"),
+], ids=["tp", "fsdp", "straggler"])  # fmt: skip
 def test_a_collective_that_is_hidden(options: JobOptions, kind: str, dimension: str) -> None:
     unawaited = {"AllReduce": "allreduce", "AllGather": "allgather"}[kind]
     otherwise = replace(options, unawaited=unawaited)  # type: ignore[arg-type]
@@ -251,18 +240,14 @@ POINTS_OF_TWO_STREAMS = 6
 
 
 @pytest.mark.parametrize("factor", [1.2, 1.5])
-@pytest.mark.parametrize(
-    "options",
-    [
-        JobOptions(),
-        JobOptions(uneven_buckets=True),
-        JobOptions(bucket_mib=8.0),
-        JobOptions(collectives="fsdp"),
-        JobOptions(tp=2),
-        JobOptions(record_from=(0.2, 0.2, 1.1, 0.2)),
-    ],
-    ids=["a bucket a layer", "uneven buckets", "large buckets", "fsdp", "tp", "recorded later"],
-)
+@pytest.mark.parametrize("options", [
+    JobOptions(),
+    JobOptions(uneven_buckets=True),
+    JobOptions(bucket_mib=8.0),
+    JobOptions(collectives="fsdp"),
+    JobOptions(tp=2),
+    JobOptions(record_from=(0.2, 0.2, 1.1, 0.2)),
+], ids=["a bucket a layer", "uneven buckets", "large buckets", "fsdp", "tp", "recorded later"])  # fmt: skip
 def test_a_rank_that_computes_like_the_others(options: JobOptions, factor: float) -> None:
     """Buckets of gradients wait for the last kernel before them, and for the bucket before them on their stream: on
     ranks that are early, only for that. Tensor and data parallelism have streams of which now one, now the other is

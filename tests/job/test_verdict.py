@@ -211,16 +211,13 @@ def test_a_single_late_rank_is_one_rank(tmp_path: Path) -> None:
     assert (row.rank, row.ranks, row.place) == (1, [], "")
 
 
-@pytest.mark.parametrize(
-    ("late", "place"),
-    [
-        ((1, 5), "local rank 1 of all 2 nodes"),
-        ((4, 5, 6, 7), "all ranks of b"),
-        ((1, 6), ""),
-        ((4, 5), ""),
-        ((0, 1, 4, 5), ""),
-    ],
-)
+@pytest.mark.parametrize(("late", "place"), [
+    ((1, 5), "local rank 1 of all 2 nodes"),
+    ((4, 5, 6, 7), "all ranks of b"),
+    ((1, 6), ""),
+    ((4, 5), ""),
+    ((0, 1, 4, 5), ""),
+])  # fmt: skip
 def test_places(late: tuple[int, ...], place: str) -> None:
     summaries = []
     for rank in range(8):

@@ -26,10 +26,8 @@ def test_every_analysis_is_asked_in_the_registrys_order() -> None:
 
 
 def test_only_and_skip_choose() -> None:
-    assert list(augment(some_trace(), only=["queue_length", "temporal_breakdown"]).outcomes) == [
-        "temporal_breakdown",
-        "queue_length",
-    ]
+    expected = ["temporal_breakdown", "queue_length"]
+    assert list(augment(some_trace(), only=["queue_length", "temporal_breakdown"]).outcomes) == expected
     assert "queue_length" not in augment(some_trace(), skip=["queue_length"]).outcomes
 
 
@@ -58,24 +56,18 @@ def test_options_reach_their_analysis() -> None:
     assert options_of(temporal_breakdown) == {}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"only": ["queue_lenght"]}, "no analysis is called 'queue_lenght'; did you mean queue_length\\?"),
-        ({"skip": ["nothing like it"]}, "no analysis is called 'nothing like it' \\(known"),
-        ({"options": {"idle_time": {}}}, "did you mean idle_time_breakdown"),
-        ({"only": ["idel"]}, "did you mean idle_time_breakdown"),
-        ({"options": {"queue_length": {"x": 1}}}, "no option of queue_length is called 'x' \\(it has none\\)"),
-        (
-            {"options": {"idle_time_breakdown": {"consecutive_kernel_delay": 1}}},
-            "did you mean consecutive_kernel_delay_ns",
-        ),
-        (
-            {"options": {"idle_time_breakdown": {"consecutive_kernel_delay_ns": "30"}}},
-            "must be of type int \\(such as 30000\\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"only": ["queue_lenght"]}, "no analysis is called 'queue_lenght'; did you mean queue_length\\?"),
+    ({"skip": ["nothing like it"]}, "no analysis is called 'nothing like it' \\(known"),
+    ({"options": {"idle_time": {}}}, "did you mean idle_time_breakdown"),
+    ({"only": ["idel"]}, "did you mean idle_time_breakdown"),
+    ({"options": {"queue_length": {"x": 1}}}, "no option of queue_length is called 'x' \\(it has none\\)"),
+    ({"options": {"idle_time_breakdown": {"consecutive_kernel_delay": 1}}}, "did you mean consecutive_kernel_delay_ns"),
+    (
+        {"options": {"idle_time_breakdown": {"consecutive_kernel_delay_ns": "30"}}},
+        "must be of type int \\(such as 30000\\)",
+    ),
+])  # fmt: skip
 def test_what_does_not_exist_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         augment(some_trace(), **arguments)  # type: ignore[arg-type]
@@ -89,10 +81,8 @@ def test_an_error_in_an_analysis_is_its_outcome(monkeypatch: pytest.MonkeyPatch)
     outcomes = augment(some_trace(), only=["queue_length", "temporal_breakdown"]).outcomes
     failed = outcomes["queue_length"]
     assert isinstance(failed, Skipped)
-    assert (
-        failed.summary
-        == "failed: internal error, ZeroDivisionError: by chance; please report what augment run --debug shows"
-    )
+    expected = "failed: internal error, ZeroDivisionError: by chance; please report what augment run --debug shows"
+    assert failed.summary == expected
     assert "ZeroDivisionError" in failed.traceback
     assert isinstance(outcomes["temporal_breakdown"], Findings)
 

@@ -22,6 +22,7 @@ from augment.errors import MalformedTrace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.readers import read, stage_timeline
 from augment.writers import perfetto
+from metamorphic import real_trace
 from tables import rows_of
 
 HARDWARE, COLLECTIVES = 800, 1400
@@ -178,9 +179,7 @@ def test_calls_of_the_runtime_launch_what_their_arrows_lead_to(tmp_path: Path) -
 
 def test_recorded_launches_are_those_of_the_file() -> None:
     """By the file's JSON: the outermost call around the begin of each arrow."""
-    path = Path(__file__).parents[3] / "shared" / "traces" / "ascend_trace_view" / "trace_view.json.gz"
-    if not path.exists():
-        pytest.skip("the recorded traces are not at hand")
+    path = real_trace("ascend_trace_view/trace_view.json.gz")
     events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     calls = [event for event in events if event["ph"] == "X" and event["name"].startswith("AscendCL@")]
     begins = {event["id"]: event for event in events if event.get("cat") == "HostToDevice" and event["ph"] == "s"}
@@ -253,16 +252,13 @@ def test_megatron_app(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps(PRIMUS)[:-9],
-        json.dumps({"1": {"total": 1, "fwd_start": [1], "fwd_end": [2]}}),
-        json.dumps({"1": {"total": 1, "fwd_start": ["x"], "fwd_end": [2], "bwd_start": [], "bwd_end": []}}),
-        json.dumps([*MEGATRON_APP[:1], {"name": "forward", "ph": "E", "rel_ts": 1, "microbatch": 0}]),
-        json.dumps([*MEGATRON_APP[:1], 7]),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    json.dumps(PRIMUS)[:-9],
+    json.dumps({"1": {"total": 1, "fwd_start": [1], "fwd_end": [2]}}),
+    json.dumps({"1": {"total": 1, "fwd_start": ["x"], "fwd_end": [2], "bwd_start": [], "bwd_end": []}}),
+    json.dumps([*MEGATRON_APP[:1], {"name": "forward", "ph": "E", "rel_ts": 1, "microbatch": 0}]),
+    json.dumps([*MEGATRON_APP[:1], 7]),
+])  # fmt: skip
 def test_what_is_broken_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "pp_rank_0.json"
     path.write_text(text)

@@ -15,7 +15,7 @@ import augment
 from augment.analyses import compilations, roofline, source_lines
 from augment.core.annotations import SliceTrack
 from augment.core.attachment_kinds import kind_of
-from augment.core.findings import Findings, Skipped
+from augment.core.findings import Skipped
 from augment.core.records import CompileLog, CompileLogs, GraphOrigins, KernelOrigins
 from augment.core.source_code import CodeLine
 from augment.diagnosis import rule
@@ -24,6 +24,7 @@ from augment.errors import AugmentError, UnknownFormat
 from augment.pipeline import augment as analyse
 from augment.readers import read
 from augment.readers.attachments.compile_log import failed_guard, graph_break, read_compile_log, read_provenance
+from said import problem_of
 from tables import annotation, call, kernel, op, rows_of, trace_of
 from traces import event, launch, write_trace
 from traces import kernel as recorded_kernel
@@ -133,10 +134,8 @@ def test_compilations_ahead_of_time(tmp_path: Path) -> None:
 
 def test_older_reasons() -> None:
     old = 'Graph break: from user code at:\n  File "/w/a.py", line 7, in f\n    x\nReason: Unsupported: builtin: print'
-    assert (graph_break(old).reason, graph_break(old).line) == (
-        "Unsupported: builtin: print",
-        CodeLine("/w/a.py", 7, "f"),
-    )
+    expected = ("Unsupported: builtin: print", CodeLine("/w/a.py", 7, "f"))
+    assert (graph_break(old).reason, graph_break(old).line) == expected
     assert failed_guard("[\"tensor 'L['x']' size mismatch at index 0. expected 3, actual 4\"]") == (
         "tensor 'L['x']' size mismatch at index 0. expected 3, actual 4", None,
     )  # fmt: skip
@@ -201,12 +200,10 @@ def test_a_log_beside_its_trace(tmp_path: Path) -> None:
     assert rows_of(source_lines.analyze(trace), "source", "gpu_ns") == [
         ("model.py:7", 600_000), ("model.py:5, 6", 300_000), ("model.py:8", 150_000),
     ]  # fmt: skip
-    broken = graph_breaks.check(trace)
-    assert isinstance(broken, rule.Found)
+    broken = problem_of(graph_breaks.check(trace))
     assert broken.seen.title(words()) == "Compiled code breaks its graph 1 time per step"
     assert broken.seen.evidence(words())[0].startswith("model.py:4: Failed to trace")
-    again = recompilation.check(trace)
-    assert isinstance(again, rule.Found)
+    again = problem_of(recompilation.check(trace))
     assert again.seen.evidence(words()) == ["guard `n == 0` failed (model.py:10)"]
 
 
@@ -254,7 +251,6 @@ def test_what_is_not_known_is_not_said(tmp_path: Path) -> None:
     trace = recording(tmp_path / "a.json", write_log(tmp_path / "3.log", early))
     assert isinstance(recompilation.check(trace), rule.NotApplicable)
     outcome = compilations.analyze(trace)
-    assert isinstance(outcome, Findings)
     assert "they do not overlap" in (outcome.partial or "")
     assert not outcome.annotations
     trace = recording(tmp_path / "a.json", write_log(tmp_path / "4.log", compiled("0/0", DAY_US, 9, rank=5)))

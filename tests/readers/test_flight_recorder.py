@@ -52,7 +52,6 @@ def test_every_form(tmp_path: Path, protocol: Any) -> None:
     data = json.dumps(DOCUMENT).encode() if protocol == "json" else pickle.dumps(DOCUMENT, 2)
     data = pickle.dumps(DOCUMENT, protocol) if isinstance(protocol, int) else data
     kind = kind_of(data[:4096])
-    assert kind is not None
     assert kind.name == "flight_recorder"
     dump = read_dump(written(tmp_path, gzip.compress(data) if protocol == "gzip" else data))
     (operation,) = dump.operations

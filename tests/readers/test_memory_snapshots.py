@@ -205,14 +205,8 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     """Times before 1970, addresses beyond int64, unknown actions, frames that are none."""
     made = training(START_US)
     content = made.snapshot()
-    odd = {
-        "action": "leap",
-        "addr": 1 << 64,
-        "size": -5,
-        "stream": None,
-        "time_us": -7,
-        "frames": [None, 3, {"name": 4}],
-    }
+    odd = {"action": "leap", "addr": 1 << 64, "size": -5, "stream": None, "time_us": -7}
+    odd["frames"] = [None, 3, {"name": 4}]
     content["device_traces"][0] = [odd, *made.actions, {"action": "alloc"}, 7, None]
     content["segments"].append({"blocks": None, "address": None})
     content["external_annotations"] += [{"stage": "START", "name": None, "time_us": 1 << 62}, 4]

@@ -162,13 +162,8 @@ def test_records_of_the_inspector(tmp_path: Path) -> None:
     stats = {"dump_stats": {"coll_records": 1, "coll_dropped_since_last_dump": 4}, **record("v4.3")}
     del stats["coll_perf"]
     late = record("v4.3", coll_algo="TREE", coll_proto="LL128")["coll_perf"]
-    lines = [
-        record("v4.0"),
-        record("v4.2", coll_algo="RING", coll_proto="unknown", event_trace_ts=verbose),
-        {**record("v4.0"), "coll_perf": None, "p2p_perf": message},
-        stats,
-        {"coll_perf": {**late, "coll_sn": 9}},
-    ]
+    lines = [record("v4.0"), record("v4.2", coll_algo="RING", coll_proto="unknown", event_trace_ts=verbose)]
+    lines += [{**record("v4.0"), "coll_perf": None, "p2p_perf": message}, stats, {"coll_perf": {**late, "coll_sn": 9}}]
     text = [json.dumps(line).replace('"coll_perf": null, ', "") for line in lines]
     log = read_inspector(written(tmp_path / "n0-pid10.log", [*text, "{broken"]))
     assert (log.hostname, log.pid, log.dropped, log.unreadable_lines) == ("n0", 10, 4, 1)
@@ -221,11 +216,8 @@ def test_the_recorded_logs() -> None:
 
 @pytest.mark.parametrize("number", ["9" * 19, "9" * 5000, "9" * 60_000])
 def test_numbers_of_many_digits_cost_their_line(tmp_path: Path, number: str) -> None:
-    lines = [
-        LOG[1],
-        f"n0:10:10 [0] NCCL INFO {COLLECTIVE.format(acc='').replace('2048', number)}",
-        f"n0:{number}:1 [0] NCCL INFO x",
-    ]
+    lines = [LOG[1], f"n0:10:10 [0] NCCL INFO {COLLECTIVE.format(acc='').replace('2048', number)}"]
+    lines += [f"n0:{number}:1 [0] NCCL INFO x"]
     log = read_nccl_log(written(tmp_path / "nccl.log", [*lines, "n0:1:1 [0] NCCL INFO === System : maxBw 1.2.3 ==="]))
     assert (log.unreadable_lines, log.collectives, len(log.environment)) == (3, [], 1)
 

@@ -84,19 +84,16 @@ def test_the_first_packet_may_be_large(tmp_path: Path) -> None:
         read_bytes(tmp_path, made.bytes()[:50_000])
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b'\n[\n {"ph": "X"',
-        b"\n\n\n{",
-        b"\n" + bytes(range(256)),
-        b"\n\x05\x08\x01\x10\x02\x18",  # XSpace: a message in field 1, whose field 1 is a number
-        b"\n\x0e\n\x04node\x12\x02Op\x1a\x02in" + b"\n\x02\n\x00" * 20,  # GraphDef
-        b"\n\x00" * 50,
-        b"\n",
-        b"",
-    ],
-)
+@pytest.mark.parametrize("head", [
+    b'\n[\n {"ph": "X"',
+    b"\n\n\n{",
+    b"\n" + bytes(range(256)),
+    b"\n\x05\x08\x01\x10\x02\x18",  # XSpace: a message in field 1, whose field 1 is a number
+    b"\n\x0e\n\x04node\x12\x02Op\x1a\x02in" + b"\n\x02\n\x00" * 20,  # GraphDef
+    b"\n\x00" * 50,
+    b"\n",
+    b"",
+])  # fmt: skip
 def test_what_is_no_trace_is_not_recognised(head: bytes) -> None:
     assert perfetto.recognizes(head) is False
 

@@ -82,10 +82,8 @@ def test_args_are_columns_and_can_be_asked_for(scanner: str, tmp_path: Path) -> 
     assert trace.events.correlation.tolist() == [5, NO_CORRELATION]
     assert trace.events.bytes.at(np.arange(2), -1).tolist() == [4096, -1]
     assert places(trace) == [(42, 43, 1, 7), (42, 43, None, None)]
-    assert trace.args_of(np.array([1, 0])) == [
-        {},
-        {**args, "null": "null", "empty": "[]", "yes": True, "dims": [[4], "[]"]},
-    ]
+    expected = [{}, {**args, "null": "null", "empty": "[]", "yes": True, "dims": [[4], "[]"]}]
+    assert trace.args_of(np.array([1, 0])) == expected
 
 
 def test_args_that_nest_too_deeply_are_counted(scanner: str, tmp_path: Path) -> None:

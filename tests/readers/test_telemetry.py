@@ -17,7 +17,6 @@ from msgspec import structs
 import augment
 from augment.analyses import cost, energy, telemetry
 from augment.core.attachment_kinds import kind_of
-from augment.core.findings import Findings
 from augment.core.records import Telemetry
 from augment.errors import AugmentError, UnknownFormat, UsageError
 from augment.facts.gpu.hardware_samples import WatchedGpus, watched_gpus
@@ -221,11 +220,9 @@ def test_energy_over_a_gap_is_not_known() -> None:
 
     ts = np.array([*range(0, 1000, 100), 100_000, 100_100], np.int64)
     meter = energy_meter({"power": Samples("0", "power", "W", ts, np.full(len(ts), 1e9))})
-    assert meter is not None
     assert meter.used(np.array([0]), np.array([100_100])) == (pytest.approx(1000.0), 1000)
     counter = Samples("0", "energy", "J", np.array([0, 10, 20]), np.array([5.0, 7.0, 1.0]))
     meter = energy_meter({"energy": counter})
-    assert meter is not None
     assert meter.used(np.array([0]), np.array([20])) == (2.0, 10)
 
 
@@ -272,7 +269,6 @@ def test_alone(tmp_path: Path) -> None:
     both = written(tmp_path / "two.csv", f"{SMI}2023/11/14 23:13:20.200, 1, 1.00 W, 9 MHz, 0 %, Active, 2 MiB\n")
     assert analyse(both).verdict.text[0] == "The telemetry has 2 GPUs, up to 3 samples each in 200 ms."
     outcome = augmented.outcomes["telemetry"]
-    assert isinstance(outcome, Findings)
     assert {(row.device, row.quantity, row.sample_count) for row in outcome.rows} >= {("0", "power", 3)}
     assert [(each.code, each.count) for each in outcome.diagnostics] == [("telemetry_unreadable", 1)]
 

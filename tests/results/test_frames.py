@@ -50,11 +50,8 @@ def test_a_folder_of_runs_becomes_one_table_for_each_analysis(runs: Path) -> Non
     content["diagnostics"] = [{"code": "x", "count": 2, "message": "y"}]
     (row,) = frames_of([Sidecar.of("rank1", content)])["diagnostics"]
     assert (row["code"], row["count"], row["rank"]) == ("x", 2, 1)
-    expected = [
-        *rows("first", runs / "first/rank0.metrics.json"),
-        *rows("first", runs / "first/rank1.metrics.json"),
-        *rows("nested/second", runs / "nested/second/rank0.metrics.json"),
-    ]
+    expected = [*rows("first", runs / "first/rank0.metrics.json"), *rows("first", runs / "first/rank1.metrics.json")]
+    expected += [*rows("nested/second", runs / "nested/second/rank0.metrics.json")]
     assert [*tables["kernel_breakdown"]] == expected
     frame = tables["kernel_breakdown"].frame()
     assert list(frame.columns[:4]) == ["run", "trace", "rank", "device"]
@@ -64,10 +61,8 @@ def test_a_folder_of_runs_becomes_one_table_for_each_analysis(runs: Path) -> Non
 
 def test_a_file_is_a_run_of_its_own_and_a_row_without_rank_gets_that_of_its_trace(runs: Path) -> None:
     table = augment.frames(runs / "first/rank1.metrics.json", runs / "nested")["diagnosis"]
-    assert dict.fromkeys(zip(table["run"], table["trace"], table["rank"], strict=True)) == {
-        ("rank1", "rank1", 1): None,
-        ("second", "rank0", 0): None,
-    }
+    expected = {("rank1", "rank1", 1): None, ("second", "rank0", 0): None}
+    assert dict.fromkeys(zip(table["run"], table["trace"], table["rank"], strict=True)) == expected
 
 
 def test_what_holds_no_metrics_is_told(runs: Path, tmp_path: Path) -> None:

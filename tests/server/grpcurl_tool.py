@@ -49,7 +49,6 @@ def install(folder: Path) -> None:
         with tarfile.open(archive) as members:
             (member,) = (member for member in members if member.name.endswith("/lib/grpcurl"))
             program = members.extractfile(member)
-            assert program is not None
             (place / "grpcurl").write_bytes(program.read())
         (place / "grpcurl").chmod(0o755)
         os.replace(place / "grpcurl", folder / "grpcurl")

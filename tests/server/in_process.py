@@ -278,7 +278,6 @@ def violated(field: str) -> Iterator[None]:
 def details(error: grpc.RpcError, kind: Any) -> Any:
     """The detail of this kind of an error."""
     status = rpc_status.from_call(error)
-    assert status is not None
     assert any(detail.Unpack(kind) for detail in status.details), status
     return kind
 

@@ -39,12 +39,8 @@ class Weed:
         self.filer = f"127.0.0.1:{ports[3]}.{ports[7]}"
         self._command = [self.program, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
         self._command += [f"-dir={self.folder}", "-s3", f"-s3.config={self.folder}/s3.json", "-volume.max=50"]
-        self._command += [
-            "-master.volumeSizeLimitMB=64",
-            "-volume.minFreeSpace=1",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-        ]
+        self._command += ["-master.volumeSizeLimitMB=64", "-volume.minFreeSpace=1"]
+        self._command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
         self._command += [f"-{name}.port={port}" for name, port in zip(names, ports[:4], strict=True)]
         self._command += [f"-{name}.port.grpc={port}" for name, port in zip(names, ports[4:], strict=True)]
         self.environment = {

@@ -128,11 +128,9 @@ class Server:
         """Wait for its end, and let go of what it said."""
         self.wait()
         for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
             pipe.close()
 
     def _told(self, what: str) -> str:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(what):
             if line:

@@ -200,17 +200,14 @@ def test_metrics_as_arrow(server: Server, measured: str) -> None:
     assert not page.json_rows
 
 
-@pytest.mark.parametrize(
-    ("field", "asked"),
-    [
-        ("filter", {"filter": "nothing = 1"}),
-        ("filter", {"filter": "sum_ns = x"}),
-        ("order_by", {"order_by": "nothing"}),
-        ("columns[0]", {"columns": ["nothing"]}),
-        ("page_size", {"page_size": -1}),
-        ("page_token", {"page_token": "x"}),
-    ],
-)
+@pytest.mark.parametrize(("field", "asked"), [
+    ("filter", {"filter": "nothing = 1"}),
+    ("filter", {"filter": "sum_ns = x"}),
+    ("order_by", {"order_by": "nothing"}),
+    ("columns[0]", {"columns": ["nothing"]}),
+    ("page_size", {"page_size": -1}),
+    ("page_token", {"page_token": "x"}),
+])  # fmt: skip
 def test_what_metrics_cannot_be_asked(server: Server, measured: str, field: str, asked: dict[str, Any]) -> None:
     with violated(field):
         queried(server, measured, **asked)

@@ -199,11 +199,8 @@ def test_the_commands_of_the_page(server: Server, tmp_path: Path) -> None:
 
 def test_the_script_for_grpcurl_names_methods_that_exist() -> None:
     methods = {method.name for method in calls.DESCRIPTOR.services_by_name["AugmentService"].methods}
-    named = {
-        word.removeprefix("$api/").rstrip("|")
-        for word in (EXAMPLES / "grpcurl.sh").read_text().split()
-        if "$api/" in word
-    }
+    words = (EXAMPLES / "grpcurl.sh").read_text().split()
+    named = {word.removeprefix("$api/").rstrip("|") for word in words if "$api/" in word}
     assert named
     assert named <= methods
     assert os.access(EXAMPLES / "grpcurl.sh", os.X_OK)

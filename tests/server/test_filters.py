@@ -147,16 +147,13 @@ def test_no_value_becomes_sql(table: Database) -> None:
         assert ids_where(table, f'display_name != "{quoted}"') == {job["id"] for job in ENTRIES}
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("", lambda job: (-job["created_ns"],)),
-        ("create_time", lambda job: (job["created_ns"],)),
-        ("start_time desc", lambda job: (-(job["started_ns"] or 0), -job["created_ns"])),
-        ("priority desc, start_time", lambda job: (-job["priority"], job["started_ns"] or 0, -job["created_ns"])),
-        ("display_name asc,state desc", lambda job: (job["display_name"], -job["state"], -job["created_ns"])),
-    ],
-)
+@pytest.mark.parametrize(("text", "key"), [
+    ("", lambda job: (-job["created_ns"],)),
+    ("create_time", lambda job: (job["created_ns"],)),
+    ("start_time desc", lambda job: (-(job["started_ns"] or 0), -job["created_ns"])),
+    ("priority desc, start_time", lambda job: (-job["priority"], job["started_ns"] or 0, -job["created_ns"])),
+    ("display_name asc,state desc", lambda job: (job["display_name"], -job["state"], -job["created_ns"])),
+])  # fmt: skip
 def test_orders(table: Database, text: str, key: Callable[[Job], Any]) -> None:
     """Page by page, each after the last entry of the one before."""
     order = order_of(text, FIELDS)

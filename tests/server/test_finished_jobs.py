@@ -263,9 +263,7 @@ def test_ranks_are_chosen(server: Server, traces: Callable[..., list[Path]], tmp
             place.parent.mkdir(exist_ok=True)
             ended = augment(command, given, *flags, "-o", place, *more)
             assert ended.returncode == 0, ended.stderr
-        made = [
-            [path.read_bytes() for path in sorted((place, *place.rglob("*"))) if path.is_file()] for place in places
-        ]
+        made = [[path.read_bytes() for path in sorted((each, *each.rglob("*"))) if path.is_file()] for each in places]
         assert made[0] == made[1]
 
     both("cut", folder, whole, "one", "--ranks", "1")

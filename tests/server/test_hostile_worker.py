@@ -112,11 +112,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
 
 
 def unharmed(hostile: Hostile) -> dict[str, str]:
-    return {
-        str(path.relative_to(hostile.outside)): path.read_text()
-        for path in hostile.outside.rglob("*")
-        if path.is_file()
-    }
+    files = [path for path in hostile.outside.rglob("*") if path.is_file()]
+    return {str(path.relative_to(hostile.outside)): path.read_text() for path in files}
 
 
 LEADS_OUTSIDE = {
@@ -741,7 +738,6 @@ def test_a_worker_ends_with_its_server(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", parent], stdin=pipe, stdout=pipe, env=environment) as server:
-        assert server.stdout
         assert server.stdout.readline() == b"ready\n"
         server.kill()
         assert server.stdout.read() == b""  # nobody has the pipe any more
@@ -752,7 +748,6 @@ def test_with_a_worker_its_children_are_killed(tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             "sh", "-c", "sleep 1000000 & echo ready; wait", stdout=subprocess.PIPE, start_new_session=True
         )
-        assert process.stdout
         assert await process.stdout.readline() == b"ready\n"
         await workers.Worker(process, 0, tmp_path).end()
         return await process.stdout.read()  # until nobody has the pipe any more

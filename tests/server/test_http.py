@@ -182,23 +182,20 @@ def test_the_server(server: Server) -> None:
     assert curl(f"{server.http}/v1/analyses").json["analyses"][0]["name"] == "diagnosis"
 
 
-@pytest.mark.parametrize(
-    ("path", "options", "status", "reason"),
-    [
-        ("/v1/nothing", (), 404, "NOT_FOUND"),
-        ("/v1/jobs", ("-X", "PATCH"), 405, "INVALID_REQUEST"),
-        ("/v1/jobs?pageSize=x", (), 400, "INVALID_REQUEST"),
-        ("/v1/jobs", ("--json", "{"), 400, "INVALID_REQUEST"),
-        ("/v1/jobs", ("--json", '{"spec": {"augment": {"only": ["x"], "input": {"uri": "/a"}}}}'), 400, "USAGE"),
-        ("/v1/jobs", ("--json", "@/dev/zero", "--max-filesize", "1"), 0, ""),
-        ("/v1/jobs/../x", ("--path-as-is",), 404, "NOT_FOUND"),
-        ("/v1/jobs/nothing", (), 404, "NOT_FOUND"),
-        ("/v1/jobs/NOTHING", (), 400, "INVALID_REQUEST"),
-        ("/v1/jobs", ("-H", "Origin: https://example.com"), 403, "ORIGIN_NOT_ALLOWED"),
-        ("/v1/jobs", ("-H", "Host: example.com"), 403, "ORIGIN_NOT_ALLOWED"),
-        ("/v1/jobs", ("--json", "{}", "-H", "Content-Encoding: gzip"), 400, "INVALID_REQUEST"),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "status", "reason"), [
+    ("/v1/nothing", (), 404, "NOT_FOUND"),
+    ("/v1/jobs", ("-X", "PATCH"), 405, "INVALID_REQUEST"),
+    ("/v1/jobs?pageSize=x", (), 400, "INVALID_REQUEST"),
+    ("/v1/jobs", ("--json", "{"), 400, "INVALID_REQUEST"),
+    ("/v1/jobs", ("--json", '{"spec": {"augment": {"only": ["x"], "input": {"uri": "/a"}}}}'), 400, "USAGE"),
+    ("/v1/jobs", ("--json", "@/dev/zero", "--max-filesize", "1"), 0, ""),
+    ("/v1/jobs/../x", ("--path-as-is",), 404, "NOT_FOUND"),
+    ("/v1/jobs/nothing", (), 404, "NOT_FOUND"),
+    ("/v1/jobs/NOTHING", (), 400, "INVALID_REQUEST"),
+    ("/v1/jobs", ("-H", "Origin: https://example.com"), 403, "ORIGIN_NOT_ALLOWED"),
+    ("/v1/jobs", ("-H", "Host: example.com"), 403, "ORIGIN_NOT_ALLOWED"),
+    ("/v1/jobs", ("--json", "{}", "-H", "Content-Encoding: gzip"), 400, "INVALID_REQUEST"),
+])  # fmt: skip
 def test_what_is_refused(server: Server, path: str, options: tuple[str, ...], status: int, reason: str) -> None:
     if "@/dev/zero" in options:
         answered = curl(f"{server.http}{path}", "--data-binary", "@-", data=b"0" * 200_000)
@@ -209,19 +206,16 @@ def test_what_is_refused(server: Server, path: str, options: tuple[str, ...], st
     assert answered.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET /v1/jobs HTTP/1.1\r\nHost: [x\r\n\r\n",
-        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[x\r\n\r\n",
-        b"GET /\x00 HTTP/1.1\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n{}",
-        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
-        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    ],
-)
+@pytest.mark.parametrize("data", [
+    b"GET /v1/jobs HTTP/1.1\r\nHost: [x\r\n\r\n",
+    b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[x\r\n\r\n",
+    b"GET /\x00 HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n{}",
+    b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+    b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+])  # fmt: skip
 def test_what_is_no_http_is_answered_and_no_error_of_ours(server: Server, data: bytes) -> None:
     place = server.http.removeprefix("http://").split(":")
     with socket.create_connection((place[0], int(place[1])), timeout=PATIENCE_S) as connection:
@@ -485,25 +479,22 @@ def test_what_is_known_is_not_sent_again(url: str, content: bytes) -> None:
 SIZE, SHA = 1000, "ab" * 32
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "first", "count"),
-    [
-        ({}, 200, 0, 1000),
-        ({"Range": "bytes=0-9,20-29"}, 200, 0, 1000),
-        ({"Range": "lines=0-9"}, 200, 0, 1000),
-        ({"Range": "bytes=9-0"}, 200, 0, 1000),
-        ({"Range": "bytes=-"}, 200, 0, 1000),
-        ({"Range": "bytes=x-"}, 200, 0, 1000),
-        ({"Range": "bytes=-5000"}, 206, 0, 1000),
-        ({"Range": "bytes=-0"}, 416, 0, 0),
-        ({"Range": "bytes=999-"}, 206, 999, 1),
-        ({"Range": "bytes=1000-1001"}, 416, 0, 0),
-        ({"Range": "bytes=10-19", "If-Range": f'"{SHA}"'}, 206, 10, 10),
-        ({"Range": "bytes=10-19", "If-Range": '"other"'}, 200, 0, 1000),
-        ({"Range": "bytes=10-19", "If-Range": "Mon, 23 Nov 2026 07:34:16 GMT"}, 200, 0, 1000),
-        ({"Range": "bytes=10-19", "If-None-Match": f'"{SHA}"'}, 304, 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("asked", "status", "first", "count"), [
+    ({}, 200, 0, 1000),
+    ({"Range": "bytes=0-9,20-29"}, 200, 0, 1000),
+    ({"Range": "lines=0-9"}, 200, 0, 1000),
+    ({"Range": "bytes=9-0"}, 200, 0, 1000),
+    ({"Range": "bytes=-"}, 200, 0, 1000),
+    ({"Range": "bytes=x-"}, 200, 0, 1000),
+    ({"Range": "bytes=-5000"}, 206, 0, 1000),
+    ({"Range": "bytes=-0"}, 416, 0, 0),
+    ({"Range": "bytes=999-"}, 206, 999, 1),
+    ({"Range": "bytes=1000-1001"}, 416, 0, 0),
+    ({"Range": "bytes=10-19", "If-Range": f'"{SHA}"'}, 206, 10, 10),
+    ({"Range": "bytes=10-19", "If-Range": '"other"'}, 200, 0, 1000),
+    ({"Range": "bytes=10-19", "If-Range": "Mon, 23 Nov 2026 07:34:16 GMT"}, 200, 0, 1000),
+    ({"Range": "bytes=10-19", "If-None-Match": f'"{SHA}"'}, 304, 0, 0),
+])  # fmt: skip
 def test_parts(asked: dict[str, str], status: int, first: int, count: int) -> None:
     part = part_of("GET", asked, SIZE, SHA)
     assert (part.status, part.first, part.count) == (status, first, count)

@@ -40,35 +40,29 @@ def test_no_two_routes_are_the_same() -> None:
     assert len({(route.verb, route.pattern.pattern) for route in ROUTES.all}) == len(ROUTES.all)
 
 
-@pytest.mark.parametrize(
-    ("template", "path", "values"),
-    [
-        ("/v1/jobs", "/v1/jobs", ()),
-        ("/v1/{name=jobs/*}", "/v1/jobs/a", ("jobs/a",)),
-        ("/v1/{name=jobs/*}:cancel", "/v1/jobs/a:cancel", ("jobs/a",)),
-        ("/v1/{name=jobs/*/artifacts/*}:read", "/v1/jobs/a/artifacts/b:c:read", ("jobs/a/artifacts/b:c",)),
-        ("/v1/{id}/x/{spec.label}", "/v1/a/x/b", ("a", "b")),
-        ("/v1/{rest=**}", "/v1/a/b/c", ("a/b/c",)),
-        ("/v1/*/{name}", "/v1/a/b", ("b",)),
-        ("/v1/a.b", "/v1/a.b", ()),
-    ],
-)
+@pytest.mark.parametrize(("template", "path", "values"), [
+    ("/v1/jobs", "/v1/jobs", ()),
+    ("/v1/{name=jobs/*}", "/v1/jobs/a", ("jobs/a",)),
+    ("/v1/{name=jobs/*}:cancel", "/v1/jobs/a:cancel", ("jobs/a",)),
+    ("/v1/{name=jobs/*/artifacts/*}:read", "/v1/jobs/a/artifacts/b:c:read", ("jobs/a/artifacts/b:c",)),
+    ("/v1/{id}/x/{spec.label}", "/v1/a/x/b", ("a", "b")),
+    ("/v1/{rest=**}", "/v1/a/b/c", ("a/b/c",)),
+    ("/v1/*/{name}", "/v1/a/b", ("b",)),
+    ("/v1/a.b", "/v1/a.b", ()),
+])  # fmt: skip
 def test_templates(template: str, path: str, values: tuple[str, ...]) -> None:
     match = compiled(template)[0].fullmatch(path)
     assert match
     assert match.groups() == values
 
 
-@pytest.mark.parametrize(
-    ("template", "path"),
-    [
-        ("/v1/{name=jobs/*}", "/v1/jobs/a:cancel"),
-        ("/v1/{name=jobs/*}", "/v1/jobs/a/b"),
-        ("/v1/{name=jobs/*}", "/v1/jobs/"),
-        ("/v1/{name=jobs/*}:cancel", "/v1/jobs/a"),
-        ("/v1/a.b", "/v1/axb"),
-    ],
-)
+@pytest.mark.parametrize(("template", "path"), [
+    ("/v1/{name=jobs/*}", "/v1/jobs/a:cancel"),
+    ("/v1/{name=jobs/*}", "/v1/jobs/a/b"),
+    ("/v1/{name=jobs/*}", "/v1/jobs/"),
+    ("/v1/{name=jobs/*}:cancel", "/v1/jobs/a"),
+    ("/v1/a.b", "/v1/axb"),
+])  # fmt: skip
 def test_what_a_template_is_not(template: str, path: str) -> None:
     assert compiled(template)[0].fullmatch(path) is None
 
@@ -123,38 +117,35 @@ def test_a_body_that_is_a_file() -> None:
     assert request == calls.UploadBytesRequest(name="uploads/ab", offset=12)
 
 
-@pytest.mark.parametrize(
-    ("verb", "path", "body", "query", "field"),
-    [
-        ("GET", "/v1/jobs", None, {"size": "1"}, "size"),
-        ("GET", "/v1/jobs", None, {"pageSize": "many"}, "page_size"),
-        ("GET", "/v1/jobs", None, {"pageSize": "99999999999"}, "page_size"),
-        ("GET", "/v1/jobs", None, {"states": "STATE_NONE"}, "states[0]"),
-        ("GET", "/v1/jobs", None, {"pageSize.x": "1"}, "pageSize.x"),
-        ("POST", "/v1/jobs", {"spec": {"augment": {"onyl": []}}}, {}, "spec.augment.onyl"),
-        ("POST", "/v1/jobs", {"spec": {"augment": {"only": "all"}}}, {}, "spec.augment.only"),
-        ("POST", "/v1/jobs", {"spec": 3}, {}, "spec"),
-        ("POST", "/v1/jobs", [1], {}, ""),
-        ("POST", "/v1/jobs", b"{", {}, ""),
-        ("POST", "/v1/jobs", b"\xff", {}, ""),
-        ("POST", "/v1/jobs", b"[" * 100_000, {}, ""),
-        ("POST", "/v1/jobs", b'{"requestId": NaN}', {}, ""),
-        ("POST", "/v1/jobs", b'{"requestId": "a", "requestId": "b"}', {}, "requestId"),
-        ("POST", "/v1/jobs", b'{"requestId": "a", "request_id": "a"}', {}, "request_id"),
-        ("POST", "/v1/jobs", b'{"spec": {"augment": {"only": [], "only": []}}}', {}, "spec.augment.only"),
-        (
-            "POST",
-            "/v1/jobs",
-            b'{"spec": {"job": {"inputs": [{}, {"uri": "/a", "uri": "/b"}]}}}',
-            {},
-            "spec.job.inputs[1].uri",
-        ),
-        ("POST", "/v1/jobs", b'{"labels": {"a": "1", "a": "2"}}', {}, "labels.a"),
-        ("POST", "/v1/jobs", b'{"nothing": {"a": 1, "a": 1}}', {}, "nothing.a"),
-        ("POST", "/v1/jobs", {}, {"requestId": "r"}, "requestId"),
-        ("PUT", "/v1/uploads/ab:bytes", None, {"content.data": "AAAA"}, "content.data"),
-    ],
-)
+@pytest.mark.parametrize(("verb", "path", "body", "query", "field"), [
+    ("GET", "/v1/jobs", None, {"size": "1"}, "size"),
+    ("GET", "/v1/jobs", None, {"pageSize": "many"}, "page_size"),
+    ("GET", "/v1/jobs", None, {"pageSize": "99999999999"}, "page_size"),
+    ("GET", "/v1/jobs", None, {"states": "STATE_NONE"}, "states[0]"),
+    ("GET", "/v1/jobs", None, {"pageSize.x": "1"}, "pageSize.x"),
+    ("POST", "/v1/jobs", {"spec": {"augment": {"onyl": []}}}, {}, "spec.augment.onyl"),
+    ("POST", "/v1/jobs", {"spec": {"augment": {"only": "all"}}}, {}, "spec.augment.only"),
+    ("POST", "/v1/jobs", {"spec": 3}, {}, "spec"),
+    ("POST", "/v1/jobs", [1], {}, ""),
+    ("POST", "/v1/jobs", b"{", {}, ""),
+    ("POST", "/v1/jobs", b"\xff", {}, ""),
+    ("POST", "/v1/jobs", b"[" * 100_000, {}, ""),
+    ("POST", "/v1/jobs", b'{"requestId": NaN}', {}, ""),
+    ("POST", "/v1/jobs", b'{"requestId": "a", "requestId": "b"}', {}, "requestId"),
+    ("POST", "/v1/jobs", b'{"requestId": "a", "request_id": "a"}', {}, "request_id"),
+    ("POST", "/v1/jobs", b'{"spec": {"augment": {"only": [], "only": []}}}', {}, "spec.augment.only"),
+    (
+        "POST",
+        "/v1/jobs",
+        b'{"spec": {"job": {"inputs": [{}, {"uri": "/a", "uri": "/b"}]}}}',
+        {},
+        "spec.job.inputs[1].uri",
+    ),
+    ("POST", "/v1/jobs", b'{"labels": {"a": "1", "a": "2"}}', {}, "labels.a"),
+    ("POST", "/v1/jobs", b'{"nothing": {"a": 1, "a": 1}}', {}, "nothing.a"),
+    ("POST", "/v1/jobs", {}, {"requestId": "r"}, "requestId"),
+    ("PUT", "/v1/uploads/ab:bytes", None, {"content.data": "AAAA"}, "content.data"),
+])  # fmt: skip
 def test_what_is_no_request(verb: str, path: str, body: Any, query: dict[str, str], field: str) -> None:
     with pytest.raises(Refusal) as refusal:
         asked(verb, path, body, **query)

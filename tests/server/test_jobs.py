@@ -395,10 +395,8 @@ def test_the_one_call_ends_with_its_caller(tmp_path: Path) -> None:
 def test_the_one_call_tells_why_it_failed(server: Server) -> None:
     file = calls.StartUploadRequest(file_name="rank0.json")
     for data in (b'{"a": nope}', b"{"):
-        sent = [
-            calls.AugmentRequest(start=calls.AugmentStart(file=file)),
-            calls.AugmentRequest(chunk=data, finish=True),
-        ]
+        sent = [calls.AugmentRequest(start=calls.AugmentStart(file=file))]
+        sent += [calls.AugmentRequest(chunk=data, finish=True)]
         with refused("MALFORMED_TRACE", "INVALID_ARGUMENT") as output:
             list(server.stub.Augment(iter(sent)))
         assert output[0].message.startswith("rank0.json: byte ")

@@ -277,16 +277,13 @@ def test_every_limit_says_what_it_is() -> None:
         assert limit.name.endswith("_s") == (limit.metadata["unit"] == "s")
 
 
-@pytest.mark.parametrize(
-    ("processors", "memory", "given", "jobs"),
-    [
-        (8, 64 * GIB, {}, 8),
-        (64, 16 * GIB, {}, 7),
-        (1, GIB, {}, 1),
-        (8, 64 * GIB, {"max_job_memory_bytes": 16 * GIB}, 3),
-        (8, 64 * GIB, {"max_running_jobs": 20}, 20),
-    ],
-)
+@pytest.mark.parametrize(("processors", "memory", "given", "jobs"), [
+    (8, 64 * GIB, {}, 8),
+    (64, 16 * GIB, {}, 7),
+    (1, GIB, {}, 1),
+    (8, 64 * GIB, {"max_job_memory_bytes": 16 * GIB}, 3),
+    (8, 64 * GIB, {"max_running_jobs": 20}, 20),
+])  # fmt: skip
 def test_jobs_at_once(
     monkeypatch: pytest.MonkeyPatch, processors: int, memory: int, given: dict[str, int], jobs: int
 ) -> None:

@@ -64,13 +64,8 @@ def fill(server: Server, path: Path, stub: AugmentServiceStub) -> dict[str, Any]
         waiting = [create(stub, spec) for _ in range(2)]
         eventually(lambda: stub.GetJob(calls.GetJobRequest(name=waiting[0])).job.state == v1.Job.STATE_RUNNING)
         half = upload(stub, data[:HALF], "c.json", finish=False)
-        known = {
-            "done": done,
-            "files": [files(stub, job) for job in done],
-            "waiting": waiting,
-            "half": half,
-            "spec": spec,
-        }
+        known = {"done": done, "files": [files(stub, job) for job in done]}
+        known |= {"waiting": waiting, "half": half, "spec": spec}
         server.process.kill()
         server.close()
     return known

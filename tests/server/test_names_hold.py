@@ -117,11 +117,8 @@ def bases(upload: str, earlier: str, folder: Path) -> dict[str, list[Message]]:
     sources = [v1.Input(upload=upload), v1.Input(job=earlier), v1.Input(uri=str(folder / "roots" / "served.json"))]
     specs = [v1.JobSpec(augment=v1.AugmentSpec(input=source, only=["temporal_breakdown"])) for source in sources]
     specs += [v1.JobSpec(job=v1.WholeJobSpec(augment=quick, inputs=[source])) for source in sources]
-    specs += [
-        v1.JobSpec(diff=v1.DiffSpec(control=sources[1], test=sources[0])),
-        v1.JobSpec(report=v1.ReportSpec(input=sources[1])),
-        v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=sources)),
-    ]
+    specs += [v1.JobSpec(diff=v1.DiffSpec(control=sources[1], test=sources[0]))]
+    specs += [v1.JobSpec(report=v1.ReportSpec(input=sources[1])), v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=sources))]
     creations = [calls.CreateJobRequest(spec=spec) for spec in specs]
     given: dict[str, list[Message]] = {
         "CreateJob": list(creations),
@@ -139,7 +136,6 @@ def input_of(method: str) -> Descriptor:
 def violations(error: grpc.RpcError) -> list[str]:
     """The fields that a refusal names."""
     status, bad = rpc_status.from_call(error), error_details_pb2.BadRequest()
-    assert status is not None
     for detail in status.details:
         if detail.Unpack(bad):
             return [violation.field for violation in bad.field_violations]
@@ -171,11 +167,8 @@ def test_no_text_of_a_request_leads_outside(
             for kind, pattern in HOSTILE.items():
                 request = type(base)()
                 request.CopyFrom(base)
-                put(
-                    request,
-                    way,
-                    pattern.format(outside=str(folder / "outside").lstrip("/" if "../" in pattern else "")),
-                )
+                above = "/" if "../" in pattern else ""
+                put(request, way, pattern.format(outside=str(folder / "outside").lstrip(above)))
                 if (content := request.SerializeToString(deterministic=True)) in asked:
                     continue  # the text is of another kind of job, which replaces that of the base
                 asked.add(content)

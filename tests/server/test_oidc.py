@@ -95,14 +95,8 @@ def configured(path: Path, provider: Provider, name: str = "sub") -> Path:
 def process(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("oidc")
     (folder / "tokens").write_text("ci:writer@team:write\n")
-    flags = (
-        "--http",
-        "127.0.0.1:0",
-        "--token-file",
-        folder / "tokens",
-        "--oidc-file",
-        configured(folder / "oidc.toml", provider),
-    )
+    flags = ("--http", "127.0.0.1:0", "--token-file", folder / "tokens")
+    flags += ("--oidc-file", configured(folder / "oidc.toml", provider))
     with serving(folder / "state", *flags) as server:
         yield server
 
@@ -198,17 +192,14 @@ def test_an_issuer_that_does_not_answer(tmp_path: Path, provider: Provider) -> N
         assert reason(server, provider.token(repository="acme/train")) == "TOKEN_UNKNOWN"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "missing required field"),
-        ("[[issuer]]\nurl = 'http://acme.example'\naudience = 'a'\ngrant = [{role='viewer', where={}}]", "https://"),
-        ("[[issuer]]\nurl = 'https://acme.example'\naudience = ''\ngrant = [{role='viewer', where={}}]", "an audience"),
-        ("[[issuer]]\nurl = 'https://acme.example'\naudience = 'a'\ngrant = []", "at least one grant"),
-        ("[[issuer]]\nurl = 'https://acme.example'\naudience = 'a'\ngrant = [{role='root', where={}}]", "'root'"),
-        ("[[issuer]]\nurl = 'https://acme.example'\naudience = 'a'\ngrant = [{role='viewer'}]", "`where`"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "missing required field"),
+    ("[[issuer]]\nurl = 'http://acme.example'\naudience = 'a'\ngrant = [{role='viewer', where={}}]", "https://"),
+    ("[[issuer]]\nurl = 'https://acme.example'\naudience = ''\ngrant = [{role='viewer', where={}}]", "an audience"),
+    ("[[issuer]]\nurl = 'https://acme.example'\naudience = 'a'\ngrant = []", "at least one grant"),
+    ("[[issuer]]\nurl = 'https://acme.example'\naudience = 'a'\ngrant = [{role='root', where={}}]", "'root'"),
+    ("[[issuer]]\nurl = 'https://acme.example'\naudience = 'a'\ngrant = [{role='viewer'}]", "`where`"),
+])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "oidc.toml").write_text(text)
     with pytest.raises(UsageError, match=message):

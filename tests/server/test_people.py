@@ -182,10 +182,8 @@ def test_a_tokens_lines_add_up_to_its_roles(tmp_path: Path) -> None:
     path.write_text("a:viewer@x:one-token\na:writer@y:one-token\na:one-token\nb:plain\nc:root@x:odd\nd:admin@X:odd2\n")
     tokens = Tokens(path)
     person = tokens.person("one-token")
-    assert person is not None
     assert (person.client, list(person.roles.items())) == ("name:a", [("x", "viewer"), ("y", "writer"), ("", "admin")])
     plain = tokens.person("plain")
-    assert plain is not None
     assert dict(plain.roles) == {"": "admin"}
     assert tokens.person("odd") is None  # no such role: all of it is a token
     assert tokens.client("root@x:odd") == "name:c"

@@ -137,30 +137,24 @@ def test_nginx_as_the_page_has_it(tmp_path: Path, large: Path) -> None:
         assert path.read_bytes() == (tmp_path / "grpc" / path.name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "expected"),
-    [
-        ("UNKNOWN", "Received http2 header with status: 413", "allows no upload of this size"),
-        ("PERMISSION_DENIED", "Received http2 header with status: 403", "a proxy before the server refuses the call"),
-        ("UNAVAILABLE", "Received http2 header with status: 502", "the server cannot be reached"),
-        ("UNKNOWN", "Stream removed", "a:1: unknown (Stream removed)"),
-    ],
-)
+@pytest.mark.parametrize(("code", "message", "expected"), [
+    ("UNKNOWN", "Received http2 header with status: 413", "allows no upload of this size"),
+    ("PERMISSION_DENIED", "Received http2 header with status: 403", "a proxy before the server refuses the call"),
+    ("UNAVAILABLE", "Received http2 header with status: 502", "the server cannot be reached"),
+    ("UNKNOWN", "Stream removed", "a:1: unknown (Stream removed)"),
+])  # fmt: skip
 def test_what_is_no_response_of_grpc_is_a_proxys(code: str, message: str, expected: str) -> None:
     error = Failure(code, "", message).error("a:1", "")
     assert expected in str(error)
     assert message in str(error)
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "message", "passing"),
-    [
-        ("UNKNOWN", "", "Stream removed (Data frame with END_STREAM flag received)", True),
-        ("INTERNAL", "", "Received RST_STREAM with error code 2", True),
-        ("UNKNOWN", "", "Received http2 header with status: 413", False),
-        ("INTERNAL", "INTERNAL", "a bug: Stream removed, RST_STREAM", False),
-    ],
-)
+@pytest.mark.parametrize(("code", "reason", "message", "passing"), [
+    ("UNKNOWN", "", "Stream removed (Data frame with END_STREAM flag received)", True),
+    ("INTERNAL", "", "Received RST_STREAM with error code 2", True),
+    ("UNKNOWN", "", "Received http2 header with status: 413", False),
+    ("INTERNAL", "INTERNAL", "a bug: Stream removed, RST_STREAM", False),
+])  # fmt: skip
 def test_a_stream_that_ends_without_a_status_is_tried_again(
     code: str, reason: str, message: str, passing: bool
 ) -> None:

@@ -99,12 +99,8 @@ def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
         jobs = [server.wait(server.create(server.upload(trace(tmp_path / f"{n}.json", 50 + n))).name) for n in range(4)]
         stored = server.core._retention.stored_bytes()
         specs = sum(job.spec.ByteSize() + len("{}") + job.progress.ByteSize() for job in jobs)
-    on_disk = sum(
-        path.stat().st_size
-        for kind in ("blobs", "artifacts")
-        for path in (tmp_path / "state" / kind).rglob("*")
-        if path.is_file()
-    )
+    stored_files = [*(tmp_path / "state" / "blobs").rglob("*"), *(tmp_path / "state" / "artifacts").rglob("*")]
+    on_disk = sum(path.stat().st_size for path in stored_files if path.is_file())
     assert stored == on_disk + specs
     with serving(tmp_path / "state", max_stored_bytes=stored - 1) as server:
         sweep(server)
@@ -547,10 +543,8 @@ def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:
     with serving(state) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
         half = server.stub.StartUpload(calls.StartUploadRequest(file_name="b.json", size_bytes=9)).upload.name
-        parts = [
-            calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half)),
-            calls.UploadTraceRequest(chunk=b"12345"),
-        ]
+        parts = [calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half))]
+        parts += [calls.UploadTraceRequest(chunk=b"12345")]
         with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
             server.stub.UploadTrace(iter(parts))
         job = server.wait(server.create(upload).name)
@@ -567,10 +561,8 @@ def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:
         assert server.get(job.name) == job
         assert server.wait(server.create(upload).name).state == v1.Job.STATE_SUCCEEDED
         assert server.stub.GetUpload(calls.GetUploadRequest(name=half)).upload.received_bytes == 7
-        whole = [
-            calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half, offset=7)),
-            calls.UploadTraceRequest(chunk=b"89"),
-        ]
+        whole = [calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half, offset=7))]
+        whole += [calls.UploadTraceRequest(chunk=b"89")]
         done = server.stub.UploadTrace(iter(whole)).upload
         assert done.sha256 == "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"  # of 123456789
         sweep(server)

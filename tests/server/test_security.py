@@ -30,14 +30,11 @@ from augment_server.base.security import Address, Gate, Tokens, address, expect_
 from traces import write_trace
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "port", "shown"),
-    [
-        ("127.0.0.1:50051", "127.0.0.1", 50051, "127.0.0.1:50051"),
-        ("localhost:0", "localhost", 0, "localhost:0"),
-        ("[::1]:80", "::1", 80, "[::1]:80"),
-    ],
-)
+@pytest.mark.parametrize(("text", "host", "port", "shown"), [
+    ("127.0.0.1:50051", "127.0.0.1", 50051, "127.0.0.1:50051"),
+    ("localhost:0", "localhost", 0, "localhost:0"),
+    ("[::1]:80", "::1", 80, "[::1]:80"),
+])  # fmt: skip
 def test_addresses(text: str, host: str, port: int, shown: str) -> None:
     where = address(text, "--listen")
     assert (where, str(where)) == (Address(host, port), shown)
@@ -64,20 +61,17 @@ def test_other_addresses_are_not(host: str) -> None:
     expect_safe(Address(host, 1), "--listen", tls=False, insecure=True)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
-        (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
-        (["--http", "0.0.0.0:0"], "--http 0.0.0.0:0: other machines could reach it without encryption"),
-        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
-        (["--tls-client-ca", "a.pem"], "--tls-client-ca needs both"),
-        (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no usable PEM files"),
-        (["--tls-cert", "gone.pem", "--tls-key", "gone.key"], "no such file or directory"),
-        (["--token-file", "gone"], "--token-file gone: no such file or directory"),
-        (["--token-file", "/dev/null"], "contains no token"),
-    ],
-)
+@pytest.mark.parametrize(("args", "message"), [
+    (["--listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
+    (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it without encryption"),
+    (["--http", "0.0.0.0:0"], "--http 0.0.0.0:0: other machines could reach it without encryption"),
+    (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
+    (["--tls-client-ca", "a.pem"], "--tls-client-ca needs both"),
+    (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no usable PEM files"),
+    (["--tls-cert", "gone.pem", "--tls-key", "gone.key"], "no such file or directory"),
+    (["--token-file", "gone"], "--token-file gone: no such file or directory"),
+    (["--token-file", "/dev/null"], "contains no token"),
+])  # fmt: skip
 def test_what_is_refused_at_once(tmp_path: Path, args: list[str], message: str) -> None:
     ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", *args)
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -435,14 +429,11 @@ def test_a_token_that_cannot_be_sent(token: str) -> None:
         Client("127.0.0.1:1", token=token)
 
 
-@pytest.mark.parametrize(
-    ("tls", "message"),
-    [
-        (Tls(Path("gone.pem")), r"gone\.pem: no such file"),
-        (Tls(Path("/dev/null")), "not a PEM file"),
-        (Tls(cert=Path("a")), "belong together"),
-    ],
-)
+@pytest.mark.parametrize(("tls", "message"), [
+    (Tls(Path("gone.pem")), r"gone\.pem: no such file"),
+    (Tls(Path("/dev/null")), "not a PEM file"),
+    (Tls(cert=Path("a")), "belong together"),
+])  # fmt: skip
 def test_tls_files_that_cannot_be_used(tls: Tls, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Client("127.0.0.1:1", tls=tls)

@@ -51,19 +51,16 @@ def test_every_limit_has_a_flag_of_its_own() -> None:
     assert limits_from(parsed()) == Limits()
 
 
-@pytest.mark.parametrize(
-    ("args", "name", "value"),
-    [
-        (["--max-upload", "500MB"], "max_upload_bytes", 500_000_000),
-        (["--max-upload", "1.5 GiB"], "max_upload_bytes", 3 << 29),
-        (["--max-upload", "77"], "max_upload_bytes", 77),
-        (["--job-deadline", "15m"], "job_deadline_s", 900.0),
-        (["--job-deadline", "90"], "job_deadline_s", 90.0),
-        (["--artifact-life", "7d"], "artifact_life_s", 604_800.0),
-        (["--max-queued-jobs", "3"], "max_queued_jobs", 3),
-        (["--max-job-memory", "6GiB"], "max_job_memory_bytes", 6 << 30),
-    ],
-)
+@pytest.mark.parametrize(("args", "name", "value"), [
+    (["--max-upload", "500MB"], "max_upload_bytes", 500_000_000),
+    (["--max-upload", "1.5 GiB"], "max_upload_bytes", 3 << 29),
+    (["--max-upload", "77"], "max_upload_bytes", 77),
+    (["--job-deadline", "15m"], "job_deadline_s", 900.0),
+    (["--job-deadline", "90"], "job_deadline_s", 90.0),
+    (["--artifact-life", "7d"], "artifact_life_s", 604_800.0),
+    (["--max-queued-jobs", "3"], "max_queued_jobs", 3),
+    (["--max-job-memory", "6GiB"], "max_job_memory_bytes", 6 << 30),
+])  # fmt: skip
 def test_limits_are_set_by_flags(args: list[str], name: str, value: float) -> None:
     assert getattr(limits_from(parsed(*args)), name) == value
 

@@ -431,14 +431,11 @@ def test_incomplete_messages_of_a_client_have_a_bound(tmp_path: Path) -> None:
         assert eventually(lambda: started("alice") == 200)
 
 
-@pytest.mark.parametrize(
-    ("method", "request_", "field"),
-    [
-        ("CreateJob", calls.CreateJobRequest(spec=v1.JobSpec(augment=v1.AugmentSpec(only=[""] * 100_000))), "only"),
-        ("BatchCreateJobs", calls.BatchCreateJobsRequest.FromString(b"\n\0" * 100_001), "requests"),
-        ("ListJobs", calls.ListJobsRequest(states=[v1.Job.STATE_QUEUED] * 100_001), "states"),
-    ],
-)
+@pytest.mark.parametrize(("method", "request_", "field"), [
+    ("CreateJob", calls.CreateJobRequest(spec=v1.JobSpec(augment=v1.AugmentSpec(only=[""] * 100_000))), "only"),
+    ("BatchCreateJobs", calls.BatchCreateJobsRequest.FromString(b"\n\0" * 100_001), "requests"),
+    ("ListJobs", calls.ListJobsRequest(states=[v1.Job.STATE_QUEUED] * 100_001), "states"),
+])  # fmt: skip
 def test_a_request_of_too_many_values(tmp_path: Path, method: str, request_: Any, field: str) -> None:
     with serving(tmp_path / "state") as server, refused("INVALID_REQUEST", "INVALID_ARGUMENT") as output:
         getattr(server.stub, method)(request_)

@@ -252,14 +252,11 @@ def test_a_folder_has_one_catalog(tmp_path: Path, postgres: Cluster) -> None:
         Storage(tmp_path / "old", catalog=postgres.url("one"))
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("mysql://x", "must be a URL such as postgresql://HOST/DATABASE"),
-        ("postgresql://me:secret@host/x", "leave the password out"),
-        ("postgresql://127.0.0.1:1/x", "the database cannot be reached"),
-    ],
-)
+@pytest.mark.parametrize(("url", "said"), [
+    ("mysql://x", "must be a URL such as postgresql://HOST/DATABASE"),
+    ("postgresql://me:secret@host/x", "leave the password out"),
+    ("postgresql://127.0.0.1:1/x", "the database cannot be reached"),
+])  # fmt: skip
 def test_what_is_no_catalog(tmp_path: Path, url: str, said: str) -> None:
     pytest.importorskip("psycopg")
     ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", "--catalog", url)

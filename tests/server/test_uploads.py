@@ -33,11 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 def start(server: Server, data: bytes, *, size: bool = True, sha256: bool = False, client: str = "") -> v1.Upload:
-    request = calls.StartUploadRequest(
-        file_name="a.json",
-        size_bytes=len(data) if size else None,
-        sha256=hashlib.sha256(data).hexdigest() if sha256 else "",
-    )
+    known = {"size_bytes": len(data) if size else None, "sha256": hashlib.sha256(data).hexdigest() if sha256 else ""}
+    request = calls.StartUploadRequest(file_name="a.json", **known)
     return server.stub.StartUpload(request, metadata=[("client", client)] if client else None).upload
 
 

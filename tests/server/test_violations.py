@@ -18,14 +18,8 @@ from augment_server.base.errors import Refusal, invalid, within
 SERVER_LIMITS = {"max_job_inputs": 3, "max_upload_bytes": 10_000}
 
 #: refusals about a whole message or stream, by how they begin
-OF_NO_FIELD = (
-    "the first message must",
-    "after the first message",
-    "the body must",
-    "a line must",
-    "Content-Encoding ",
-    " does not support ",
-)
+OF_NO_FIELD = "the first message must", "after the first message", "the body must"
+OF_NO_FIELD += "a line must", "Content-Encoding ", " does not support "
 
 
 @pytest.fixture(scope="module")
@@ -157,24 +151,21 @@ def test_of_a_spec(server: Server, upload: str, field: str, spec: v1.JobSpec, tr
         server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=batch))
 
 
-@pytest.mark.parametrize(
-    ("field", "more"),
-    [
-        ("display_name", {"display_name": "a\nb"}),
-        ("display_name", {"display_name": "a" * 201}),
-        ("labels", {"labels": {"Team": "x"}}),
-        ("labels", {"labels": {"": "x"}}),
-        ("labels", {"labels": {f"k{number}": "" for number in range(65)}}),
-        ("labels.team", {"labels": {"team": "x" * 64}}),
-        ("labels.team", {"labels": {"team": "\u202e"}}),
-        ("priority", {"priority": 11}),
-        ("priority", {"priority": -11}),
-        ("deadline", {"deadline": duration_pb2.Duration()}),
-        ("deadline", {"deadline": duration_pb2.Duration(seconds=10**9)}),
-        ("request_id", {"request_id": "r" * 201}),
-        ("validate_only", {"validate_only": True}),
-    ],
-)
+@pytest.mark.parametrize(("field", "more"), [
+    ("display_name", {"display_name": "a\nb"}),
+    ("display_name", {"display_name": "a" * 201}),
+    ("labels", {"labels": {"Team": "x"}}),
+    ("labels", {"labels": {"": "x"}}),
+    ("labels", {"labels": {f"k{number}": "" for number in range(65)}}),
+    ("labels.team", {"labels": {"team": "x" * 64}}),
+    ("labels.team", {"labels": {"team": "\u202e"}}),
+    ("priority", {"priority": 11}),
+    ("priority", {"priority": -11}),
+    ("deadline", {"deadline": duration_pb2.Duration()}),
+    ("deadline", {"deadline": duration_pb2.Duration(seconds=10**9)}),
+    ("request_id", {"request_id": "r" * 201}),
+    ("validate_only", {"validate_only": True}),
+])  # fmt: skip
 def test_of_a_batch(server: Server, upload: str, field: str, more: dict[str, Any]) -> None:
     with violated(f"requests[2].{field}"):
         requests = [good(upload), good(upload), good(upload, **more)]
@@ -196,18 +187,15 @@ def test_of_a_request_id_in_a_batch(server: Server, upload: str) -> None:
         server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=requests))
 
 
-@pytest.mark.parametrize(
-    ("field", "more"),
-    [
-        ("file_name", {}),
-        ("file_name", {"file_name": "a\0b"}),
-        ("file_name", {"file_name": "x" * 200}),
-        ("size_bytes", {"file_name": "a", "size_bytes": -1}),
-        ("size_bytes", {"file_name": "a", "size_bytes": 10_001}),
-        ("sha256", {"file_name": "a", "sha256": "0"}),
-        ("request_id", {"file_name": "a", "request_id": "r" * 201}),
-    ],
-)
+@pytest.mark.parametrize(("field", "more"), [
+    ("file_name", {}),
+    ("file_name", {"file_name": "a\0b"}),
+    ("file_name", {"file_name": "x" * 200}),
+    ("size_bytes", {"file_name": "a", "size_bytes": -1}),
+    ("size_bytes", {"file_name": "a", "size_bytes": 10_001}),
+    ("sha256", {"file_name": "a", "sha256": "0"}),
+    ("request_id", {"file_name": "a", "request_id": "r" * 201}),
+])  # fmt: skip
 def test_of_an_announcement(server: Server, field: str, more: dict[str, Any]) -> None:
     start = calls.StartUploadRequest(**more)
     with violated(field):

@@ -187,11 +187,8 @@ def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
         else:
             store.put(f"{folder}/{artifact.file_name}", b"damaged")
     given = v1.Input(job=earlier.name)
-    kinds = [
-        v1.JobSpec(job=v1.WholeJobSpec(inputs=[given, inputs[1]], augment=v1.AugmentSpec())),
-        v1.JobSpec(report=v1.ReportSpec(input=given)),
-        v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given])),
-    ]
+    kinds = [v1.JobSpec(job=v1.WholeJobSpec(inputs=[given, inputs[1]], augment=v1.AugmentSpec()))]
+    kinds += [v1.JobSpec(report=v1.ReportSpec(input=given)), v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given]))]
     jobs = [server.stub.CreateJob(calls.CreateJobRequest(spec=kind)).job for kind in kinds]
     ended = [job, *(server.wait(job.name) for job in jobs)]
     assert [each.state for each in ended] == [FAILED] * len(ended)

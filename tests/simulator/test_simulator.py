@@ -204,7 +204,6 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "simulated.py"
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = importlib.util.spec_from_file_location("simulated_script", SCRIPT)
-    assert spec.loader is not None
     script: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     folder = tmp_path_factory.mktemp("simulated")

@@ -214,7 +214,6 @@ def elements_of(text: bytes) -> list[tuple[int, bytes]]:
         ValueError: one is no JSON.
     """
     opening = _OPENING.search(text)
-    assert opening is not None
     at, result, decoder = opening.end(), [], json.JSONDecoder(strict=False)
     characters = text.decode("latin-1")  # a character a byte
     while True:

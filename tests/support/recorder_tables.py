@@ -219,20 +219,8 @@ def rocpd_tables(trace: dict[str, Any], secret: str = "hf_secretsecret") -> Made
         )
     for each, start, end in slices(trace, "cpu_op", "user_annotation"):
         number = event("MARKER_CORE_RANGE_API", 0, json.dumps({"message": each["name"]}))
-        regions.append(
-            (
-                len(regions) + 1,
-                GUID,
-                9,
-                77,
-                threads[each["tid"]],
-                start,
-                end,
-                strings("roctxThreadRangeA"),
-                number,
-                secret,
-            )
-        )
+        span = threads[each["tid"]], start, end, strings("roctxThreadRangeA")
+        regions.append((len(regions) + 1, GUID, 9, 77, *span, number, secret))
     for each, start, end in slices(trace, "kernel"):
         args = each["args"]
         number = event("KERNEL_DISPATCH", args.get("correlation", 0))

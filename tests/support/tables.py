@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from augment.arrays.types import Int32s, Int64s
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.context import Context
-from augment.core.findings import Findings, Outcome
+from augment.core.findings import Outcome
 from augment.core.trace import (
     COMPLETE,
     NO_CORRELATION,
@@ -144,7 +144,6 @@ def trace_of(*events: Event, beside: Sequence[object] = ()) -> Trace:
 
 def rows_of(outcome: Outcome, *columns: str) -> list[tuple[Any, ...]]:
     """``columns`` of the rows of an outcome."""
-    assert isinstance(outcome, Findings)
     return [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
 
 

@@ -155,7 +155,6 @@ def augment(*args: object) -> subprocess.Popen[str]:
 def see(context: Any, trace: Path, picture: Path, then: str = "") -> Seen:
     """Open ``trace`` by the command, look, and end the command as a person would; ``then`` is done in the page."""
     process = augment("open", trace, "--offline", "--no-browser", "--port", 0)
-    assert process.stdout
     link = process.stdout.readline().strip()
     try:
         seen = look(context, link, picture, then) if link else None
@@ -217,7 +216,6 @@ def test_each_row_has_a_picture(context: Any, pictures: Path, tmp_path: Path) ->
     (raw, _), _ = simulate(job, tmp_path / "job")
     (pictures / "tracks").mkdir(exist_ok=True)
     process = augment("open", raw, "--offline", "--no-browser", "--port", 0)
-    assert process.stdout
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)

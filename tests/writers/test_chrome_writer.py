@@ -264,10 +264,8 @@ def test_second_slices_lie_below_the_first(perfetto: PerfettoEngine, tmp_path: P
     load(perfetto, tmp_path, augmented(chrome_trace(SOURCE), track))
     assert perfetto.problems() == {}
     sql = "select s.name, s.depth, up.name, count(*) from slice s left join slice up on up.id = s.parent_id"
-    assert perfetto.rows(sql + " where s.category = 'augment.idle' group by 1, 2, 3") == [
-        ("above", 0, None, 50),
-        ("below", 1, "above", 40),
-    ]
+    expected = [("above", 0, None, 50), ("below", 1, "above", 40)]
+    assert perfetto.rows(sql + " where s.category = 'augment.idle' group by 1, 2, 3") == expected
     apart = "select count(*) from slice s join slice up on up.id = s.parent_id where s.ts != up.ts or s.dur != up.dur"
     assert perfetto.rows(apart + " and s.category = 'augment.idle'") == [(0,)]
 

@@ -20,12 +20,7 @@ def written(trace: Trace, folder: Path, name: str) -> Path:
 def told(trace: Trace) -> list[tuple[str, int, int, int]]:
     events = trace.events
     rows = events.slices_of(*GPU_WORK)
-    columns = (
-        trace.names_of(rows),
-        events.ts[rows].tolist(),
-        events.dur[rows].tolist(),
-        events.correlation[rows].tolist(),
-    )
+    columns = (trace.names_of(rows), *(each[rows].tolist() for each in (events.ts, events.dur, events.correlation)))
     return sorted(zip(*columns, strict=True))
 
 

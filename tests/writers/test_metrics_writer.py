@@ -129,21 +129,15 @@ def test_every_column_is_declared(analysis: Any) -> None:
         assert declared.unit in UNITS, declared.name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
-        "hta_cpu_only/rank-34_of_300_cpu_only.pt.trace.json.gz",
-        *SIMULATED,
-    ],
-    ids=by_folder,
-)
+@pytest.mark.parametrize("name", [
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+    "hta_cpu_only/rank-34_of_300_cpu_only.pt.trace.json.gz",
+    *SIMULATED,
+], ids=by_folder)  # fmt: skip
 def test_sidecars_of_whole_traces_are_valid(tmp_path: Path, name: str | Path) -> None:
     written = write_all(augment(read(str(real_trace(name)))), tmp_path)
-    assert [path.name.removeprefix(Path(name).name.removesuffix(".pt.trace.json.gz")) for path in written] == [
-        ".augmented.pftrace",
-        ".metrics.json",
-    ]
+    expected = [".augmented.pftrace", ".metrics.json"]
+    assert [path.name.removeprefix(Path(name).name.removesuffix(".pt.trace.json.gz")) for path in written] == expected
     document = json.loads(written[-1].read_bytes(), parse_constant=pytest.fail)
     jsonschema.validate(document, schema(ROWS, closed=True))
     assert list(document["analyses"]) == list(ROWS)

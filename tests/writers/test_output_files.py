@@ -15,25 +15,22 @@ from perfetto_engine import PerfettoEngine
 from perfetto_traces import NAMES, OP, trace_of_events
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("rank0.pt.trace.json.gz", "rank0"),
-        ("rank0.trace.json.gz", "rank0"),
-        ("rank0.json.gz", "rank0"),
-        ("rank0.json", "rank0"),
-        ("rank0.json.zst", "rank0"),
-        ("rank0.pftrace", "rank0"),
-        ("rank0.perfetto-trace.gz", "rank0"),
-        ("worker0.1623143566756.pt.trace.json.gz", "worker0.1623143566756"),
-        ("trace.zip", "trace"),
-        ("a/b/trace.json", "trace"),
-        ("noise", "noise"),
-        (".json", ".json"),
-        ("RANK0.JSON.GZ", "RANK0"),
-        ("memory_timeline.raw.gz", "memory_timeline"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("rank0.pt.trace.json.gz", "rank0"),
+    ("rank0.trace.json.gz", "rank0"),
+    ("rank0.json.gz", "rank0"),
+    ("rank0.json", "rank0"),
+    ("rank0.json.zst", "rank0"),
+    ("rank0.pftrace", "rank0"),
+    ("rank0.perfetto-trace.gz", "rank0"),
+    ("worker0.1623143566756.pt.trace.json.gz", "worker0.1623143566756"),
+    ("trace.zip", "trace"),
+    ("a/b/trace.json", "trace"),
+    ("noise", "noise"),
+    (".json", ".json"),
+    ("RANK0.JSON.GZ", "RANK0"),
+    ("memory_timeline.raw.gz", "memory_timeline"),
+])  # fmt: skip
 def test_stem(name: str, expected: str) -> None:
     assert stem(name) == expected
 

@@ -436,14 +436,8 @@ def test_a_bundle_keeps_the_source_as_it_is(perfetto: PerfettoEngine, tmp_path: 
 
 
 # Several traces in one native file, as Perfetto's engine reads it: nothing of one is mistaken for another's.
-LAUNCH = {
-    "ph": "X",
-    "cat": "cuda_runtime",
-    "pid": 42,
-    "tid": 43,
-    "name": "cudaLaunchKernel",
-    "args": {"correlation": 5},
-}
+LAUNCH = {"ph": "X", "cat": "cuda_runtime", "pid": 42, "tid": 43, "name": "cudaLaunchKernel"}
+LAUNCH["args"] = {"correlation": 5}
 ARROW = [
     {"ph": "s", "id": 5, "pid": 42, "tid": 43, "ts": 2, "cat": "ac2g", "name": "ac2g"},
     {"ph": "f", "id": 5, "pid": 0, "tid": 7, "ts": 20, "cat": "ac2g", "name": "ac2g", "bp": "e"},

@@ -60,10 +60,8 @@ def test_numbers(way_of: object) -> None:
     assert way_of([templates.number(floats), b" "]).decode().split() == [
         "0", "0", "12.5", "0.333333", "0", "0.000001", "100", "-1.25"
     ]  # fmt: skip
-    assert [json.loads(text) for text in way_of([templates.number(np.array([1e15, 1e300])), b" "]).split()] == [
-        1e15,
-        1e300,
-    ]
+    expected = [1e15, 1e300]
+    assert [json.loads(text) for text in way_of([templates.number(np.array([1e15, 1e300])), b" "]).split()] == expected
 
 
 @pytest.mark.parametrize("way_of", [plain, compiled])
@@ -84,15 +82,12 @@ def test_only_texts_that_occur_are_encoded() -> None:
     assert (chosen.codes.tolist(), chosen.values) == ([1, -1, 0, 1], [b'"7"', b'"70"'])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("é😀", '"é😀"'),
-        ('a"b', '"a\\"b"'),
-        ("C:\\", '"C:\\\\ "'),  # Perfetto before v53 refuses a file with a string that ends in a backslash
-        ("\ud83d", '"?"'),  # and every version one with half a surrogate pair
-        ("a\x00\n", '"a\\u0000\\n"'),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("é😀", '"é😀"'),
+    ('a"b', '"a\\"b"'),
+    ("C:\\", '"C:\\\\ "'),  # Perfetto before v53 refuses a file with a string that ends in a backslash
+    ("\ud83d", '"?"'),  # and every version one with half a surrogate pair
+    ("a\x00\n", '"a\\u0000\\n"'),
+])  # fmt: skip
 def test_strings_that_perfetto_takes(text: str, expected: str) -> None:
     assert templates.json_text(text).decode() == expected

@@ -141,10 +141,8 @@ def test_the_bar_at_the_top_is_of_all_devices() -> None:
         for device, ns in ((0, 20), (1, 60))
     ]
     sidecar = {"analyses": {"steps": {"status": "done", "rows": rows}}, "source": {}}
-    assert {label: share for label, share, _ in step_parts(sidecar)} == {
-        STEP_PARTS["compute_ns"][0]: 0.4,
-        STEP_PARTS["host_wait_ns"][0]: 0.6,
-    }
+    expected = {STEP_PARTS["compute_ns"][0]: 0.4, STEP_PARTS["host_wait_ns"][0]: 0.6}
+    assert {label: share for label, share, _ in step_parts(sidecar)} == expected
     assert not steps(sidecar)
 
 
@@ -429,12 +427,8 @@ def test_parts_of_the_recording_are_whole_steps_where_steps_are_short() -> None:
 
 def test_a_snapshot_shows_the_moment_of_its_verdict_and_who_held_what() -> None:
     row = {"device": 1, "at_ns": 9_000_000, "allocated_ratio": 0.5, "count": 2}
-    names = [
-        ("level", "allocated", 8),
-        ("level", "requested", 5),
-        ("line", "before the recording", 4),
-        ("line", "a", 4),
-    ]
+    names = [("level", "allocated", 8), ("level", "requested", 5)]
+    names += [("line", "before the recording", 4), ("line", "a", 4)]
     failed = [{**row, "moment": "oom", "by": by, "name": name, "bytes": held * 10**9} for by, name, held in names]
     peak = {**row, "device": 0, "moment": "peak", "by": "level", "name": "allocated", "bytes": 9 * 10**9}
     part = {"device": 1, "start_ns": 0, "allocated_bytes": 7, "reserved_bytes": None}
@@ -493,21 +487,18 @@ def test_names_are_escaped_and_only_the_pages_own_scripts_run() -> None:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"analyses": {"a b": {"status": "ok", "rows": [{"a": 1}]}}},
-        {"analyses": {"": {"status": "ok", "rows": [{"a": 1}]}}},
-        {"analyses": {"steps": {"status": "ok", "rows": 3}}},
-        {"analyses": {"steps": []}},
-        {"analyses": 1},
-        {"source": {}},
-        {"source": "rank0"},
-        {"diagnostics": [{"count": "many", "message": []}]},
-        {"verdict": {"text": [1]}},
-        {"tool": None},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {"analyses": {"a b": {"status": "ok", "rows": [{"a": 1}]}}},
+    {"analyses": {"": {"status": "ok", "rows": [{"a": 1}]}}},
+    {"analyses": {"steps": {"status": "ok", "rows": 3}}},
+    {"analyses": {"steps": []}},
+    {"analyses": 1},
+    {"source": {}},
+    {"source": "rank0"},
+    {"diagnostics": [{"count": "many", "message": []}]},
+    {"verdict": {"text": [1]}},
+    {"tool": None},
+])  # fmt: skip
 def test_metrics_that_augment_does_not_write(outputs: Path, tmp_path: Path, changed: dict[str, Any]) -> None:
     """One error about the file, whatever is wrong in it."""
     path = tmp_path / "a.metrics.json"
@@ -585,12 +576,7 @@ def test_the_command(outputs: Path, tmp_path: Path) -> None:
     assert run("report", source, "--markdown").startswith("### ")
     with pytest.raises(UsageError, match="--diff"):
         group().main(["report", str(source), "other"], standalone_mode=False)
-    done = subprocess.run(
-        [sys.executable, "-m", "augment", "report", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    command = [sys.executable, "-m", "augment", "report", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
