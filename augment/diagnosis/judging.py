@@ -135,9 +135,8 @@ def within_steps(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> tupl
     windows = measure(trace).windows
     real = windows.finish > windows.begin
     begin = np.clip(windows.begin[real], measure(trace).host_from, windows.finish[real])
-    which, _, parts = arrays.clip(
-        arrays.Intervals(start, np.maximum(end, start)), arrays.Intervals(begin, windows.finish[real])
-    )
+    whole = arrays.Intervals(begin, windows.finish[real])
+    which, _, parts = arrays.clip(arrays.Intervals(start, np.maximum(end, start)), whole)
     return which, parts
 
 

@@ -119,9 +119,8 @@ def check(trace: Trace) -> rule.Answer:
 
 def _why(trace: Trace, rows: arrays.EventRows) -> Why:
     """Why there are such calls, by their order."""
-    kernels = np.count_nonzero(
-        trace.events.category[facts.gpu.work(trace).row[judging.work_in_steps(trace)]] == Category.KERNEL
-    )
+    worked = facts.gpu.work(trace).row[judging.work_in_steps(trace)]
+    kernels = np.count_nonzero(trace.events.category[worked] == Category.KERNEL)
     names, dur = trace.names_of(rows), trace.events.dur[rows]
     frees, pinned = (np.array([pattern.search(name) is not None for name in names]) for pattern in (_FREES, _PINNED))
     if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):

@@ -279,9 +279,8 @@ def _waits(trace: Trace, *categories: facts.waits.GapCategory) -> rule.Spans:
     launch to its work counts, as a host that is ahead hides it."""
     parts = []
     for gaps, causes in zip(facts.waits.gaps(trace), facts.waits.causes(trace), strict=True):
-        late = np.flatnonzero(
-            arrays.is_any(causes, categories) & (facts.gpu.work(trace).launch[gaps.next] != arrays.NO_INDEX)
-        )
+        known = facts.gpu.work(trace).launch[gaps.next] != arrays.NO_INDEX
+        late = np.flatnonzero(arrays.is_any(causes, categories) & known)
         launched = np.clip(facts.waits.launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
         held = gaps.end[late] - launched >= judging.HELD_NS
         which, times = judging.within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))

@@ -57,11 +57,8 @@ def check(trace: Trace) -> rule.Answer:
     places = places[judging.work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]
     product = np.array(sure, np.bool_)
-    judged_ones = (
-        product[work.kind]
-        & arrays.is_any(on_roof.bound, (facts.operators.Bound.COMPUTE, facts.operators.Bound.MEMORY))
-        & (on_roof.ns > 0)
-    )
+    bounded = arrays.is_any(on_roof.bound, (facts.operators.Bound.COMPUTE, facts.operators.Bound.MEMORY))
+    judged_ones = product[work.kind] & bounded & (on_roof.ns > 0)
     if not judged_ones.any():
         return rule.NotApplicable("no matrix product has a roofline bound")
     ratio = np.where(judged_ones, on_roof.roof_ns / np.maximum(on_roof.ns, 1), np.inf)

@@ -67,17 +67,10 @@ def check(trace: Trace) -> rule.Answer:
     waiting: arrays.EventRows = waits[(around >= 0) & arrays.is_among(around, arrays.distinct(copying))]
     calls = arrays.distinct(np.concatenate((calls, waiting)))
     spans = rule.Spans.of(trace, calls)
-    cut = facts.critical.joined(
-        [
-            judging.host_cut(trace, events.track[calls], spans.start, spans.end),
-            facts.critical.without_waits(trace, calls),
-        ]
-    )
-    saved = judging.saved_a_step(trace, cut)
-    steps = judging.measure(trace).count
-    seen = PageableCopies(
-        copy_count=len(copies) / steps,
-        moved_bytes=float(events.bytes.at(work.row[copies], 0).sum()) / steps,
-        lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
-    )
+    of_host = judging.host_cut(trace, events.track[calls], spans.start, spans.end)
+    cut = facts.critical.joined([of_host, facts.critical.without_waits(trace, calls)])
+    saved, steps = judging.saved_a_step(trace, cut), judging.measure(trace).count
+    moved_bytes = float(events.bytes.at(work.row[copies], 0).sum()) / steps
+    lines = facts.host.python_lines(trace, judging.longest(spans, 64).row)
+    seen = PageableCopies(len(copies) / steps, moved_bytes, lines)
     return judging.judged(trace, seen, saved, spans=spans, confidence=judging.confidence_in(trace, saved), cut=cut)

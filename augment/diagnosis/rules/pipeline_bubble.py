@@ -62,6 +62,5 @@ def check(trace: Trace) -> rule.Answer:
     exposed = facts.collectives.exposed_ns(trace, chosen, every.ts[chosen]) // judging.measure(trace).count
     row = facts.gpu.work(trace).row[every.place[chosen]]
     spans = rule.Spans(every.ts[chosen], every.end[chosen], row)
-    return judging.judged(
-        trace, PipelineBubble(exposed), saved, spans=spans, confidence="medium", cut=cut, at_most=True
-    )
+    seen = PipelineBubble(exposed)
+    return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

@@ -60,15 +60,13 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no {gpu} work was recorded")
     if not len(rows):
         return rule.NotApplicable("no step of an optimizer was recorded")
-    places = work.where(
-        facts.gpu.in_optimizer(trace) & judging.work_in_steps(trace) & (events.category[work.row] == Category.KERNEL)
-    )
+    kernels = judging.work_in_steps(trace) & (events.category[work.row] == Category.KERNEL)
+    places = work.where(facts.gpu.in_optimizer(trace) & kernels)
     names = [text.short(name) for name in sorted(set(trace.names_of(rows)))]
     # Whether each piece of GPU work is one operation on numbers, or on lists of tensors
     families = facts.gpu.families(trace)
-    single: arrays.Bools = arrays.is_any(
-        families.family, [families.names.index(name) for name in _SINGLE if name in families.names]
-    )
+    of_single = [families.names.index(name) for name in _SINGLE if name in families.names]
+    single: arrays.Bools = arrays.is_any(families.family, of_single)
     fused = facts.names.matching(trace, _FUSED)
     plain = places[single[places] & ~fused[trace.events.name[work.row[places]]]]
     seen = Optimizer(names, len(places) / judging.measure(trace).count)
