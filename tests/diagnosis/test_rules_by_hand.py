@@ -961,6 +961,8 @@ def test_what_kernels_of_unknown_kind_would_gain_is_not_known() -> None:
 
 @pytest.mark.parametrize(("name", "is_found"), [
     ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", True),
+    ("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float, float, true, 1>", True),
+    ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128, true, 1, true>", False),
     ("triton_poi_fused_add_mul_3", False), ("triton_", False), ("loop_add_fusion_2", False),
 ])  # fmt: skip
 def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:

@@ -1,9 +1,10 @@
 """Do many kernels read and write what one could do at once?
 
-Additions, activations, casts and the like read a tensor, do little, and write it back: memory bounds them. Several in a
-row can be one kernel. The prediction keeps of each chain (three or more such kernels one after the other on a stream)
-the longest kernel alone, as fused it reads and writes about as much. Steps of optimizers have a rule of their own, and
-kernels that a compiler made (Triton's of ``torch.compile``) are left out: it chose not to join them.
+Additions, activations, casts and the like read a tensor, do little, and write it back: memory bounds them. So does
+batch norm once its statistics are known. Several in a row can be one kernel. The prediction keeps of each chain (three
+or more such kernels one after the other on a stream) the longest kernel alone, as fused it reads and writes about as
+much. Steps of optimizers have a rule of their own, and kernels that a compiler made (Triton's of ``torch.compile``) are
+left out: it chose not to join them.
 
 **What to do**: ``torch.compile`` fuses them; fused operators (``F.scaled_dot_product_attention``, fused layer norm or
 cross entropy) replace whole chains.
@@ -21,7 +22,8 @@ from augment.diagnosis import judging, rule
 
 NAME = "elementwise_chains"
 LEAST_LENGTH = 3
-_FAMILIES = ("elementwise",)
+#: batch norm in inference, or once the statistics of a batch are known, in cuDNN, MIOpen and ATen
+_BATCH_NORM = re.compile(r"bn_fw_inf|BatchNormFwdInfer|batch_norm_transform_input")
 _COMPILED = re.compile(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler made these, and chose not to join them
 
 
@@ -52,9 +54,10 @@ class Chains(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose chains are fused."""
     work, families = facts.gpu.work(trace), facts.gpu.families(trace)
-    simple = arrays.is_any(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
-    fused = facts.names.matching(trace, _COMPILED)
-    simple &= judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused[trace.events.name[work.row]]
+    simple = arrays.is_any(families.family, [at for at, family in enumerate(families.names) if family == "elementwise"])
+    name, fused_already = trace.events.name[work.row], facts.names.matching(trace, _COMPILED)
+    simple |= facts.names.matching(trace, _BATCH_NORM)[name]
+    simple &= judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused_already[name]
     if not simple.any():
         return rule.NotApplicable("no elementwise kernel runs in the steps")
     # First and last place, plus 1, of each long run of simple kernels on one stream
@@ -66,23 +69,13 @@ def check(trace: Trace) -> rule.Answer:
     if not long.any():
         return rule.Fine(f"no {LEAST_LENGTH} elementwise kernels follow each other")
     dur = np.maximum(work.end - work.ts, 0)
-    less = np.zeros(len(work), np.int64)
-    kept = np.array([low + int(dur[low:high].argmax()) for low, high in zip(start, stop, strict=True)], np.intp)
-    places = np.concatenate(
-        [np.arange(low, high) for low, high in zip(start.tolist(), stop.tolist(), strict=True)] or [start]
-    )
+    each = list(zip(start.tolist(), stop.tolist(), strict=True))
+    kept = np.array([low + int(dur[low:high].argmax()) for low, high in each], np.intp)
+    places, less = np.concatenate([np.arange(low, high) for low, high in each]), np.zeros(len(work), np.int64)
     less[places] = dur[places]
     less[kept] = 0
-    cut = facts.critical.fused(trace, places, less[places])
+    cut, steps = facts.critical.fused(trace, places, less[places]), judging.measure(trace).count
+    seen = Chains(len(start) / steps, len(places) / steps, int(dur[places].sum()) // steps)
+    spans = rule.Spans(work.ts[start], work.end[stop - 1], work.row[start])
     saved = judging.saved_a_step(trace, cut)
-    total = int(dur[places].sum()) // judging.measure(trace).count
-    steps = judging.measure(trace).count
-    ends = work.end[stop - 1] if len(stop) else np.empty(0, np.int64)
-    return judging.judged(
-        trace,
-        Chains(chain_count=len(start) / steps, kernel_count=len(places) / steps, gpu_ns=total),
-        saved,
-        spans=rule.Spans(work.ts[start], ends, work.row[start]),
-        confidence="medium",
-        cut=cut,
-    )
+    return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
