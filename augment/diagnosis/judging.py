@@ -164,12 +164,13 @@ def unknown_ratio(trace: Trace) -> float:
 
 
 def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
-    """The copies of steady steps; without steps, none before the first kernel, as these only set the program up."""
-    work, events = facts.gpu.work(trace), trace.events
+    """The copies of steady steps; without steps, none before the first kernel, as these only set the program up, but
+    that of a batch once the first was fetched."""
+    work, events, fetches = facts.gpu.work(trace), trace.events, facts.names.fetches(trace)
     category, inside = events.category[work.row], work_in_steps(trace)
     kernels = work.ts[category == Category.KERNEL]
     if measure(trace).unit == "recording" and len(kernels):
-        inside = inside & (work.ts > kernels.min())
+        inside = inside & (work.ts > np.concatenate((kernels, events.end[fetches])).min())
     return work.where(inside & (category == Category.GPU_MEMCPY))
 
 

@@ -366,7 +366,8 @@ def _left_out(trace: Trace) -> str:
     whose = "its first" if whole.unit == "recording" else "the step's first"
     before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
-    if before and len(windows) and len(calls := events.slices_of(*LAUNCHES)):
+    calls = np.concatenate((events.slices_of(*LAUNCHES), facts.names.fetches(trace)))
+    if before and len(windows) and len(calls):
         end = int(windows.start[0])
         start = end - whole.lead_in_ns
         ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)

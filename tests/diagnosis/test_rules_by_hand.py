@@ -370,6 +370,9 @@ def test_work_that_the_file_lacks_is_told() -> None:
     waits = call("cudaStreamSynchronize", 20_000, 580_000)
     before = "(not counted: 600 µs before its first GPU work, 93 % of it in cudaStreamSynchronize)"
     assert before in verdict(trace_of(*at_once, waits, *enough(1_100_000)))[0]
+    fetch = annotation("enumerate(DataLoader)#_X.__next__", 20_000, 580_000)
+    before = "(not counted: 600 µs before its first GPU work, 93 % of it in enumerate(DataLoader)#_X.__next__)"
+    assert before in verdict(trace_of(*at_once, fetch, *enough(1_100_000)))[0]
     soon = launched("gemm", 600_000, 1_000_000, 1)
     assert isinstance(rules.partial_recording.check(trace_of(host, *soon, *elsewhere, *enough(1_100_000))), Fine)
     later = [*launched("gemm", 40_000, 60_000, 1), *launched("gemm", 600_000, 1_000_000, 3, at=30_000)]
@@ -669,6 +672,9 @@ def test_copies_before_the_first_kernel_of_a_recording_without_steps_are_no_loss
     assert isinstance(rules.exposed_copies.check(trace_of(*change(events))), NotApplicable)
     assert not isinstance(rules.pageable_copies.check(trace_of(*change(events))), Found)
     assert problem_of(rules.exposed_copies.check(trace_of(*change([*events, *rest])))).saved_ns == times * 90_000
+    fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000, 9_000)
+    copied = problem_of(rules.exposed_copies.check(trace_of(*change([fetch, *events]))))
+    assert copied.saved_ns > times * 600_000, "it is the batch that was fetched before"
 
 
 @pytest.mark.parametrize(("ns", "slow"), [(2_000_000, True), (300_000, False)])
