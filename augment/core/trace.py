@@ -314,13 +314,17 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         return replace(self, context=self.context.fresh(*attachments), **fields)
 
     @property
+    def extent_ns(self) -> int:
+        """From the begin of the first event to the end of the last; 0 without events."""
+        return int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
+
+    @property
     def summary(self) -> str:
         """One line: the file's name, the number of events, their extent, the rank, the devices."""
-        extent = int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
         working = {track.device for track in self.tracks} - {None}
         known = working <= {device for device, _ in self.source.devices}  # ROCm may number them otherwise
         devices = [{"name": name, "works": device in working or not known} for device, name in self.source.devices]
-        parts = [text.counted(len(self.events), "event"), f"{extent / 1e6:,.3f} ms"]
+        parts = [text.counted(len(self.events), "event"), f"{self.extent_ns / 1e6:,.3f} ms"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
         parts += [text.devices_text(devices)] if devices else []
         incomplete = f"; incomplete: {self.partial}" if self.partial else ""

@@ -346,11 +346,9 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 
 def _length(trace: Trace) -> str:
     """The time that is spoken of: ``a mean step of 15 ms``. Of a recording, pages and tables say how long it is."""
-    whole, events = judging.measure(trace), trace.events
-    length = time(whole.length_ns)
+    whole, length, recorded = judging.measure(trace), time(judging.measure(trace).length_ns), time(trace.extent_ns)
     if whole.unit == "step":
         return f"a {'mean ' * (whole.count > 1)}step of {length}"
-    recorded = time(int(events.end.max()) - int(events.ts[0]))
     if length == recorded:
         return f"the whole recording ({length})"
     gpu, unseen = words(trace).gpu, int(whole.windows.end[-1]) - int(facts.gpu.work(trace).end.max(initial=0))

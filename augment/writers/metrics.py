@@ -233,7 +233,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
         ],
         "accelerator": text.words_of(vendor(trace)).gpu,
         "start_ns": start_ns,
-        "duration_ns": 0 if start_ns is None else int(events.end.max()) - start_ns,
+        "duration_ns": trace.extent_ns,
         "steps": step_numbers(trace),
         "window": window,
     }

@@ -105,6 +105,16 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
     assert (finding.severity, finding.found.confidence, finding.found.saved_ns) == ("high", "medium", 390_000)
 
 
+@pytest.mark.parametrize(
+    ("lasts", "said"), [(1_050_000, ""), (90_000_000, " in the 1.0 ms between the first and the ")]
+)
+def test_a_recording_far_longer_than_its_operators_says_so(lasts: int, said: str) -> None:
+    work = op("aten::mm", 0, 1_000_000)
+    (text,) = verdict(trace_of(work, replace(work, category=Category.TRACE, name="PyTorch Profiler (0)", end=lasts)))
+    assert f"All operators of the recording take 1.0 ms{said}" in text
+    assert ("last operator or call (the recording lasts 90 ms): 100 % in aten::mm" in text) == bool(said)
+
+
 def test_launches_without_kernels_are_said() -> None:
     calls = [call("cudaLaunchKernel", 1_000 * at, 1_000 * at + 500, correlation=at) for at in range(20)]
     waits = [call("cudaDeviceSynchronize", ts + 100_000, ts + 900_000) for ts in range(0, 3_000_000, 1_000_000)]
