@@ -303,6 +303,7 @@ class Words(NamedTuple):
     fuse: str = "fuse small kernels with torch.compile"
     reuse: str = ""  #: what a program does that asks the driver itself: PyTorch has an allocator of its own
     more_work: str = "batch size, split-K, FlashDecoding"  #: how a kernel gets it
+    channels_last: str = "Use memory_format=torch.channels_last for the model and its input"
     pinned: str = "Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
     # what records more, as the recorder calls it
     shapes: str = "record_shapes=True"
@@ -367,6 +368,8 @@ _VENDORS: dict[str, dict[str, str]] = {
         "process_tool": "amd-smi process",
         "allocator": "PYTORCH_HIP_ALLOC_CONF",
         "matrix_units": "matrix cores",
+        "channels_last": "Use memory_format=torch.channels_last for the model and its input, and set "
+        "PYTORCH_MIOPEN_SUGGEST_NHWC=1",
     },
     "ascend": {
         "gpu": "NPU",

@@ -14,19 +14,14 @@ from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
 from augment.facts.names import matching
 
-#: by the name of the rule
+#: by the name of the rule, where that says too little
 HEADINGS = {
     "allocator_calls": "Memory is asked of the driver",
     "clock_drop": "Unsteady clock",
-    "cold_start": "Cold start",
     "data_loading": "Waiting for batches",
     "disturbed_device": "Kernels take many times as long at times",
     "eager_decodes": "Decodes without graphs",
     "elementwise_chains": "Chains of elementwise kernels",
-    "exposed_communication": "Exposed communication",
-    "exposed_copies": "Exposed copies",
-    "garbage_collection": "Garbage collection",
-    "graph_breaks": "Graph breaks",
     "graph_capture": "Capturing graphs",
     "graph_padding": "Padded decodes",
     "host_gaps": "Stalls of the host",
@@ -36,33 +31,24 @@ HEADINGS = {
     "low_roofline": "Far below the roofline",
     "matrix_units": "Matrix units are not used",
     "memory_capacity": "Memory",
-    "network_setup": "Network setup",
-    "out_of_memory": "Out of memory",
     "pageable_copies": "Copies of pageable memory",
     "partial_recording": "What the recording lacks",
-    "pipeline_bubble": "Pipeline bubble",
     "prefill_stalls": "Prompts hold up decodes",
     "profiler_overhead": "The profiler's own time",
-    "recompilation": "Recompilation",
-    "rejected_drafts": "Rejected drafts",
     "slow_start": "Slow first step",
     "small_collectives": "Many small collectives",
-    "small_grids": "Small grids",
     "starved_host": "The host gets no CPU",
     "step_gaps": "Gaps between steps",
     "step_outliers": "Outlying steps",
     "straggling_rank": "Late rank",
     "stream_contention": "Streams slow each other down",
-    "synchronizing_calls": "Synchronizing calls",
-    "unaligned_shapes": "Unaligned shapes",
-    "unfused_optimizer": "Unfused optimizer",
     "wide_norms": "Norms in FP32",
     "written_attention": "Attention without a fused kernel",
 }
 
 
 def heading(rule: str) -> str:
-    """``Waiting for batches``; the name itself of a rule of another version."""
+    """``Waiting for batches``; the words of the name where these say it."""
     return HEADINGS.get(rule) or rule.replace("_", " ").capitalize()
 
 

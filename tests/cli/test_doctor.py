@@ -179,7 +179,7 @@ def test_what_rules_lack_alike_is_said_once(folder: Path, tmp_path: Path, augmen
     cut = tmp_path / "cut.json"
     cut.write_bytes(gzip.decompress((folder / "rank0.pt.trace.json.gz").read_bytes())[:20_000])
     whole, marked = (augment("diagnose", cut, *options).out for options in ((), ("--markdown",)))
-    lack = "and 35 more: no step is known to be whole in the file, which is cut off; record again"
+    lack = "and 36 more: no step is known to be whole in the file, which is cut off; record again"
     assert "\n  – cold_start, profiler_overhead, data_loading, " in whole
     assert "\n- – `cold_start`, `profiler_overhead`, `data_loading`, " in marked
     assert whole.count(lack) == marked.count(lack) == 1

@@ -982,6 +982,28 @@ def test_kernels_of_a_compiler_are_no_chains(name: str, is_found: bool) -> None:
     assert isinstance(answer, Found if is_found else (Fine, NotApplicable))
 
 
+@pytest.mark.parametrize(("name", "device", "advice"), [
+    ("void cudnn::ops::nchwToNhwcKernel<__half, __half, float, true, false, 1>", "NVIDIA A100", "channels_last"),
+    ("void cudnn::engines_precompiled::nhwcToNchwKernel<float, float>", "NVIDIA A100", "channels_last"),
+    ("batched_transpose_32x16_half", "AMD Instinct MI210", "PYTORCH_MIOPEN_SUGGEST_NHWC=1"),
+    ("void cudnn::ops::nhwcToFoldedNhwcKernel<__half>", "NVIDIA A100", ""),
+])  # fmt: skip
+def test_conversions_of_layout_save_at_most_what_they_take(name: str, device: str, advice: str) -> None:
+    """Each convolution converts what it reads and what it writes; a kernel that pads is no conversion."""
+    events = [call("cudaDeviceSynchronize", 200_000, 1_000_000)]
+    for at in range(10):
+        for number, each in enumerate((name, "implicit_gemm_nhwc", name)):
+            start = 50_000 + 90_000 * at + 30_000 * number
+            events += launched(each, start, start + (25_000 if number == 1 else 10_000), 3 * at + number, at=4_000 * at)
+    trace = trace_of(STEP, *events)
+    trace = trace.changed(source=replace(trace.source, devices=((0, device),)))
+    answer = rules.layout_conversions.check(trace)
+    assert isinstance(answer, Found if advice else NotApplicable)
+    if isinstance(answer, Found):
+        assert (answer.saved_ns, answer.at_most, answer.confidence) == (200_000, True, "medium")
+        assert advice in advice_of(answer, trace)
+
+
 @pytest.mark.parametrize(("name", "confidence", "advice"), [
     ("<built-in method poll of select.epoll object at 0x7f>", "low", "The host waits here for something"),
     ("zmq/sugar/socket.py(1): recv_multipart", "low", "The host waits here for something"),
