@@ -33,6 +33,7 @@ DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels o
 HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
 ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
+UNKNOWN_IDLE = 0.1  #: of a step: what a device waits for so long may decide how long the step is
 
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
 
@@ -377,7 +378,8 @@ def judged(
     """A finding, or ``Fine`` if less than :data:`LEAST_RATIO` of a step would be saved.
 
     A recording without steps may be anything, also a benchmark that waits on purpose, and a single step may be the
-    first of all: confidence is then ``medium`` at most. It is ``low`` where a later step may have the host ahead.
+    first of all: confidence is then ``medium`` at most. It is ``low`` where a later step may have the host ahead, and
+    for its work alone where a device idles before work without a launch: what it waits for may decide.
     """
     whole, proven = measure(trace), proven_of_host_ns(trace)
     if whole.ratio(saved_ns) < LEAST_RATIO:
@@ -386,7 +388,18 @@ def judged(
         confidence = "low"
     if (whole.unit == "recording" or whole.count == 1) and confidence == "high":
         confidence = "medium"
+    unknown = whole.ratio(_unknown_idle_ns(trace) / whole.count) > UNKNOWN_IDLE
+    if unknown and what_if.taken_work_ns(trace, cut) >= saved_ns * whole.count:
+        confidence, at_most = "low", True
     return Found(seen, spans, confidence, saved_ns, cut, at_most=at_most, shown=shown, in_step=_only_step(trace, spans))
+
+
+@derived(until="diagnosis")
+def _unknown_idle_ns(trace: Trace) -> int:
+    """The time of the steady steps in which a device idles before work without a launch, ns, of the one with most."""
+    idle, other = idle_in_steps(trace), facts.waits.GapCategory.OTHER
+    gaps = ((each.end - each.start)[(each.category == other) & (each.launch == arrays.NO_INDEX)] for each in idle)
+    return max((int(each.sum()) for each in gaps), default=0)
 
 
 @derived(until="diagnosis")

@@ -505,6 +505,19 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     assert isinstance(rules.allocator_calls.check(unrecorded), NotApplicable), "what would wait for them is unknown"
 
 
+@pytest.mark.parametrize(("idle", "bound"), [(40_000, "would save at least"), (80_000, "would save up to")])
+def test_work_without_launches_on_an_idle_device_may_not_be_what_decides(idle: int, bound: str) -> None:
+    """The host may be: then faster kernels save nothing."""
+    kernels = [kernel("ampere_sgemm_128x64_nn", at, at + 30_000) for at in range(0, 450_000, 30_000)]
+    kernels += [
+        kernel("ampere_sgemm_128x64_nn", at + idle, at + idle + 30_000) for at in range(450_000, 600_000, 30_000)
+    ]
+    text = verdict(on_device(trace_of(*kernels)))
+    assert any(bound in each for each in text), text
+    (finding,) = (each for each in diagnose(on_device(trace_of(*kernels))).findings if each.rule == "matrix_units")
+    assert finding.found.confidence == ("low" if "up to" in bound else "medium")
+
+
 def test_fusing_kernels_far_apart_saves_no_more_than_kernels() -> None:
     """Nothing tells why the device idles for 270 µs between them: no delay of a kernel is as long."""
     apart = trace_of(*(kernel("vectorized_elementwise_kernel", at, at + 30_000) for at in range(0, 900_000, 300_000)))
