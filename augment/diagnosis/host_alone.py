@@ -129,7 +129,7 @@ def _operators(trace: Trace) -> str:
     shares = _shares(trace, ns, float(ns.sum()))
     if not shares:
         return text
-    whole, lasts, within = measure(trace), trace.extent_ns, ""
+    whole, lasts, within = judging.measure(trace), trace.extent_ns, ""
     if not text and whole.unit == "recording" and lasts > (1 + TOLD_OUTSIDE) * whole.length_ns:
         between = f"the {time(whole.length_ns)} between the first and the last operator or call"
         within = f" in {between} (the recording lasts {time(lasts)})"

@@ -968,6 +968,19 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert "record_shapes=True" in evidence_of(problem_of(rules.matrix_units.check(on_device(trace_of(*bare)))))[2]
 
 
+@pytest.mark.parametrize(("beside", "is_chosen"), [
+    ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x32_stage3", True),
+    ("sm80_xmma_gemm_f32tf32_f32tf32_f32_tn_n_tilesize64x64x16", False),  # products have a switch of their own
+])  # fmt: skip
+def test_plain_convolutions_beside_some_in_tf32_are_a_choice_of_cudnn(beside: str, is_chosen: bool) -> None:
+    plain = launched("_5x_cudnn_ampere_scudnn_128x32_relu_small_nn_v1", 50_000, 900_000, 1)
+    answer = problem_of(
+        rules.matrix_units.check(on_device(trace_of(STEP, *plain, *launched(beside, 910_000, 950_000, 2))))
+    )
+    assert ("TF32 is on, but cuDNN took kernels of FP32" in advice_of(answer)) == is_chosen
+    assert ("plain FP32 kernels on this device mean that TF32 is off" in evidence_of(answer)) != is_chosen
+
+
 def test_what_kernels_of_unknown_kind_would_gain_is_not_known() -> None:
     def answer(name: str) -> Answer:
         events = [each for at in range(4) for each in launched(name, 100_000 * at + 50_000, 100_000 * at + 90_000, at)]

@@ -161,6 +161,7 @@ SAMPLES: list[Seen] = [
         9 * MS, "rank 1", 0.87, replace(LATE, reason=Reason("compute", more_work=0.2))
     ),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "tf32", 2.0, 8.0, TileFit(True, 0.9, 0.4)),
+    rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["scudnn"], "tf32", 2.0, 8.0, TileFit(False), is_chosen=True),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 0, ["sgemm"], "bf16", 1.9, 1.9, TileFit(True, 1.0, 0.4, True, 0.3)),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 8 * MS, ["sgemm"], "fp16", 2.0, 8.0, TileFit(False)),
     rules.matrix_units.MatrixUnitsUse(9 * MS, 8 * MS, ["sgemm"], "fp16", 2.0, 8.0, TileFit(False), True),

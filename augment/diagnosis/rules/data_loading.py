@@ -109,12 +109,8 @@ def _first_of_iterators(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     events = trace.events
     operators = events.slices_of(Category.CPU_OP)
     drawn = operators[facts.names.starting(trace, _DRAW)[events.name[operators]]]
-    drawn = drawn[
-        facts.host.outermost(
-            trace, drawn, (Category.CPU_OP,), ~facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)
-        )
-        == drawn
-    ]
+    of_step = facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)
+    drawn = drawn[facts.host.outermost(trace, drawn, (Category.CPU_OP,), ~of_step) == drawn]
     first, every_fetch = np.zeros(len(rows), np.bool_), facts.names.fetches(trace)
     for thread in set(events.track[rows].tolist()):
         seeds, every = (events.ts[each[events.track[each] == thread]] for each in (drawn, every_fetch))

@@ -12,7 +12,8 @@ out: another type would not help. Where the host decides how long a step is, lit
 what would be saved once it no longer does.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
-or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
+or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``), but cuDNN has FP32 kernels for some:
+``torch.backends.cudnn.benchmark=True`` and ``channels_last`` may change that, BF16 does.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _TF32 = "plain FP32 kernels on this device mean that TF32 is off"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
 #: cuDNN's convolutions of FP32 that it also takes for some shapes where TF32 is allowed
+_IS_TF32 = re.compile("tf32", re.IGNORECASE)
 _ENGINES = re.compile(r"(fprop|dgrad|wgrad)\w*_engine<float", re.IGNORECASE)
 #: numbers of 16 bits and less, which such kernels may read, too, and convert
 _SHORT = re.compile(r"bfloat16|half|b?f16|fp(?:16|8|4)|int8|e[2-5]m[1-3]", re.IGNORECASE)
@@ -60,6 +62,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     peak_ratio: float  #: so many times as fast by the peaks of the device, 0 where these are unknown
     fit: facts.operators.TileFit
     is_later: bool = False  #: next to nothing would be saved before
+    is_chosen: bool = False  #: by cuDNN, which runs other convolutions in TF32
 
     @property
     def at_least(self) -> bool:
@@ -75,9 +78,8 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         return f"FP32 matrix products and convolutions run without {words.matrix_units} for {often}{later}"
 
     def _later(self, words: text.Words, cure: str) -> str:
-        return (
-            f"once the {words.gpu} no longer waits for the host, {cure} would save up to {words.saving(self.later_ns)}"
-        )
+        saving = words.saving(self.later_ns)
+        return f"once the {words.gpu} no longer waits for the host, {cure} would save up to {saving}"
 
     def cure(self, words: text.Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
@@ -86,6 +88,9 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         return f"{words.matrix_units} for FP32 products and convolutions would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
+        if self.is_chosen:
+            other = "or torch.backends.cudnn.benchmark=True and channels_last"
+            return f"Use torch.autocast with BF16, {other}: TF32 is on, but cuDNN took kernels of FP32"
         if self.number == "tf32":
             return 'Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
         if self.number == "bf16":
@@ -96,7 +101,8 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     def evidence(self, words: text.Words) -> Sequence[str]:
         waits = [self._later(words, "this")] if self.later_ns and not self.is_later else []
         fit = [self.fit.text(words)] * (self.fit.known_ratio >= _LEAST_KNOWN)
-        return [*waits, text.listed(self.kernels), *([_TF32] if self.number == "tf32" else []), *fit]
+        off = [_TF32] * (self.number == "tf32" and not self.is_chosen)
+        return [*waits, text.listed(self.kernels), *off, *fit]
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -111,9 +117,8 @@ def check(trace: Trace) -> rule.Answer:
     ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")} if peaks else {}
     if not peaks:
         kinds_of = {_BY_CAPABILITY.get(facts.operators.capability_of(trace, device) or ()) for device in limits}
-        if kinds_of == {("bf16", FASTER)} and all(
-            _WORKSTATION.search(facts.operators.name_of(trace, each)) for each in limits
-        ):
+        of_workstations = [_WORKSTATION.search(facts.operators.name_of(trace, each)) for each in limits]
+        if kinds_of == {("bf16", FASTER)} and all(of_workstations):
             kinds_of = {("tf32", FASTER)}
         if wording.vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
             return rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
@@ -122,18 +127,18 @@ def check(trace: Trace) -> rule.Answer:
     if number is None:
         return rule.NotApplicable("the {gpu} has no units that multiply faster than those of FP32")
     faster, tf32 = min(ratios[number], FASTER), number == "tf32"
-    plain = facts.names.matching(trace, _PLAIN)
-    if not tf32:
-        plain |= facts.names.matching(trace, _ENGINES)
-    plain &= ~facts.names.matching(trace, _SHORT)
+    named, of_row = facts.names.matching, trace.events.name[work.row]
+    plain = (named(trace, _PLAIN) | named(trace, _ENGINES) & (not tf32)) & ~named(trace, _SHORT)
     places = work.where(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
-    places = places[plain[trace.events.name[work.row[places]]]]
+    places = places[plain[of_row[places]]]
     places = places[~facts.operators.in_narrow_groups(trace, places)]
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
-    ns = int(dur.sum()) // judging.measure(trace).count
-    spent = arrays.sums(trace.events.name[work.row[places]], dur, len(trace.strings))
+    convolves = arrays.is_any(families.family, [at for at, each in enumerate(families.names) if each == "convolution"])
+    is_chosen = tf32 and bool((inside & convolves & named(trace, _IS_TF32)[of_row]).any())
+    is_chosen = is_chosen and bool(2 * dur[convolves[places]].sum() > dur.sum())
+    spent = arrays.sums(of_row[places], dur, len(trace.strings))
     order = np.argsort(-spent, kind="stable")
     windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
     tracks = arrays.distinct(trace.events.track[launch[launch != arrays.NO_INDEX]].astype(np.int64)).astype(np.int32)
@@ -142,16 +147,17 @@ def check(trace: Trace) -> rule.Answer:
     both = facts.critical.joined([host, cut])  # so the threads that launch take no time in the steps, either
     later = judging.saved_a_step(trace, both) - judging.saved_a_step(trace, host) if len(places) else 0
     seen = MatrixUnitsUse(
-        product_ns=ns,
+        product_ns=int(dur.sum()) // judging.measure(trace).count,
         later_ns=later if judging.measure(trace).ratio(later - saved) >= rule.LEAST_RATIO else 0,
         kernels=[text.short(trace.strings[code]) for code in order[spent[order] > 0].tolist()],
         number=number,
         faster=faster,
         peak_ratio=ratios[number],
         fit=facts.operators.fit_of(trace, places, dur),
+        is_chosen=is_chosen,
     )
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
-    confidence: rule.Confidence = "high" if tf32 else "medium"
+    confidence: rule.Confidence = "high" if tf32 and not is_chosen else "medium"
     if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Found(msgspec.structs.replace(seen, is_later=True), spans, "medium", cut=cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=seen.is_limit)

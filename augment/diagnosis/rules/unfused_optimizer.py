@@ -74,10 +74,6 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine(seen)
     dur = np.maximum(work.end[plain] - work.ts[plain], 0)
     spans = rule.Spans.of(trace, rows)
-    cut = facts.critical.joined(
-        [
-            judging.host_cut(trace, events.track[rows], spans.start, spans.end),
-            facts.critical.fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64)),
-        ]
-    )
+    of_host = judging.host_cut(trace, events.track[rows], spans.start, spans.end)
+    cut = facts.critical.joined([of_host, facts.critical.fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64))])
     return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
