@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
+from augment import AugmentedTrace, Trace, read
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.names import KernelType
 from augment.job.answer import Answer, answer
-from augment.job.path.path import Path as JobPath
-from augment.job.path.path import is_handover
-from augment.job.ranks.summary import summarize
-from augment.readers import read
+from augment.job.path import Path as JobPath
+from augment.job.path import is_handover
+from augment.job.ranks import summarize
 from simulator import JobOptions, simulate
 
 RECORDED = ("h100_8rank_modded_nanogpt", "dlrm_8rank_v100_param/kineto", "v100_4rank_pair_torchrec/control")

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from answered_jobs import answer_to, job_at, summaries_at
-from augment.core.findings import AugmentedTrace, Window
+from augment import AugmentedTrace, read
+from augment.core import Window
 from augment.job.parallel.schedules import Passes, bubble, parted, played, recognised
-from augment.job.ranks.rank_tables import ActionKind
-from augment.job.ranks.summary import RankSummary, summary_of
-from augment.readers import read
+from augment.job.ranks import ActionKind, RankSummary, summary_of
 from metamorphic import load, save
 from simulator import JobOptions, simulate
 from simulator.orders import chunks_of, ideal_bubble, order_of

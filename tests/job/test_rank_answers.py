@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from augment import AugmentedTrace, Trace, augment, read
 from augment.cli.registry import group
-from augment.core.attachments import LateRank, RankInJob, Reason
-from augment.core.findings import AugmentedTrace
+from augment.core import LateRank, RankInJob, Reason
 from augment.core.text import percent, period, ranges_text, three_digits, time, words_of
-from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.late_ranks import fix_rank
 from augment.diagnosis.ranking import diagnose
@@ -33,13 +32,11 @@ from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.facts.operators.matrix_products import TileFit
 from augment.job.aggregates import Aggregation
 from augment.job.answer import Answer, Portion, answer, answer_of
-from augment.job.path.path import Path as Path_
-from augment.job.path.path import is_handover
+from augment.job.path import Path as Path_
+from augment.job.path import is_handover
 from augment.job.rank_answers import RankAnswer, cures, rank_answer, rank_in_job, track
-from augment.job.ranks.summary import OwnDiagnosis, read_summary, summarize
+from augment.job.ranks import OwnDiagnosis, read_summary, summarize
 from augment.job.timeline import handovers
-from augment.pipeline import augment
-from augment.readers import read
 from augment.results.report.health import lines_of, of_jobs, report_on
 from augment.results.report.of_trace import document
 from augment.results.sidecars import in_job

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from answered_jobs import answered
+from augment import UsageError, read, with_tables
 from augment.batch.inputs import choose_inputs
 from augment.batch.jobs import group, pipelines
-from augment.errors import UsageError
 from augment.facts.names import role_of, role_rules
 from augment.job.roles import Together, together
-from augment.readers import read
-from augment.readers.attachments.tables import with_tables
 from metamorphic import real_trace
 from pipelines import Pipeline, Truth, simulate_pipeline
 from traces import write_trace

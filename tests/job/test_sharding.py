@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 
 from answered_jobs import answer_to, job_at, rows, summaries_at
-from augment.core.findings import AugmentedTrace, Findings
+from augment import AugmentedTrace, Findings, read
 from augment.job.answer import Answer, answer
 from augment.job.parallel import comparison
+from augment.job.ranks import RankSummary, summarize
 from augment.job.ranks.rank_tables import unit_names
-from augment.job.ranks.summary import RankSummary, summarize
-from augment.readers import read
 from job_summaries import summary_of as made
 from simulator import JobOptions, simulate
 from traces import event, kernel, launch, write_trace

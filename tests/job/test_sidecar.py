@@ -11,22 +11,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from augment import Findings, InputError, augment, read
 from augment.batch.conversion import RunPlan
 from augment.batch.execution import Run
 from augment.batch.inputs import choose_inputs
-from augment.core.findings import Findings
-from augment.errors import InputError
 from augment.job import aggregates as module
 from augment.job.aggregates import Aggregation, aggregates
 from augment.job.answer import answer
 from augment.job.collectives import fit
-from augment.job.ranks import summary
-from augment.job.ranks.summary import Figures, RankSummary, read_summary, summarize
+from augment.job.ranks import Figures, RankSummary, read_summary, summarize, summary
 from augment.job.sidecar import document, job_schema
 from augment.job.verdict.late_ranks import imbalance
-from augment.pipeline import augment
 from augment.pipeline.request import Request
-from augment.readers import read
 from job_summaries import summary_of
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace

@@ -10,10 +10,9 @@ import pytest
 import truth
 
 import augment
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
+from augment.core import AugmentedTrace, Trace
 from augment.job.answer import Answer, answer
-from augment.job.ranks.summary import summarize
+from augment.job.ranks import summarize
 from traces import HOST, Event, event, kernel, launch, write_trace
 
 STEPS, STEP_US, COMPUTE_US = 6, 10_000, 2_000

@@ -13,13 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from augment import AugmentedTrace, read
 from augment.analyses import step_efficiency
-from augment.core.findings import AugmentedTrace
 from augment.facts.steps.step_windows import step_windows
 from augment.job.answer import Answer, answer
 from augment.job.path.step_parts import Row
-from augment.job.ranks.summary import read_summary, summarize
-from augment.readers import read
+from augment.job.ranks import read_summary, summarize
 from simulator import JobOptions, simulate
 
 pytestmark = pytest.mark.slow

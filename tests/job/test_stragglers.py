@@ -12,19 +12,16 @@ import numpy as np
 import pytest
 
 from answered_jobs import answered, job_at
-from augment.arrays.intervals import total, union
-from augment.compare import diff
+from augment import AugmentedTrace, Trace, diff, read
+from augment.arrays import total, union
 from augment.compare.gate import check
 from augment.compare.totals import samples_of
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import before_recording
 from augment.facts.names import KernelType
 from augment.facts.steps.step_windows import recorded_windows
-from augment.job.ranks.summary import read_summary, summarize
+from augment.job.ranks import read_summary, summarize
 from augment.job.verdict.late_ranks import imbalance
-from augment.readers import read
 from augment.stragglers import potential_stragglers, stragglers
 from simulator import JobOptions, simulate
 from tables import annotation, call, kernel, launched_kernel, op, trace_of

@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import GPU_WORK, Trace
+from augment import AugmentedTrace, Trace, read
+from augment.core import GPU_WORK, CounterTrack, SliceTrack
 from augment.job.answer import Answer, answer
-from augment.job.path.path import Path as JobPath
-from augment.job.ranks.summary import summarize
+from augment.job.path import Path as JobPath
+from augment.job.ranks import summarize
 from augment.job.timeline import LATE, PATH, VERDICT, WAITING, _uppermost
-from augment.readers import read
 from simulator import JobOptions, simulate
 
 EVER = (-(1 << 61), 1 << 61)

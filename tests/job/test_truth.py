@@ -14,13 +14,12 @@ import pytest
 import verdicts
 
 from answered_jobs import answered, rows
-from augment.core.attachments import RankInJob
-from augment.core.trace import Trace
+from augment import Trace, read
+from augment.core import RankInJob
 from augment.facts.names import bus_factor
 from augment.job.answer import Answer
 from augment.job.rank_answers import rank_in_job, with_its_ranks
 from augment.job.verdict.job_verdict import BALANCED, HIDDEN, LIKE_MEDIAN
-from augment.readers import read
 from augment.results.report.health import report_on
 from simulator import GPUS, JobOptions, simulate
 from simulator.communication import LATENCY_NS

@@ -15,13 +15,11 @@ from running import Augment
 
 import layered_job
 from answered_jobs import answered, job_at
-from augment.core.findings import AugmentedTrace
+from augment import AugmentedTrace, read
 from augment.job.answer import Answer, answer
-from augment.job.path.progress import progress_of, stretches
-from augment.job.path.replay import Shift, replay_of
-from augment.job.ranks.summary import read_summary, summarize
+from augment.job.path import Shift, progress_of, replay_of, stretches
+from augment.job.ranks import read_summary, summarize
 from augment.job.verdict.verdict_text import place_of
-from augment.readers import read
 from job_summaries import summary_of
 from simulator import JobOptions, simulate
 

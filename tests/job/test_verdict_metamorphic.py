@@ -13,12 +13,11 @@ import pytest
 import verdicts
 
 from answered_jobs import answered
-from augment.core.findings import AugmentedTrace
+from augment import AugmentedTrace, read
 from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
 from augment.job.rank_answers import rank_in_job
-from augment.job.ranks.summary import summarize
-from augment.readers import read
+from augment.job.ranks import summarize
 from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
 from simulator.options import CollectiveArgs

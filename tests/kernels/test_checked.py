@@ -10,17 +10,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from augment.arrays.joining import joined
-from augment.core.findings import AugmentedTrace
+from augment import AugmentedTrace, augment, read
+from augment.arrays import joined
 from augment.facts.source.event_args import IDENTIFIERS, args_of_rows
 from augment.job.answer import answer
-from augment.job.ranks.summary import summarize
+from augment.job.ranks import summarize
 from augment.kernels.catalogue import KERNELS
 from augment.kernels.dictionary import Dictionary
 from augment.kernels.memory import load_word, store_byte
 from augment.kernels.native import address
-from augment.pipeline import augment
-from augment.readers import read
 from augment.readers.attachments.snapshot_file import Pickled
 from augment.writers import write_all
 from oracles import Checked, Memory, plain_kernels

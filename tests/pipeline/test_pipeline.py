@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from augment import Findings, Skipped, Trace, UsageError, augment
 from augment.analyses import ANALYSES, idle_time_breakdown, options_of, queue_length, temporal_breakdown
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Trace
-from augment.errors import UsageError
-from augment.pipeline import augment
 from augment.pipeline.request import option_values
 from tables import call, copy, kernel, launched_kernel, op, trace_of
 

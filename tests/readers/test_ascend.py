@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
+from augment import AugmentedTrace, MalformedTrace, read
 from augment.analyses import temporal_breakdown
-from augment.arrays.types import NO_INDEX
+from augment.arrays import NO_INDEX
 from augment.batch.inputs import has_events
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Category
+from augment.core import Category
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import track_of
-from augment.errors import MalformedTrace
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.readers import read, stage_timeline
+from augment.readers import stage_timeline
 from augment.writers import perfetto
 from metamorphic import real_trace
 from tables import rows_of

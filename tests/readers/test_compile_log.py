@@ -13,9 +13,8 @@ import pytest
 
 import augment
 from augment.analyses import compilations, roofline, source_lines
-from augment.core.annotations import SliceTrack
+from augment.core import Skipped, SliceTrack
 from augment.core.attachment_kinds import kind_of
-from augment.core.findings import Skipped
 from augment.core.records import CompileLog, CompileLogs, GraphOrigins, KernelOrigins
 from augment.core.source_code import CodeLine
 from augment.diagnosis import rule

@@ -14,10 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Trace
-from augment.errors import MalformedTrace
-from augment.readers import read
+from augment import AugmentedTrace, MalformedTrace, Trace, read
 from augment.readers.event_scanner import EventScanner
 from augment.readers.events import read_row
 from augment.readers.limits import LEAST_NESTING, NESTING, Limits

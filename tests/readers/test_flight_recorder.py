@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from augment import cli
+from augment import AugmentError, InputError, LimitExceeded, UnknownFormat, cli
 from augment.core.attachment_kinds import kind_of
-from augment.errors import AugmentError, InputError, LimitExceeded, UnknownFormat
 from augment.readers.attachments.flight_recorder import read_dump
 
 ENTRY = {

@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 import zstandard
 
-from augment.core.trace import Category, Trace
-from augment.errors import InputError, LimitExceeded, MalformedTrace, UnknownFormat
+from augment import InputError, LimitExceeded, MalformedTrace, Trace, UnknownFormat, augment, read
+from augment.core import Category
 from augment.job.ranks import summary_of
-from augment.pipeline import augment
-from augment.readers import read
 from augment.readers.events import ns_of
 from augment.readers.limits import Limits
 from augment.readers.members import nested_end

@@ -14,11 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.arrays.types import NO_INDEX
-from augment.core.findings import Findings
-from augment.core.trace import Trace
-from augment.pipeline import augment
-from augment.readers import read
+from augment import Findings, Trace, augment, read
+from augment.arrays import NO_INDEX
 from augment.readers.pairing import matched
 from augment.writers import write_all
 from oracles import plain_kernels

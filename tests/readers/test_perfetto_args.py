@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from augment import Trace, augment, read
 from augment.core.args import WANTED
-from augment.core.trace import Trace
 from augment.facts.source.event_args import OF_FRAMES, ArgColumns, ArgValues, args_of_rows
-from augment.pipeline import augment
-from augment.readers import read
 from augment.writers import write_all
 from oracles import with_unknown_decoder
 from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, operators

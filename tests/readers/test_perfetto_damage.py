@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.core.trace import Trace
-from augment.errors import InputError, MalformedTrace, UnknownFormat
-from augment.readers import perfetto, read
+from augment import InputError, MalformedTrace, Trace, UnknownFormat, read
+from augment.readers import perfetto
 from oracles import packets_by_hand
 from perfetto_messages import CLEARED, NEEDED, Messages, diagnostic_counts, rows
 

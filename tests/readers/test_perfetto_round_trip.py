@@ -12,10 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from augment.core.findings import AugmentedTrace, Findings
-from augment.core.trace import Trace
-from augment.pipeline import augment
-from augment.readers import read
+from augment import AugmentedTrace, Findings, Trace, augment, read
 from augment.writers import perfetto
 from metamorphic import real_trace
 from oracles import packets_by_hand

@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.core.trace import Trace
-from augment.errors import InputError, UnknownFormat
-from augment.readers import read
-from augment.readers.attachments.recorded_files import (
-    CATEGORIES,
-    ExecutionLinks,
-    attribute,
-    link_execution_trace,
-    read_memory_timeline,
-)
+from augment import InputError, Trace, UnknownFormat, link_execution_trace, read, read_memory_timeline
+from augment.readers.attachments.recorded_files import CATEGORIES, ExecutionLinks, attribute
 from execution_traces import ROOT
 from traces import Event, event, op, write_trace
 

@@ -17,18 +17,14 @@ import pytest
 from msgspec.structs import replace
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
 
+from augment import Findings, InputError, LimitExceeded, OutputError, Skipped, Trace, UnknownFormat, augment, diff, read
 from augment.batch.cutting import part
-from augment.compare import diff
-from augment.core.findings import Findings, Skipped
-from augment.core.trace import Category, Trace
+from augment.core import Category
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import NoData
 from augment.diagnosis.rules import exposed_copies
-from augment.errors import InputError, LimitExceeded, OutputError, UnknownFormat
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
-from augment.pipeline import augment
-from augment.readers import read
 from augment.readers.limits import Limits
 from augment.writers import write_all
 from recorder_tables import (

@@ -20,10 +20,9 @@ from in_process import PATIENCE_S, Server, eventually, outputs, refused, serving
 from serving_process import augment
 from serving_process import serving as serving_apart
 
-from augment import __version__
+from augment import AugmentError, __version__
 from augment.analyses import ANALYSES
 from augment.client import Client
-from augment.errors import AugmentError
 from augment.readers import READERS
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls

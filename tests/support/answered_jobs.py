@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from augment.core.findings import AugmentedTrace
+from augment import AugmentedTrace, augment, read
 from augment.job.answer import Answer, answer
 from augment.job.collectives import waits
-from augment.job.matching.clocks import align
-from augment.job.matching.matching import match
-from augment.job.ranks.summary import RankSummary, summarize, summary_of
-from augment.pipeline import augment
-from augment.readers import read
+from augment.job.matching import align, match
+from augment.job.ranks import RankSummary, summarize, summary_of
 from simulator import JobOptions, simulate
 
 

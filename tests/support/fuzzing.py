@@ -43,15 +43,11 @@ sys.path[:0] = [str(Path(__file__).parents[2] / example) for example in (".", "t
 
 import numpy as np
 
+from augment import AugmentError, Skipped, Trace, augment, read
 from augment.core.attachment_kinds import kind_named
-from augment.core.findings import Skipped
 from augment.core.records import FlightDumps
-from augment.core.trace import Trace
-from augment.errors import AugmentError
-from augment.job.verdict.hangs import report_on_dumps
+from augment.job.verdict import report_on_dumps
 from augment.kernels.tokens import PADDING
-from augment.pipeline import augment
-from augment.readers import read
 from augment.readers.attachments import attach
 from augment.readers.attachments.snapshot_file import memory_snapshot
 from augment.readers.containers import open_text

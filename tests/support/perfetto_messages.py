@@ -8,8 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from augment.core.trace import Trace
-from augment.readers import read
+from augment import Trace, read
 from perfetto_schema import protos
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4

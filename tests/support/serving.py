@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import traces
-from augment.core.trace import Category, Trace
+from augment import Trace, augment, read
+from augment.core import Category
 from augment.diagnosis.ranking import Finding, diagnose
 from augment.job.answer import answer
-from augment.job.ranks.summary import summarize
-from augment.pipeline import augment
-from augment.readers import read
+from augment.job.ranks import summarize
 from tables import Event, annotation, call, copy, kernel, op, python, trace_of
 
 US, MS = 1_000, 1_000_000

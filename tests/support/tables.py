@@ -15,21 +15,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from augment import Trace
 from augment.arrays.types import Int32s, Int64s
 from augment.core.annotations import SliceTrack, Texts
 from augment.core.context import Context
 from augment.core.findings import Outcome
-from augment.core.trace import (
-    COMPLETE,
-    NO_CORRELATION,
-    Category,
-    EventTable,
-    Identity,
-    Source,
-    SparseColumn,
-    Trace,
-    Track,
-)
+from augment.core.trace import COMPLETE, NO_CORRELATION, Category, EventTable, Identity, Source, SparseColumn, Track
 
 
 class Event(Struct, frozen=True):

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.core.annotations import Annotation
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import Diagnostic
-from augment.readers import read
+from augment import AugmentedTrace, read
+from augment.core import Annotation, Diagnostic
 from augment.writers import perfetto as writer
 from perfetto_engine import Cell, PerfettoEngine
 from writer_traces import augmented

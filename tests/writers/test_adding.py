@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.core.annotations import Annotation, CounterTrack, Flows, SliceTrack
-from augment.core.trace import Category, Trace
+from augment import InputError, OutputError, Trace, read
+from augment.core import Annotation, Category, CounterTrack, Flows, SliceTrack
 from augment.diagnosis.drawing import DrawnDiagnosis, texts_of
-from augment.errors import InputError, OutputError
-from augment.readers import read
 from augment.writers import WRITERS, bundle, chrome, writer_named
 from augment.writers.bundle import STORED, ZipMember
 from augment.writers.compression import Checked

@@ -6,12 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.core.annotations import ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, row_count
-from augment.core.findings import AugmentedTrace, Findings
-from augment.core.trace import Trace, Track
-from augment.errors import OutputError
-from augment.pipeline import augment
-from augment.readers import read
+from augment import AugmentedTrace, Findings, OutputError, Trace, augment, read
+from augment.core import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, Track, row_count
+from augment.core.annotations import ArgColumn
 from augment.writers import chrome
 from metamorphic import real_trace
 from perfetto_engine import EngineError, PerfettoEngine

@@ -10,9 +10,7 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import InternedData, TracePacket
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
 
-from augment.core.trace import Trace
-from augment.pipeline import augment
-from augment.readers import read
+from augment import Trace, augment, read
 from augment.writers import write_all
 from augment.writers.perfetto.flames import time_by_stack
 from metamorphic import real_trace

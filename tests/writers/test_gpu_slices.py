@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from augment.core.trace import GPU_WORK, Trace
-from augment.pipeline import augment
-from augment.readers import read
+from augment import Trace, augment, read
+from augment.core import GPU_WORK
 from augment.writers import write_all
 from perfetto_engine import PerfettoEngine
 

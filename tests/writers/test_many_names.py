@@ -9,8 +9,7 @@ from typing import Any, overload
 import numpy as np
 import pytest
 
-from augment.core.annotations import Texts
-from augment.core.trace import Category, Track
+from augment.core import Category, Texts, Track
 from augment.writers.perfetto.added import _name_numbers
 from augment.writers.perfetto.packets import ArgsEncoder, InternedTexts, text_args
 from augment.writers.perfetto.tracks import Tracks

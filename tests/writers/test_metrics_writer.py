@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from msgspec import Struct
 
-from augment import __version__
+from augment import AugmentedTrace, Findings, Skipped, Trace, __version__, augment, read
 from augment.analyses import ANALYSES
-from augment.core.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column, columns_of
-from augment.core.trace import Diagnostic, Trace, Track
-from augment.pipeline import augment
-from augment.readers import read
+from augment.core import Diagnostic, Outcome, Track, column, columns_of
+from augment.core.findings import UNITS
 from augment.writers import metrics, write_all
 from augment.writers.metrics import schema
 from metamorphic import real_trace

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.core.trace import Trace
-from augment.readers import read
+from augment import Trace, read
 from augment.writers import perfetto as writer
 from oracles import plain_kernels, with_unknown_decoder
 from writer_traces import augmented

@@ -8,12 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.core.annotations import CounterTrack, SliceTrack
-from augment.core.findings import AugmentedTrace
-from augment.core.trace import COMPLETE
-from augment.errors import UnknownFormat
-from augment.pipeline import augment
-from augment.readers import read
+from augment import AugmentedTrace, UnknownFormat, augment, read
+from augment.core import COMPLETE, CounterTrack, SliceTrack
 from augment.writers import perfetto as writer
 from metamorphic import real_trace
 from perfetto_engine import PerfettoEngine

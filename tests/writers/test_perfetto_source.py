@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.arrays.types import Int64s
-from augment.core.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
-from augment.core.findings import AugmentedTrace
+from augment import AugmentedTrace, read
+from augment.arrays import Int64s
+from augment.core import COMPLETE, Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.core.output_files import replacing
-from augment.core.trace import COMPLETE
-from augment.readers import read
 from augment.writers import bundle
 from augment.writers import perfetto as writer
 from augment.writers.chrome_events import _EXACT, _seen, fitting_durations, seen_ns

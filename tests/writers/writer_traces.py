@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from augment.arrays.types import Int32s, Int64s
-from augment.core.annotations import Annotation, Texts
-from augment.core.findings import AugmentedTrace, Findings
-from augment.core.trace import Category, EventTable, Source, SparseColumn, Trace, Track
+from augment import AugmentedTrace, Findings, Trace
+from augment.arrays import Int32s, Int64s
+from augment.core import Annotation, Category, EventTable, Source, SparseColumn, Texts, Track
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": [\n'
 TAIL = b'\n  ],\n  "traceName": "x"}'
