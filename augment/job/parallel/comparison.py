@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from augment import arrays
 from augment.arrays import each
-from augment.core import Diagnostic, Findings, Skipped, column
-from augment.core.text import ranges_text
+from augment.core import Diagnostic, Findings, Skipped, column, text
 from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
 from augment.job.matching import Matched
@@ -167,7 +166,7 @@ def _groups(figures: _Compared, summaries: Sequence[RankSummary]) -> Iterator[Gr
         yield GroupRow(
             dimension=name,
             group=matched.groups[matched.group[rows[0]]].name,
-            ranks=ranges_text(ranks) if len(ranks) == len(present) else "?",
+            ranks=text.ranges_text(ranks) if len(ranks) == len(present) else "?",
             link=figures.link[rows[0]],
             count=len(rows),
             time_ns=int(wait[place] + transfer[place]),
