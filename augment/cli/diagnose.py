@@ -100,7 +100,8 @@ def command(
         has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
-        hints = list(_next(path, request, has_page=has_page)) if path else []
+        is_drawn = len(reports) != 1 or reports[0].get("is_drawn", True)  # a log alone has nothing to draw
+        hints = list(_next(path, request, has_page=has_page, is_drawn=is_drawn)) if path else []
         if not region and len(reports) == 1 and (regions := reports[0].get("regions")):
             from augment.compare.compared_steps import offer
 
@@ -114,22 +115,19 @@ def command(
     return 1 if failures or failed else DONE_IN_PART if cut_off else 0
 
 
-def _next(path: str, request: Request, *, has_page: bool) -> Iterator[str]:
+def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool) -> Iterator[str]:
     """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page with
     the same figures, if there is one of it."""
     from augment.cli.open import choice_in
     from augment.core.output_files import METRICS_SUFFIX, output_path
     from augment.errors import AugmentError
-    from augment.readers.attachments import begins_as
     from augment.results.report.health import trace_of
 
     shown = trace_of(path)
     if shown is None or not (shown == "-" or os.path.exists(shown)):  # a glob, a URL, or metrics alone
         return
     with contextlib.suppress(AugmentError):  # several traces, or nothing to draw
-        drawn = choice_in(shown) if os.path.isdir(shown) else shown
-        kind = begins_as(drawn) if isinstance(drawn, str) and os.path.isfile(drawn) else None
-        if kind is None or kind.name == "memory_snapshot":  # a log alone has nothing to draw
+        if is_drawn and (not os.path.isdir(shown) or choice_in(shown)):
             yield f"the timeline:   augment open {shlex.quote(shown)}"
     capture = request.evidence.paths.get("graph_capture", "")
     given = [

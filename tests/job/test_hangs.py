@@ -123,7 +123,7 @@ def test_the_recorded_hangs(folder: str, cause: str) -> None:
     assert f"ranks {injected[0]} and {injected[1]} hold it up; 14 other ranks (0-" in report["verdict"][0]
     assert report["verdict"][1:] == [f"{row['title']}."]
     waiting = {"host": "ranks 3, 6, 8-9 and 11-14", "device": "ranks 0, 2, 8, 10, 13 and 15"}[cause]
-    assert row["evidence"][0] == f"waiting for them: {waiting}"
+    assert row["evidence"][0] == f"waiting for them directly: {waiting}"
     assert "".join(lines_of([report], markdown=False, brief=False)).count(row["title"]) == 1
     assert page(Document("a", "job", report["verdict"], (), (), report["rows"])).count(row["title"]) == 1
 

@@ -233,8 +233,9 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         alone = gpu.innermost_operator(trace) < 0
         reasons = {
             "has no operator (as in CUDA graphs){}: augment run TRACE --graph-capture FILE": is_product & alone,
-            "has no shapes or no formula{}: augment run TRACE --tables FILE with [[flops]]": is_product & ~alone,
-            "is in kernels whose names say nothing{}: augment run TRACE --tables FILE with [[kernel]]": ~families.known
+            "has no shapes or no formula{}: augment run TRACE --tables FILE ([[flops]], docs/tables.md)": is_product
+            & ~alone,
+            "is in kernels whose names say nothing{}: augment run TRACE --tables FILE ([[kernel]], docs/tables.md)": ~families.known
             & (work.type == names.KernelType.COMPUTATION),
         }
         ns, here = (work.end - work.ts) * ~counted, work.devices[place].places

@@ -340,10 +340,10 @@ def _described(form: tuple[str, int, tuple[str, ...]]) -> str:
 
 
 _ADVICE = {
-    "host": "Look at the Python stack of the process (py-spy dump --native): a lock, an exception, a data loader, a "
+    "host": "Look at the Python stack there (py-spy dump --native): a lock, an exception, a data loader, a "
     "checkpoint, or a branch that the other ranks did not take",
-    "device": "Look for Xid errors and lost devices on its node (nvidia-smi -q, dmesg), and leave the node out",
-    "no_dump": "Look at how its process ended (log of the scheduler, out of memory, segmentation fault)",
+    "device": "Look for Xid errors and lost devices there (nvidia-smi -q, dmesg), and leave the node out",
+    "no_dump": "Look at how the process ended (log of the scheduler, out of memory, segmentation fault)",
     "mismatch": "Compare what these ranks do there: another branch, another batch or another data type",
     "order": "Let all ranks enqueue the collectives of different groups in one order",
     "group": "Test the links between them (nccl-tests), and record NCCL_DEBUG=INFO",
@@ -446,7 +446,7 @@ def _evidence(culprit: Culprit, waiting: Sequence[Waiting]) -> list[str]:
     them = "it" if len(of_culprit) == 1 else "them"
     first = [each.rank for each in waiting if of_culprit & {*each.waits_for}] or culprit.waiting
     if first:
-        lines.append(f"waiting for {them}: {_ranks(first)}")
+        lines.append(f"waiting for {them} directly: {_ranks(first)}")
     if later := sorted({*culprit.waiting} - {*first}):
         lines.append(f"would wait for {them} next: {_ranks(later)}")
     operation = culprit.operation

@@ -57,6 +57,7 @@ def report_on(
 
     if not is_sidecar(path):
         from augment import facts
+        from augment.analyses.activity_over_time import replays
         from augment.batch.inputs import FileIdentity
         from augment.compare.compared_steps import regions_of, windows_in
         from augment.job.rank_answers import with_its_ranks
@@ -74,7 +75,9 @@ def report_on(
         summary = summarize(augmented) if len(trace.events) else None  # a log alone is no rank of a job
         whole = trace.partial is None or len(facts.gpu.work(trace))  # no region is known to be whole before any work
         regions = regions_of(trace) if whole and not (windows_in(trace).number >= 0).any() else {}
-        return {**_report(path, as_read(augmented), summary), "identity": identity, "regions": regions}
+        is_drawn = len(trace.events) > 0 or bool(replays(trace))
+        of_trace = {"identity": identity, "regions": regions, "is_drawn": is_drawn}
+        return {**_report(path, as_read(augmented), summary), **of_trace}
     with readable(path):
         report = _report(path, read_sidecar(path), None)
         json_of(report)  # what cannot be shown is refused here, and does not prevent the diagnosis of other inputs
@@ -308,12 +311,12 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
             if not brief or (is_grave(row, "warning") and not row.get("in_verdict")):
                 of_status.get(row.get("status", "found"), []).append(row)
         problems = of_status.pop("found")
-        grave = [row for row in report["rows"] if row.get("in_verdict") and is_grave(row, "warning")]
-        seen = [row for row in grave if row.get("start_ns") is not None]
-        if brief and not markdown and seen:
-            yield f"  {short_heading(seen[0])}: {_opened(seen[0], report['input'])}"
+        of_verdict = sorted((row for row in report["rows"] if row.get("in_verdict")), key=_is_small)
+        if brief and not markdown and of_verdict and not (of_job and _is_small(of_verdict[0])):
+            if _has_place(of_verdict[0]):
+                yield f"  {short_heading(of_verdict[0])}: {_opened(of_verdict[0], report['input'])}"
             if not of_job:
-                yield f"  → {seen[0]['advice']}"
+                yield f"  → {of_verdict[0]['advice']}"
         if problems:
             yield ""
         for row in problems:
@@ -328,9 +331,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
                 yield f"      → {row['advice']}"
                 if row.get("overlaps"):
                     yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
-                known = row.get("start_ns") is not None
-                known &= row["rule"] != "partial_recording" or row["start_ns"] != 0  # of all the file: no place in it
-                where = f"; {place_of(row)} ({_opened(row, report['input'])})" if known else ""
+                where = f"; {place_of(row)} ({_opened(row, report['input'])})" if _has_place(row) else ""
                 yield f"      {row['rule']}, confidence {row['confidence']}{where}"
         for status, rows in of_status.items():
             if rows:
@@ -362,6 +363,15 @@ def _alike(reports: Sequence[Report]) -> list[list[Report]]:
             of_kind.setdefault((report["job"], *sorted(row["rule"] for row in grave)), []).append((most_ns, report))
     several = [alike for alike in of_kind.values() if len(alike) > _FEWEST_ALIKE]
     return [[report for _, report in sorted(alike, key=lambda known: -known[0])] for alike in several]
+
+
+def _is_small(row: Report) -> bool:
+    return not is_grave(row, "warning")
+
+
+def _has_place(row: Report) -> bool:
+    """Whether a finding is in a part of the file: what a recording lacks may be of all of it."""
+    return row.get("start_ns") is not None and (row["rule"] != "partial_recording" or row["start_ns"] != 0)
 
 
 def _opened(row: Report, path: str) -> str:
