@@ -499,6 +499,8 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     assert (hidden.saved_ns or 0) <= hidden.seen.figures["exposed_ns"]
     unlaunched = kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300_000, 900_000)
     assert isinstance(rules.launch_bound.check(trace_of(STEP, unlaunched)), NoData)
+    copies = copy("Memcpy HtoD (Pageable -> Device)", 1_000, 2_000, correlation=1)
+    assert isinstance(rules.launch_bound.check(trace_of(STEP, copies)), NotApplicable), "no launch of a kernel lacks"
     for more in ([], [STEP], [STEP, *launched("gemm", 100_000, 200_000, 1)]):
         assert isinstance(rules.exposed_communication.check(trace_of(unlaunched, *more)), NoData)
     unrecorded = trace_of(call("cudaMalloc", 0, 900_000), call("cudaFree", 900_000, 1_900_000))

@@ -143,8 +143,10 @@ def check(trace: Trace) -> rule.Answer:
     work = facts.gpu.work(trace)
     if not len(work):
         return rule.NotApplicable("no {gpu} work was recorded")
-    kernels = trace.events.category[work.row] == Category.KERNEL
-    places = np.flatnonzero(judging.work_in_steps(trace) & (work.launch != arrays.NO_INDEX) & kernels)
+    kernels = judging.work_in_steps(trace) & (trace.events.category[work.row] == Category.KERNEL)
+    places = np.flatnonzero(kernels & (work.launch != arrays.NO_INDEX))
+    if not kernels.any():
+        return rule.NotApplicable("no kernel runs in the steps")
     if not len(places):
         return rule.NoData("no launch of a kernel was recorded", "record with {calls}")
     waits = _waits(trace, *facts.waits.GapCategory)
