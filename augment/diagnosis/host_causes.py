@@ -77,7 +77,7 @@ def workers_pace_ns(trace: Trace) -> int:
     return int(apart.mean() * len(rows) / whole.count) if len(apart) and 2 * len(steps) >= whole.count else 0
 
 
-@derived
+@derived(until="diagnosis")
 def beside_workers_ns(trace: Trace) -> int | None:
     """The most per step that anything but quicker batches saves, where their pace decides how long steps are, by enough
     to be grave: if anything else takes less time, the host waits as much longer. None: it does not."""

@@ -146,7 +146,7 @@ def test_the_figures_of_a_finding_are_in_the_sidecar() -> None:
     augmented, _ = outcome()
     rows = json.loads(metrics.encode(metrics.document(augmented)))["analyses"]["diagnosis"]["rows"]
     (row,) = (each for each in rows if each["rule"] == "data_loading")
-    assert row["figures"].keys() == {"fetch_ns", "idle_ns", "host_alone", "why"}
+    assert row["figures"].keys() == {"fetch_ns", "idle_ns", "pace_ns", "host_alone", "why"}
     assert row["figures"]["fetch_ns"] == pytest.approx(5.1e6, rel=0.01)
     assert (row["figures"]["why"], row["in_verdict"], row["at_most"]) == ("no_workers", True, False)
     assert len(SynchronizingCalls(1, 2, ["aten::item"] * 40, []).figures["callers"]) == MOST_LISTED

@@ -29,11 +29,11 @@ class _Bursts(Struct, frozen=True):
 
 @derived
 def main_track(trace: Trace) -> int:
-    """The track of the main thread: that of the steps, else of the most launches (without operators, this may be the
-    thread of the backward pass), else of the most operators.
+    """The track of the main thread: that of the steps, else of the most launches, else of the most operators.
 
     Threads that work for another are chosen last; one with steps, or that another works for, is none of these, although
-    it may execute a few of autograd's functions itself. -1 without threads.
+    it may execute a few of autograd's functions itself. Where no operators were recorded, the thread with the most
+    launches may be that of the backward pass. -1 without threads.
     """
     events = trace.events
     driving = (steps.recorded(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))

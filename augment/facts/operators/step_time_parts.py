@@ -230,7 +230,8 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         work, families = gpu.work(trace), work_families(trace)
         counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
         is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-        alone = gpu.innermost_operator(trace) < 0
+        launched = names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
+        alone = (gpu.innermost_operator(trace) < 0) | (launched & (work.launch >= 0))
         reasons = {
             "has no operator (as in CUDA graphs){}: augment run TRACE --graph-capture FILE": is_product & alone,
             "has no shapes or no formula{}: augment run TRACE --tables FILE ([[flops]], docs/tables.md)": is_product
