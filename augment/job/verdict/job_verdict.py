@@ -21,7 +21,7 @@ from augment import arrays
 from augment.arrays import each
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
-from augment.diagnosis.rule import LEAST_RATIO, Confidence, severity_of
+from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Confidence, severity_of
 from augment.diagnosis.wording import saves
 from augment.facts.names import FETCH
 from augment.job import path
@@ -291,12 +291,14 @@ class Judgement:
 
     @property
     def limiting_transfers_ns(self) -> int:
-        """The same of the whole job, where the ranks' own rules were asked, if it is much; else 0."""
+        """The same of the whole job, where the ranks' own rules were asked, if it is much, or worth a warning and more
+        than what any row of the verdict would bring; else 0."""
         per_step = self.transfer_gain_ns
         if per_step is None or not any(summary.diagnosis for summary in self._summaries):
             return 0
         gain = per_step * max(self.step_count, 1)
-        return gain if gain >= LEAST_TRANSFERS * self._time else 0
+        is_more = bool(self._rows) and all(gain > (row.gain_ns or 0) for row in self._rows)
+        return gain if gain >= (WARNING_RATIO if is_more else LEAST_TRANSFERS) * self._time else 0
 
     @property
     def are_transfers_first(self) -> bool:
