@@ -578,11 +578,11 @@ class Judgement:
     def _then(self, member: int) -> str:
         """What takes most of a step once a rank is like its peers: batches, transfers, or what the other ranks do."""
         if self._gains.get(member, 0) >= self._time - self._paced_ns([member]):
-            return "batches of other ranks take"
+            return "batches of other ranks"
         part, its = self._excess.stretches, self._excess.stretches.member == member
         less, hidden = np.where(its, self._excess.by_stretch, 0), np.zeros_like(self._replay.moving)
-        left = {"transfers take": self._replay.time_ns(shift=path.Shift(part, -less), moving=hidden)}
-        for name, said in (("compute", "computing on the other ranks takes"), ("host", "the other ranks' hosts take")):
+        left = {"transfers": self._replay.time_ns(shift=path.Shift(part, -less), moving=hidden)}
+        for name, said in (("compute", "computing on the other ranks"), ("host", "the other ranks' hosts")):
             left[said] = self._replay.time_ns(shift=path.Shift(part, -np.where(its, less, part.parts.of([name]))))
         return min(left, key=lambda said: left[said])
 

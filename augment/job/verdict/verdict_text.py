@@ -96,7 +96,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} With experts balanced (vLLM, SGLang: --enable-eplb) {after}."
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
-    rest = f": most of the delay would remain, as {then} as long" if (then := row.figures.get("then")) else ""
+    then = row.figures.get("then")
+    rest = f": without that delay, most of the same time would go to {then}" if then else ""
     return f"{text} At the median's speed {after}{rest}."
 
 
