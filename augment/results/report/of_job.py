@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from augment.core.text import capitalized, counted, parallelism, percent, ranges_text, short, size, three_digits, time
@@ -143,7 +143,8 @@ def heat(sidecar: Sidecar) -> Section:
             text += f"; step {first} is beyond the scale" if is_beyond else ""
             most = later if is_beyond else max(spent)
             maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)", most=most))
-    longest = max(rows, key=lambda row: row["wait_ns"] or 0)
+    judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
+    longest = max([row for row in rows if row["step"] in judged] or rows, key=lambda row: row["wait_ns"] or 0)
     waited = f"{time(longest['wait_ns'] or 0)} within collectives"
     for row in rows_of(sidecar, "job_step_efficiency"):
         if (row["trace"], row["step"]) == (longest["trace"], longest["step"]):
@@ -163,14 +164,19 @@ def heat(sidecar: Sidecar) -> Section:
     return Section("Ranks and steps", lead, maps, tables)
 
 
+def judged_of(sidecar: Sidecar, numbers: Sequence[Any]) -> Sequence[Any]:
+    """The steps by which the job is judged, of all that it has: what warms up or overlaps comes before them."""
+    rows = sidecar.get("verdict", {}).get("rows", ())
+    return numbers[-max((row.get("figures", {}).get("step_count") or 0 for row in rows), default=0) :]
+
+
 def path(sidecar: Sidecar) -> Section:
     """The critical path over all ranks."""
     rows = rows_of(sidecar, "cross_rank_critical_path")
     steps = [row for row in rows if row["step"] is not None]
     numbers = sorted({row["step"] for row in steps})
-    said = [row.get("figures", {}).get("step_count") or 0 for row in sidecar.get("verdict", {}).get("rows", ())]
-    count = max(said, default=0)
-    judged = numbers[-count:] if 0 < count < len(numbers) else []  # what warms up or overlaps comes before them
+    judged = judged_of(sidecar, numbers)
+    judged = judged if len(judged) < len(numbers) else []
     chosen = [row for row in rows if row["step"] in (judged or [None])] or rows
     sums = totals(chosen, _rank, "path_ns")
     whole = sum(ns for (ns,) in sums.values())

@@ -228,6 +228,16 @@ def test_a_slow_first_step_leaves_colours_to_the_others() -> None:
     assert chart.text.endswith("; step 0 is beyond the scale")
 
 
+def test_the_longest_wait_is_in_a_step_by_which_the_job_is_judged() -> None:
+    """A first step, which warms up, is on the maps only."""
+    cell = {"trace": 0, "rank": 1, "compute_ns": 100, "idle_ns": 0, "wall_ns": 100}
+    rows = [{**cell, "step": step, "wait_ns": 90 - step} for step in (4, 5, 6)]
+    judged = {"rows": [{"rank": None, "figures": {"step_count": 2}}]}
+    for verdict, step in ((judged, 5), ({"rows": []}, 4)):
+        lead = heat({"verdict": verdict, "analyses": {"step_heat": {"rows": rows}}}).lead
+        assert lead.startswith(f"The longest wait in a step is that of rank 1 in step {step}: {90 - step} ns")
+
+
 def test_of_hosts_alone_no_idle_time_is_drawn() -> None:
     """Without devices or collectives nothing is known of it."""
     cell = {"trace": 0, "wait_ns": 0, "compute_ns": 0}
