@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from augment.compare.noise import FEWEST, TRIM, Noise, is_irregular, noise_of, steps_lacking, trimmed_mean
 from augment.compare.totals import FIGURES, Figure, Samples
 from augment.core.old_names import FIGURES as OLD
-from augment.core.text import signed_text, value_text
+from augment.core.text import SIZES, four_digits, signed_text, value_text
 from augment.errors import UsageError, expect_known
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
@@ -408,10 +408,10 @@ def figures_of(line: Line) -> tuple[str, str, str, str]:
     """Baseline, test, their difference, and the interval of the change (after its estimate if that differs much)."""
     if line.test is None:
         return "–", "–", "–", ""
-    after = value_text(line.test, line.figure.unit)
+    after = level(line.test, line.figure.unit)
     if line.control is None or line.change is None:
         return "–", after, "–", ""
-    before = value_text(line.control, line.figure.unit)
+    before = level(line.control, line.figure.unit)
     if line.limit is None:
         return before, after, signed_text(line.change, line.figure.unit), ""
     change, estimate, low, high = (
@@ -427,14 +427,19 @@ def limit_text(limit: Limit, figure: Figure) -> str:
     """``5 %``, or ``≤ 80.000 ms``."""
     if limit.bound is None:
         return f"{100 * (limit.share or 0):g} %"
-    return f"{'≥' if figure.better == 'higher' else '≤'} {value_text(limit.bound, figure.unit)}"
+    return f"{'≥' if figure.better == 'higher' else '≤'} {level(limit.bound, figure.unit)}"
+
+
+def level(value: float, unit: str) -> str:
+    """A figure with its unit; sizes with four digits, so that a change beyond a limit shows."""
+    return four_digits(value, SIZES) if unit == "bytes" else value_text(value, unit)
 
 
 def level_text(before: float, after: float, name: str) -> str:
     """``changed from 80.123 ms to 84.012 ms (+4.9 %)``, of the figure ``name`` of many runs."""
     unit = next(each.unit for each in FIGURES if each.name == name)
     percent = "" if not before or unit == "ratio" else f" ({100 * (after - before) / abs(before):+.1f} %)"
-    return f"changed from {value_text(before, unit)} to {value_text(after, unit)}{percent}"
+    return f"changed from {level(before, unit)} to {level(after, unit)}{percent}"
 
 
 def _change(delta: float, control: float, figure: Figure) -> str:

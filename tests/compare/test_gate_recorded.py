@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from augment import Trace, read
 from augment.compare.compared_steps import without_outlying_first_step
-from augment.compare.gate import Line, check
+from augment.compare.gate import Line, check, text_of
 from augment.compare.totals import Samples, mean_of_ranks, samples_of
 from augment.facts.steps.step_windows import step_windows
 
@@ -90,6 +90,7 @@ def test_a_faster_step_fails_for_none_of_its_parts() -> None:
     lines = gate(*(figures(read(str(folder / f"qwen1.5_0.5b_{gpu}.json.gz"))) for gpu in ("h100", "mi300")))
     assert lines[0].change < 0
     assert {line.figure.name for line in lines if line.status == "fail"} <= {"memory_peak_bytes"}
+    assert any("2.089 GB" in text_of(line) for line in lines)
     assert {line.figure.name for line in lines if line.status == "info"} & set(PARTS), "parts explain"
 
 
