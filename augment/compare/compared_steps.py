@@ -187,20 +187,21 @@ def one_offs(sides: Sequence[tuple[str, Sequence[int], npt.NDArray[Any], Bools]]
     step stays where another that stays is longer by as much: else it would be compared with what the other side keeps.
     """
     count = len(sides[0][1]) if sides else 0
-    left_out, said, most_ns = np.zeros(count, np.bool_), list[str](), np.zeros(count)  #: beyond the usual, by step
-    for side, number, length, longer in sides if count >= _FEWEST else ():
-        usual = float(np.median(length))
-        np.maximum(most_ns, length - usual, out=most_ns)
-        for place in np.flatnonzero(longer & ~left_out).tolist():
-            took = f"{text.three_digits(float(length[place]))} (median {text.three_digits(usual)})"
-            said.append(f"step {number[place]} of the {side}, {took}")
+    left_out, most_ns = np.zeros(count, np.bool_), np.zeros(count)  #: beyond the usual, by step
+    for _, _, length, longer in sides if count >= _FEWEST else ():
+        np.maximum(most_ns, length - float(np.median(length)), out=most_ns)
         left_out |= longer
     if not left_out.any() or left_out.sum() > max(count // ONCE_MOST, 1):
         return np.zeros(count, np.bool_), ""
     if most_ns[~left_out].max() >= ONCE_SHARE * most_ns[left_out].max():
         return np.zeros(count, np.bool_), ""
+    said = dict[tuple[int, str], str]()  # by step and side: of several ranks, of the first that is lengthened
+    for place in np.flatnonzero(left_out).tolist():
+        for side, number, length, _ in sorted(sides, key=lambda each: not each[3][place]):
+            took, usual = text.three_digits(float(length[place])), text.three_digits(float(np.median(length)))
+            said.setdefault((place, side), f"step {number[place]} of the {side}, {took} (median {usual})")
     why = "Left out on both sides, for what happens once (compilation, capture, first use)"
-    return left_out, f"{why}: {'; '.join(said)}"
+    return left_out, f"{why}: {'; '.join(said[key] for key in sorted(said))}"
 
 
 def without_one_offs(

@@ -124,7 +124,8 @@ def parts(
             doubted = min(abs(sums[name]) for name in ends)
         elif moved := next((each for each in names if kind == "host_wait" and on_host.get(each, 0) * whole < 0), None):
             before, after = known[moved]
-            while_in = f"the device now waits {after} (before: {before}) while the host is in {short(moved, _LONGEST)}"
+            before = f" (before: {before})" * bool(sides[moved][0])  # else it may have waited in another part of that
+            while_in = f"the device now waits {after}{before} while the host is in {short(moved, _LONGEST)}"
             doubt = f"{while_in}, although that itself became {'shorter' if whole > 0 else 'longer'}"
             names, doubted = [], abs(sums[moved])
         elif lacking is not None and opposite >= FEW * abs(sums[lacking]):

@@ -83,7 +83,7 @@ def test_a_name_that_others_had_is_not_blamed() -> None:
     waited = [("host_wait", None, ["loop"], 0, 5 * ms), ("host_wait", None, ["aten::empty"], 2 * ms, ms)]
     (waits,) = parts(waited, {"loop": -ms})
     assert (waits.label, waits.names) == ("waiting for the host", [])
-    assert waits.doubt.startswith("the device now waits 5.00 ms (before: 0) while the host is in loop, although that")
+    assert waits.doubt.startswith("the device now waits 5.00 ms while the host is in loop, although that")
     compiled = [("computation", "Compiled", [], 0, 30 * ms), ("computation", "aten::mm", [], 17 * ms, 2 * ms)]
     (computing,) = parts(compiled, {})
     assert computing.label == "computing (mostly Compiled 0 → 30.0 ms)"
@@ -153,8 +153,9 @@ def test_what_happens_once_is_no_part_of_steps(tmp_path: Path) -> None:
     before, after = (diff(read(str(control)), read(str(path))) for path in (test, compiles))
     *text, once = after.verdict.text
     assert once.startswith(
-        "Left out on both sides, for what happens once (compilation, capture, first use): step 3 of "
+        "Left out on both sides, for what happens once (compilation, capture, first use): step 3 of the control, "
     )
+    assert "; step 3 of the test, " in once
     assert [each.count for each in after.diagnostics if each.code == "one_off_steps"] == [1]
     assert "slower." in text[0]
     assert "slower." in before.verdict.text[0]
