@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from augment.compare.calls import Names
 from augment.compare.diff_rows import FigureRow, NameRow, StepRow
-from augment.compare.noise import FEWEST
+from augment.compare.noise import FEWEST, TRIM, hidden_by_outliers, trimmed_mean
 from augment.compare.totals import CONTROL, EFFICIENCY, FIGURES, TEST
 from augment.compare.waterfall import TileKind, Tiles
 from augment.core import Findings, Outcome, Verdict
@@ -181,6 +181,12 @@ def _of_step(row: FigureRow, unit: str, steps: Sequence[StepRow] = ()) -> str:
         return f"{faster}, {noise}: more than its own noise, but one of all figures compared may differ so by chance."
     if row.verdict == "within_noise" and row.low is not None and row.high is not None:
         noise = rough_interval(row.low, row.high)
+        both = np.array([(each.control_ns, each.test_ns) for each in steps], np.float64).reshape(-1, 2).T
+        if hidden_by_outliers(*both):
+            ratio = trimmed_mean(both[1], TRIM) / trimmed_mean(both[0], TRIM) - 1
+            rest = f"{abs(100 * ratio):.1f} % {'shorter' if ratio < 0 else 'longer'}, beyond noise"
+            doubt = f"which single steps make uncertain (95 % interval {noise})"
+            return f"{faster}, {doubt}: without the shortest and the longest fifth of each side it is {rest}."
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
         differs = f"{unit.lower()} differs by {rough_time(row.delta)}{change}"
         return f"No difference beyond noise: {differs}; 95 % interval {noise}."

@@ -143,7 +143,7 @@ def judged(control: Recording, test: Recording, names: tuple[str, str], limits: 
         notes.append(note)
     if hidden_by_outliers(before["wall_ns"], after["wall_ns"]):
         delta = rough_time(float(after["wall_ns"].mean() - before["wall_ns"].mean()))
-        said = f"the means of all steps, by which augment diff judges, differ by {delta}, within the noise"
+        said = f"the means of all steps, which augment diff tells first, differ by {delta}, within the noise"
         notes.append(f"{said}; here the shortest and the longest fifth of each side are left out")
     for name, walls in zip(names, (before["wall_ns"], after["wall_ns"]), strict=True):
         usual, most = median(walls.tolist()), float(walls.max())

@@ -92,13 +92,28 @@ def test_a_name_that_others_had_is_not_blamed() -> None:
     assert (new.label, new.doubt) == ("computing (Compiled 0 → 30.0 ms)", "")
 
 
-def test_irregular_steps_are_not_judged(tmp_path: Path) -> None:
-    """Of an A100: windows of 219, 2.5, 210, 2.4 and 210 ms, without the first."""
+def of_lengths(folder: Path, *sides: tuple[int, ...]) -> list[str]:
+    """Traces of windows of these lengths, us."""
     paths = []
-    for name, lengths in (("control", (2500, 210_000, 2400, 210_500)), ("test", (1200, 1300, 1210, 1290))):
+    for name, lengths in zip(("control", "test"), sides, strict=True):
         starts = zip(accumulate(lengths, initial=0), lengths, strict=False)
         made = ((event("user_annotation", "timed", at, us, 100, 100), op("aten::mm", at, us - 1)) for at, us in starts)
-        paths.append(str(write_trace(tmp_path / f"{name}.json", *chain(*made))))
+        paths.append(str(write_trace(folder / f"{name}.json", *chain(*made))))
+    return paths
+
+
+def test_a_single_long_step_hides_no_difference(tmp_path: Path) -> None:
+    """The verdict says of the means and of the usual steps, by which the gate judges, what each shows."""
+    sides = (149_600, 149_800, 149_500, 154_300, 154_500), (126_200, 127_200, 123_100, 163_500, 124_200)
+    for order, how in ((sides, "shorter"), (sides[::-1], "longer")):
+        said = diff(*of_lengths(tmp_path, *order), region="timed").verdict.text[0]
+        assert ", which single steps make uncertain (95 % interval " in said
+        assert re.search(rf"of each side it is [0-9.]+ % {how}, beyond noise[.]$", said)
+
+
+def test_irregular_steps_are_not_judged(tmp_path: Path) -> None:
+    """Of an A100: windows of 219, 2.5, 210, 2.4 and 210 ms, without the first."""
+    paths = of_lengths(tmp_path, (2500, 210_000, 2400, 210_500), (1200, 1300, 1210, 1290))
     result = diff(*paths, region="timed")
     assert result.verdict.text[0] == (
         "A mean step is 105 ms (98.8 %) faster; the 4 steps are too irregular to judge that (2 to 210 ms "
