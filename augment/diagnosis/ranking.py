@@ -108,6 +108,8 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
     trace.context.end(stage_of_rule(rule))
     if rule.NAME in _OF_KINDS and isinstance(answer, Fine) and (unknown := unknown_ratio(trace)) > WARNING_RATIO:
         return NoData(f"what kernels do that take {text.percent(unknown)} of the {{gpu}}'s time is not known", _TEACH)
+    if rule.NAME in _LAST and isinstance(answer, Fine) and (lacking := facts.operators.why_hardly_sized(trace)):
+        return NoData(lacking)
     if job is not None and isinstance(answer, Found):
         answer = judged_in_job(answer, job, words(trace))
     most = None if rule.NAME in _BESIDE_WORKERS else beside_workers_ns(trace)

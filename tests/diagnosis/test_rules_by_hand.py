@@ -462,6 +462,17 @@ def test_products_far_below_their_roof_are_found_with_low_confidence() -> None:
     assert isinstance(rules.low_roofline.check(trace_of(*product(512, 4096))), NoData)
 
 
+def test_sizes_of_few_products_do_not_stand_for_all() -> None:
+    for end, kind in ((1_200_000, Fine), (3_000_000, NoData)):  # of another product, which has no operator
+        other = launched("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 1_000_000, end, 2, at=42_000)
+        answers = diagnose(on_device(trace_of(*product(8192, 32768), *other))).answers
+        assert {type(answers[name]) for name in ("unaligned_shapes", "low_roofline")} == {kind}
+    few = answers["unaligned_shapes"]
+    assert isinstance(few, NoData)
+    assert "known for only 31 %" in few.why
+    assert "--graph-capture FILE" in few.why
+
+
 def test_norms_in_fp32_between_products_of_16_bits_are_told() -> None:
     gemm = launched("nvjet_hsh_128x256_64x4", 50_000, 500_000, 1, at=10_000)
     norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>"

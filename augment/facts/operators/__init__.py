@@ -16,7 +16,8 @@ from augment.facts.operators.peaks import (
 )
 from augment.facts.operators.served_steps import ServedSteps, served_steps
 from augment.facts.operators.step_time_parts import (
-    PARTS, SAID, Efficiency, efficiencies, largest_loss, recomputed, why_beyond, why_no_mfu,
+    PARTS, SAID, Efficiency, efficiencies, largest_loss, recomputed, why_beyond, why_hardly_sized,
+    why_no_mfu,
 )
 from augment.facts.operators.counted_operators import counted
 
@@ -24,7 +25,7 @@ __all__ = [
     "MULTIPLE", "NUMBERS", "PARTS", "SAID", "UNKNOWN_DEVICE", "Bound", "Call", "Efficiency", "MatrixUse",
     "OperatorWork", "Peak", "ServedSteps", "Shape", "TileFit", "bounds", "capability_of", "capacity_bytes",
     "counted", "efficiencies", "equal_kernels", "fit_of", "graphs", "in_narrow_groups", "largest_loss", "limits",
-    "matrix_use", "name_of", "recomputed", "served_steps", "sizes_text", "unfit_sizes", "why_beyond", "why_no_mfu",
-    "why_unknown", "work", "work_families",
+    "matrix_use", "name_of", "recomputed", "served_steps", "sizes_text", "unfit_sizes", "why_beyond",
+    "why_hardly_sized", "why_no_mfu", "why_unknown", "work", "work_families",
 ]
 # fmt: on

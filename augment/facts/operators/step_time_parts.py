@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
-from augment.core import Category, Trace, derived, text
+from augment.core import Category, GraphCapture, Trace, derived, text
 from augment.facts import gpu, host, names, source
 from augment.facts.gpu.kernel_families import LISTS, MATRIX_FAMILIES
 from augment.facts.operators.operator_work import operator_work, work_families
@@ -42,7 +42,9 @@ SAID = {
 }
 LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula to be named
 COVERED = 0.9  #: of the time of matrix products, for an MFU
+MOSTLY = 0.5  #: of it, for rules on their sizes to find nothing
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
+_CAPTURE = "augment run TRACE --graph-capture FILE"
 _UNMODELLED = PARTS.index("unmodelled")
 
 
@@ -145,15 +147,14 @@ def largest_loss(trace: Trace, steps: Bools) -> tuple[float, str, float] | None:
     return (model / wall, most, spent[most] / wall) if wall and spent[most] >= again else None
 
 
-@derived
-def products_covered(trace: Trace) -> dict[int, float | None]:
-    """For each device, the share of the time of matrix products, convolutions and attention whose operations are
-    counted against a peak, in the windows of the steps. Kernels whose work is unknown may be products, and count as
-    such. None for a device without products, as far as names show.
+def products_covered(trace: Trace, costs: Floats) -> dict[int, float | None]:
+    """For each device, the share of the time of matrix products, convolutions and attention with such ``costs`` (NaN
+    where unknown, by operator), in the windows of the steps. Kernels whose work is unknown may be products, and count
+    as such. None for a device without products, as far as names show.
     """
-    work, operators, on_roof, families = gpu.work(trace), operator_work(trace), roofs(trace), work_families(trace)
+    work, operators, families = gpu.work(trace), operator_work(trace), work_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-    counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
+    counted = np.append(~np.isnan(costs), False)[operators.owner]
     unknown = ~families.known & ~counted & (work.type == names.KernelType.COMPUTATION)
     unknown &= ~names.matching(trace, LISTS)[trace.events.name[work.row]]  # products are of no lists
     windows = recorded_windows(trace)
@@ -220,23 +221,38 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         return f"shapes were not recorded: record with {text.recording_words(trace.source.metadata).shapes}"
     if device_peaks(trace)[device] is None:
         return why_unknown(trace, device)
-    covered = products_covered(trace)[place]
+    covered = products_covered(trace, roofs(trace).compute_ns)[place]
     if covered is None:
         return "no matrix product, convolution or attention is known among the kernels"
-    if covered < COVERED:
-        if number := _without_peak(trace, place, COVERED - covered):
-            return why_not_of(trace, device, number)
+    if covered < COVERED and (number := _without_peak(trace, place, COVERED - covered)):
+        return why_not_of(trace, device, number)
+    return why_unsized(trace, place, covered, COVERED)
+
+
+@derived
+def why_hardly_sized(trace: Trace) -> str | None:
+    """Why FLOPs are known for less than half of the time of a device's matrix products; None if for more."""
+    shares = products_covered(trace, roofs(trace).flops).items()
+    whys = (why_unsized(trace, place, covered, MOSTLY) for place, covered in shares if covered is not None)
+    return next(filter(None, whys), None)
+
+
+def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str | None:
+    """Why FLOPs are known for only this share of the time of a device's matrix products, if it is below ``least``."""
+    if covered < least:
         # why most operations are not counted, and the operators, or kernels without one, with most of that time
         work, families = gpu.work(trace), work_families(trace)
         counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
         is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
         launched = names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
         alone = (gpu.innermost_operator(trace) < 0) | (launched & (work.launch >= 0))
+        captured = trace.context.attached(GraphCapture) is not None
+        graphs = " of known sizes in the graph capture{}" if captured else " (as in CUDA graphs){}: " + _CAPTURE
+        tables, unnamed = "augment run TRACE --tables FILE", ~families.known
         reasons = {
-            "has no operator (as in CUDA graphs){}: augment run TRACE --graph-capture FILE": is_product & alone,
-            "has no shapes or no formula{}: augment run TRACE --tables FILE ([[flops]], docs/tables.md)": is_product
-            & ~alone,
-            "is in kernels whose names say nothing{}: augment run TRACE --tables FILE ([[kernel]], docs/tables.md)": ~families.known
+            f"has no operator{graphs}": is_product & alone,
+            f"has no shapes or no formula{{}}: {tables} ([[flops]], docs/tables.md)": is_product & ~alone,
+            f"is in kernels whose names say nothing{{}}: {tables} ([[kernel]], docs/tables.md)": unnamed
             & (work.type == names.KernelType.COMPUTATION),
         }
         ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
