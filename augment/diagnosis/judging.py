@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment import arrays, facts
-from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived
+from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived, text
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
@@ -173,6 +173,16 @@ def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
     if measure(trace).unit == "recording" and len(kernels):
         inside = inside & (work.ts > np.concatenate((kernels, events.end[fetches])).min())
     return work.where(inside & (category == Category.GPU_MEMCPY))
+
+
+def setup_copies(trace: Trace) -> str:
+    """What is said of the copies that :func:`copies_in_steps` leaves out; empty if they take little time."""
+    work, whole = facts.gpu.work(trace), measure(trace)
+    chosen = work_in_steps(trace) & (trace.events.category[work.row] == Category.GPU_MEMCPY)
+    chosen[copies_in_steps(trace)] = False
+    ns = int((work.end - work.ts)[chosen].sum()) // max(len(work.devices), 1)
+    took = f"copies before the first kernel take {text.time(ns)}, {text.percent(whole.ratio(ns))} of the recording,"
+    return f"{took} and may only set the program up" if whole.ratio(ns) >= WARNING_RATIO else ""
 
 
 def rows_in_steps(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:

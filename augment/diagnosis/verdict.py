@@ -385,7 +385,9 @@ def _notes(trace: Trace) -> str:
     """Why other figures of a step may differ, in parentheses; empty if they do not."""
     whole = judging.measure(trace)
     if whole.unit == "recording":
-        return f" (not counted: {_left_out(trace)})" if _left_out(trace) else ""
+        left_out = f"not counted: {_left_out(trace)}" if _left_out(trace) else ""
+        said = "; ".join(filter(None, (judging.setup_copies(trace), left_out)))
+        return f" ({said})" if said else ""
     host_ns = facts.critical.busy_host_ns(trace, whole.windows.begin, whole.windows.finish) // whole.count
     notes = []
     if whole.warm_up:

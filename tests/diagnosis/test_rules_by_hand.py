@@ -690,12 +690,14 @@ def test_copies_are_hidden_only_behind_something(compute: int, name: str) -> Non
 
 
 @in_other_words
-def test_copies_before_the_first_kernel_of_a_recording_without_steps_are_no_loss(times: int, change: Any) -> None:
+def test_copies_before_the_first_kernel_of_a_recording_are_no_loss_nor_passed_over(times: int, change: Any) -> None:
     batch = copy("Memcpy HtoD (Pageable -> Device)", 900_000, 990_000, 10**7, correlation=2)
     rest = [call("cudaMemcpyAsync", 895_000, 991_000, correlation=2), batch, *launched("gemm", 995_000, 1_500_000, 3)]
     weights = copy("Memcpy HtoD (Pageable -> Device)", 15_000, 700_000, 10**8, correlation=1)
     events = [call("cudaMemcpyAsync", 10_000, 710_000, correlation=1), weights, *enough(730_000)]
-    assert isinstance(rules.exposed_copies.check(trace_of(*change(events))), NotApplicable)
+    trace = trace_of(*change(events))
+    assert isinstance(rules.exposed_copies.check(trace), NoData)
+    assert "and may only set the program up" in str(verdict(trace))
     assert not isinstance(rules.pageable_copies.check(trace_of(*change(events))), Found)
     assert problem_of(rules.exposed_copies.check(trace_of(*change([*events, *rest])))).saved_ns == times * 90_000
     fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000, 9_000)

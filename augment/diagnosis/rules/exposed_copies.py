@@ -155,6 +155,8 @@ def check(trace: Trace) -> rule.Answer:
     """Predict steps whose copies are hidden; if that saves nothing, steps without those within the device."""
     answer = _with_host(trace)
     within = answer if isinstance(answer, rule.Found) else _within(trace)
+    if not isinstance(within, rule.Found) and (left_out := judging.setup_copies(trace)):
+        return rule.NoData(left_out, "record later steps")
     return within if isinstance(within, rule.Found) else answer
 
 
