@@ -229,7 +229,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     return why_unsized(trace, place, covered, COVERED)
 
 
-@derived
+@derived(until="diagnosis")
 def why_hardly_sized(trace: Trace) -> str | None:
     """Why FLOPs are known for less than half of the time of a device's matrix products; None if for more."""
     shares = products_covered(trace, roofs(trace).flops).items()
