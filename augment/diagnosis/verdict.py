@@ -346,7 +346,8 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 
 def _length(trace: Trace) -> str:
     """The time that is spoken of: ``a mean step of 15 ms``. Of a recording, pages and tables say how long it is."""
-    whole, length, recorded = judging.measure(trace), time(judging.measure(trace).length_ns), time(trace.extent_ns)
+    whole, recorded = judging.measure(trace), time(judging.recorded_ns(trace))
+    length = time(whole.length_ns)
     if whole.unit == "step":
         return f"a {'mean ' * (whole.count > 1)}step of {length}"
     if length == recorded:

@@ -110,7 +110,9 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
 )
 def test_a_recording_far_longer_than_its_operators_says_so(lasts: int, said: str) -> None:
     work = op("aten::mm", 0, 1_000_000)
-    (text,) = verdict(trace_of(work, replace(work, category=Category.TRACE, name="PyTorch Profiler (0)", end=lasts)))
+    profiler = replace(work, category=Category.TRACE, name="PyTorch Profiler (0)", end=lasts)
+    mark = replace(profiler, name="Record Window End", ts=2 * lasts, end=2 * lasts, phase=ord("i"))
+    (text,) = verdict(trace_of(work, profiler, mark))
     assert f"All operators of the recording take 1.0 ms{said}" in text
     assert ("last operator or call (the recording lasts 90 ms): 100 % in aten::mm" in text) == bool(said)
 
