@@ -130,6 +130,11 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "ATOM": "--cudagraph-capture-sizes",
         "": "capture graphs for these sizes, too",
     },
+    "launch": {
+        "vLLM": "start it without --enforce-eager",
+        "SGLang": "start it without --disable-cuda-graph",
+        "": "see its options",
+    },
     "draft": {
         "vLLM": "num_speculative_tokens of --speculative-config",
         "SGLang": "--speculative-num-steps, --speculative-num-draft-tokens",
@@ -152,7 +157,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
 
 
 def option_of(cause: str, engine: str) -> str:
-    """What an engine calls the option against a cause (``prefill``, ``eager``, ``draft``, ``all_reduce``, ``gap``)."""
+    """What an engine calls the option against a cause, a key of ``_OPTIONS``."""
     return _OPTIONS[cause].get(engine, _OPTIONS[cause][""])
 
 

@@ -105,9 +105,10 @@ SAMPLES: list[Seen] = [
             900_000 if long else 9_000,
             stacks,
             stacks,
+            engine,
         )
         for launcher in get_args(rules.launch_bound.Launcher)
-        for stacks, long in ((False, 0), (True, 2), (True, 3))
+        for stacks, long, engine in ((False, 0, None), (True, 2, None), (True, 3, None), (False, 0, "vLLM"))
     ),
     *(replace(COMMUNICATION, **more) for more in ({"slow_gbps": 2.6}, {"wait_ns": MS, "is_whole": False})),
     *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),

@@ -14,8 +14,9 @@ recording shows, remains.
 Launches that return only when their kernels are done (``CUDA_LAUNCH_BLOCKING=1``) are told as such.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
-one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
-(``with_stack``) makes the host slower than it is: record once without them.
+one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. An inference engine
+captures graphs itself, unless an option forbids it. Recording stacks (``with_stack``) makes the host slower than it is:
+record once without them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from msgspec import Struct
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
-from augment.diagnosis import host_causes, judging, rule
+from augment.diagnosis import host_causes, judging, rule, served
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
@@ -94,6 +95,7 @@ class LaunchBound(rule.Seen, frozen=True):
     call_ns: int  #: the median call that launches one
     has_stacks: bool
     hides_more: bool  #: a host that launches faster would have other delays, of its own, while the device works
+    engine: str | None = None  #: that serves
 
     @property
     def at_least(self) -> bool:
@@ -123,7 +125,11 @@ class LaunchBound(rule.Seen, frozen=True):
     def advice(self, words: text.Words) -> str:
         slows = self.launcher in ("calls", "compiled_calls") and self.has_stacks
         first = _ZEROS * (4 * self.zeroing_ns > self.wait_ns) + _LONG * (2 * self.long_ns > self.wait_ns)
-        return first + words.fill(_ADVICE[self.launcher]) + (_STACKS if slows else "")
+        way = words.fill(_ADVICE[self.launcher])
+        if self.engine is not None and self.launcher in ("calls", "compiled_calls"):
+            options = (served.option_of(cause, self.engine) for cause in ("launch", "eager"))
+            way = f"Let the engine launch graphs ({'; '.join(options)}); put more requests in a batch"
+        return first + way + (_STACKS if slows else "")
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
@@ -183,6 +189,7 @@ def check(trace: Trace) -> rule.Answer:
         call_ns=int(arrays.median(trace.events.dur[calls])),
         has_stacks=stacks,
         hides_more=judging.measure(trace).ratio(by_path - saved) >= rule.LEAST_RATIO,
+        engine=next((batch.engine for batch in facts.steps.batches(trace)), None),
     )
     confidence: rule.Confidence = "medium" if stacks or skewed else "high"
     return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
