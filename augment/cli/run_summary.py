@@ -41,9 +41,9 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
     passed_over = [result for result in results if result.status == "passed_over"]
     if len(augmented) == 1:
         result = augmented[0]
-        sidecar = _sidecar(result)
+        sidecar, path = _sidecar(result), as_given(result.path)
         yield from source_line(sidecar["source"]).splitlines()
-        yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {}), result.path))
+        yield from (f"  {sentence}" for sentence in verdict_lines(sidecar.get("verdict", {}), path))
         rows = _devices(sidecar)
         if rows:
             lines = [[f"  {row['shown']}", *_figures(row)] for row in rows]
@@ -53,7 +53,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from waterfall(sidecar)
         yield from not_recorded(sidecar)
         if sidecar["diagnostics"]:
-            yield f"  what is odd in the trace: augment doctor {shlex.quote(as_given(result.path))}"
+            yield f"  what is odd in the trace: augment doctor {shlex.quote(path)}"
     elif any(result.status == "augmented" for result in augmented):  # else nothing is opened again
         lines = []
         periods: dict[str, None] = {}
