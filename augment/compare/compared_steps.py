@@ -168,11 +168,8 @@ _FEWEST = 3  #: steps on a side, to tell one from the others
 
 def lengthened_once(trace: Trace, windows: StepWindows) -> Bools:
     """Which windows are much longer than usual, at least half of it for what happens once."""
-    parts = (
-        rule.Spans.of(trace, captures.compilations(trace)),
-        captures.captures(trace),
-        rule.Spans.of(trace, first_calls.cold_operators(trace)),
-    )
+    compiled, cold = captures.compilations(trace), first_calls.cold_operators(trace)
+    parts = (rule.Spans.of(trace, compiled), captures.captures(trace), rule.Spans.of(trace, cold))
     spans = union(*(np.concatenate([getattr(each, side) for each in parts]) for side in ("start", "end")))
     which, _, inside = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
     length, once = windows.end - windows.start, sums(which, inside.end - inside.start, len(windows))

@@ -104,9 +104,8 @@ def _batches(trace: Trace) -> str:
     lengths = defaultdict[tuple[str, str, int, int], list[int]](list)
     for number, ns in zip(windows.number.tolist(), (windows.end - windows.start).tolist(), strict=True):
         if of_step and (batch := of_step[number]).requests > 0 and batch.phase in served.VERBS:
-            lengths[batch.engine or "The engine", served.VERBS[batch.phase], batch.requests, batch.new_tokens].append(
-                ns
-            )
+            verb = served.VERBS[batch.phase]
+            lengths[batch.engine or "The engine", verb, batch.requests, batch.new_tokens].append(ns)
     said = list[str]()
     for (engine, verb, requests, tokens), each in sorted(lengths.items(), key=lambda item: -sum(item[1]))[:MOST_NAMED]:
         new = f" ({tokens:,} new tokens)" if tokens > 0 else ""

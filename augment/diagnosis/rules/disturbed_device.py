@@ -74,7 +74,7 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
     step = facts.steps.step_of_work(trace, whole.windows)
     families, lasting = facts.gpu.families(trace), work.end > work.ts
-    plain = np.array([name in _PLAIN for name in families.names], np.bool_)[families.family]
+    plain = families.is_any(_PLAIN)
     places = work.where(plain & lasting & (step >= 0))
     device = np.searchsorted([each.stop for each in work.devices], places, side="right")
     operators = facts.operators.work(trace)

@@ -54,7 +54,7 @@ class Chains(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose chains are fused."""
     work, families = facts.gpu.work(trace), facts.gpu.families(trace)
-    simple = arrays.is_any(families.family, [at for at, family in enumerate(families.names) if family == "elementwise"])
+    simple = families.is_any(("elementwise",))
     name, fused_already = trace.events.name[work.row], facts.names.matching(trace, _COMPILED)
     simple |= facts.names.matching(trace, _BATCH_NORM)[name]
     simple &= judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused_already[name]

@@ -135,7 +135,7 @@ def check(trace: Trace) -> rule.Answer:
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
-    convolves = arrays.is_any(families.family, [at for at, each in enumerate(families.names) if each == "convolution"])
+    convolves = families.is_any(("convolution",))
     is_chosen = tf32 and bool((inside & convolves & named(trace, _IS_TF32)[of_row]).any())
     is_chosen = is_chosen and bool(2 * dur[convolves[places]].sum() > dur.sum())
     spent = arrays.sums(of_row[places], dur, len(trace.strings))

@@ -143,9 +143,8 @@ def check(trace: Trace) -> rule.Answer:
             return _all(trace, PartialRecording("cut_with_earlier_work", part, ratio), severity="info")
         return _all(trace, PartialRecording("cut", part), severity="info")
     if (lost := recording.lost_ratio(trace)) > recording.MOST_LOST:
-        return _all(
-            trace, PartialRecording("ends_early" if recording.ends_early(trace) else "lost_kernels", work_ratio=lost)
-        )
+        why: Problem = "ends_early" if recording.ends_early(trace) else "lost_kernels"
+        return _all(trace, PartialRecording(why, work_ratio=lost))
     if not len(facts.gpu.work(trace)) and (launched := len(recording.kernel_launches(trace))):
         return _all(trace, PartialRecording("no_work", count=launched))
     if not len(facts.gpu.work(trace)) and not len(facts.host.operator_calls(trace).row):

@@ -14,7 +14,7 @@ import re
 
 import numpy as np
 
-from augment import arrays, facts
+from augment import facts
 from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
 
@@ -65,8 +65,7 @@ def check(trace: Trace) -> rule.Answer:
     names = [text.short(name) for name in sorted(set(trace.names_of(rows)))]
     # Whether each piece of GPU work is one operation on numbers, or on lists of tensors
     families = facts.gpu.families(trace)
-    of_single = [families.names.index(name) for name in _SINGLE if name in families.names]
-    single: arrays.Bools = arrays.is_any(families.family, of_single)
+    single = families.is_any(_SINGLE)
     fused = facts.names.matching(trace, _FUSED)
     plain = places[single[places] & ~fused[trace.events.name[work.row[places]]]]
     seen = Optimizer(names, len(places) / judging.measure(trace).count)

@@ -13,7 +13,7 @@ import re
 
 import numpy as np
 
-from augment import arrays, facts
+from augment import facts
 from augment.core import Trace, text
 from augment.diagnosis import judging, rule
 
@@ -46,13 +46,12 @@ def check(trace: Trace) -> rule.Answer:
     work, families = facts.gpu.work(trace), facts.gpu.families(trace)
     name = trace.events.name[work.row]
     inside = judging.work_in_steps(trace)
-    of = {family: place for place, family in enumerate(families.names)}
-    products = inside & arrays.is_any(families.family, [of[name] for name in ("gemm", "attention") if name in of])
+    products = inside & families.is_any(("gemm", "attention"))
     half = facts.names.matching(trace, _HALF)
     if not (products & half[name]).any():
         return rule.NotApplicable("no product of 16-bit numbers runs in the steps")
     wide = facts.names.matching(trace, _WIDE)
-    norms = arrays.is_any(families.family, [of[name] for name in ("norm", "softmax") if name in of])
+    norms = families.is_any(("norm", "softmax"))
     places = work.where(inside & norms & wide[name])
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = facts.critical.without_work(trace, places, dur // 2)

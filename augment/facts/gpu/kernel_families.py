@@ -9,7 +9,7 @@ the name of its kind; all else is ``unknown``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
 from pathlib import Path
@@ -62,7 +62,11 @@ class KernelFamilies(Struct, frozen=True):
     @property
     def known(self) -> Bools:
         """Whether the family of each piece is known."""
-        return np.array([name != UNKNOWN for name in self.names], np.bool_)[self.family]
+        return ~self.is_any((UNKNOWN,))
+
+    def is_any(self, names: Collection[str]) -> Bools:
+        """Whether the family of each piece is one of ``names``."""
+        return np.array([name in names for name in self.names], np.bool_)[self.family]
 
 
 class Rules(Struct, frozen=True, eq=False):

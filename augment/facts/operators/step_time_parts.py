@@ -153,7 +153,7 @@ def products_covered(trace: Trace, costs: Floats) -> dict[int, float | None]:
     as such. None for a device without products, as far as names show.
     """
     work, operators, families = gpu.work(trace), operator_work(trace), work_families(trace)
-    named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
+    named = families.is_any(MATRIX_FAMILIES)
     counted = np.append(~np.isnan(costs), False)[operators.owner]
     unknown = ~families.known & ~counted & (work.type == names.KernelType.COMPUTATION)
     unknown &= ~names.matching(trace, LISTS)[trace.events.name[work.row]]  # products are of no lists
@@ -169,6 +169,12 @@ def products_covered(trace: Trace, costs: Floats) -> dict[int, float | None]:
         )
         shares[place] = sure / (products + possible) if products else None
     return shares
+
+
+@derived(until="operations")
+def products_peaked(trace: Trace) -> dict[int, float | None]:
+    """For each device, the share of :func:`products_covered` whose operations are counted against a peak."""
+    return products_covered(trace, roofs(trace).compute_ns)
 
 
 def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArray[np.int32], Places, Floats]:
@@ -221,7 +227,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         return f"shapes were not recorded: record with {text.recording_words(trace.source.metadata).shapes}"
     if device_peaks(trace)[device] is None:
         return why_unknown(trace, device)
-    covered = products_covered(trace, roofs(trace).compute_ns)[place]
+    covered = products_peaked(trace)[place]
     if covered is None:
         return "no matrix product, convolution or attention is known among the kernels"
     if covered < COVERED and (number := _without_peak(trace, place, COVERED - covered)):
@@ -239,29 +245,28 @@ def why_hardly_sized(trace: Trace) -> str | None:
 
 def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str | None:
     """Why FLOPs are known for only this share of the time of a device's matrix products, if it is below ``least``."""
-    if covered < least:
-        # why most operations are not counted, and the operators, or kernels without one, with most of that time
-        work, families = gpu.work(trace), work_families(trace)
-        counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
-        is_product = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-        launched = names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
-        alone = (gpu.innermost_operator(trace) < 0) | (launched & (work.launch >= 0))
-        captured = trace.context.attached(GraphCapture) is not None
-        graphs = " of known sizes in the graph capture{}" if captured else " (as in CUDA graphs){}: " + _CAPTURE
-        tables, unnamed = "augment run TRACE --tables FILE", ~families.known
-        reasons = {
-            f"has no operator{graphs}": is_product & alone,
-            f"has no shapes or no formula{{}}: {tables} ([[flops]], docs/tables.md)": is_product & ~alone,
-            f"is in kernels whose names say nothing{{}}: {tables} ([[kernel]], docs/tables.md)": unnamed
-            & (work.type == names.KernelType.COMPUTATION),
-        }
-        ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
-        why = max(reasons, key=lambda reason: int((ns * reasons[reason])[here].sum()))
-        largest = largest_names(trace, place, (reasons[why] & ~counted)[here], LEAST_NAMED)
-        known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
-        share = f"FLOPs are known for {known} of the time of matrix products"
-        return f"{share}; most of {rest} {why.format(f', such as {text.listed(largest)}' if largest else '')}"
-    return None
+    if covered >= least:
+        return None
+    # why most operations are not counted, and the operators, or kernels without one, with most of that time
+    work, families = gpu.work(trace), work_families(trace)
+    counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
+    is_product = families.is_any(MATRIX_FAMILIES)
+    launched = names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
+    alone = (gpu.innermost_operator(trace) < 0) | (launched & (work.launch >= 0))
+    captured = trace.context.attached(GraphCapture) is not None
+    graphs = " of known sizes in the graph capture{}" if captured else " (as in CUDA graphs){}: " + _CAPTURE
+    tables, unnamed = "augment run TRACE --tables FILE", ~families.known & (work.type == names.KernelType.COMPUTATION)
+    reasons = {
+        f"has no operator{graphs}": is_product & alone,
+        f"has no shapes or no formula{{}}: {tables} ([[flops]], docs/tables.md)": is_product & ~alone,
+        f"is in kernels whose names say nothing{{}}: {tables} ([[kernel]], docs/tables.md)": unnamed,
+    }
+    ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
+    why = max(reasons, key=lambda reason: int((ns * reasons[reason])[here].sum()))
+    largest = largest_names(trace, place, (reasons[why] & ~counted)[here], LEAST_NAMED)
+    known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
+    share = f"FLOPs are known for {known} of the time of matrix products"
+    return f"{share}; most of {rest} {why.format(f', such as {text.listed(largest)}' if largest else '')}"
 
 
 def largest_names(trace: Trace, place: int, chosen: Bools, least: float) -> list[str]:

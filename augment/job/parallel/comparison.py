@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment import arrays
-from augment.arrays import each
 from augment.core import Diagnostic, Findings, Skipped, column, text
 from augment.facts.names import bus_factor
 from augment.job.collectives import Waits
@@ -125,7 +124,7 @@ def compared(
     link = np.array([classes.index(of) for of in figures.link], np.int64)
     values, which = arrays.combinations(figures.code, matched.kind, link)
     size = matched.size()
-    for place, rows in each(which, len(values[0])):
+    for place, rows in arrays.each(which, len(values[0])):
         kind = matched.kinds[int(values[1][place])]
         sized = rows[(matched.bytes[rows] > 0) & (moving[rows] > 0)]
         factor = np.array([bus_factor(kind, ranks) or np.nan for ranks in size[sized].tolist()])
@@ -158,8 +157,8 @@ def _groups(figures: _Compared, summaries: Sequence[RankSummary]) -> Iterator[Gr
     outliers = np.bincount(which, figures.outlier, count)
     ratio = parted.moving_ns / np.maximum(figures.class_median, 1)
     teams = np.bincount(values[0], minlength=len(figures.names))
-    members = dict(each(part_of, count))
-    for place, rows in each(which, count):
+    members = dict(arrays.each(part_of, count))
+    for place, rows in arrays.each(which, count):
         name = figures.names[int(values[0][place])]
         present = np.unique(matched.member[members[place]])
         ranks = sorted({rank for member in present.tolist() if (rank := summaries[member].rank) is not None})

@@ -18,7 +18,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment import arrays
-from augment.arrays import each
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Confidence, severity_of
@@ -599,7 +598,7 @@ class Judgement:
         is_late = np.isin(matched.member, members)
         (groups, kinds), which = arrays.combinations(matched.group[matched.instance], matched.kind[matched.instance])
         rows_of_late = np.bincount(which[is_late], minlength=len(groups))
-        for place, rows in each(which, len(groups)):
+        for place, rows in arrays.each(which, len(groups)):
             name = self._dims.of(int(groups[place]), matched.kinds[kinds[place]]) if rows_of_late[place] else UNKNOWN
             if name in (UNKNOWN, WORLD):
                 continue
