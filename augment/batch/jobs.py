@@ -2,8 +2,9 @@
 
 Known naming schemes: ``WORKER.TIME.pt.trace.json.gz`` (``tensorboard_trace_handler``; a time is a window),
 ``iteration_N/rankK_trace.json.gz`` (torchtitan; a folder is a window), ``ID-TP-i-DP-j-PP-k-EP-l.trace.json.gz``
-(SGLang; an id is a window), ``libkineto_trace_PID.json`` (Kineto's daemon). Other traces are one job if their names
-differ only in the rank. The remaining traces of a folder are one job if their ranks are known and differ.
+(SGLang; an id is a window), ``WORKER_DATE_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json`` (torch_npu; a date is a
+window), ``libkineto_trace_PID.json`` (Kineto's daemon). Other traces are one job if their names differ only in the
+rank. The remaining traces of a folder are one job if their ranks are known and differ.
 
 Names of folders and files may tell roles (:mod:`augment.facts.names`): traces of different roles are of
 different jobs, and such jobs below one folder are a pipeline.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from calendar import timegm
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -23,12 +25,13 @@ from augment.batch import locations
 from augment.batch.inputs import FileIdentity, Input, identify
 from augment.core.output_files import stem
 from augment.facts.names import Rules, place_of_role, role_of
-from augment.readers.dialects import RANK_IN_NAME
+from augment.readers.dialects import ASCEND_EXPORTS, RANK_IN_NAME
 
 WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window within this time
 
 _TIMED = re.compile(r"(.+)\.(\d{10,19})")
 _SGLANG = re.compile(r"(.+?)((?:-(?:TP|DP|PP|EP)-\d+)+)(.*)")
+_ASCEND = re.compile(r"(.+)_(20\d\d)(0[1-9]|1[0-2])(\d\d)(\d\d)(\d\d)(\d\d)\d*_ascend_(?:pt|ms)")
 _DAEMON = re.compile(r"(libkineto_(?:trace|activities))_(\d+)")
 _WINDOW_FOLDER = re.compile(r"(?:iteration|iter|step|epoch)[-_]?(\d+)", re.IGNORECASE)
 _FILES_FOLDER = re.compile(r"kineto(?:[-_]traces?)?|(?:torch|pytorch)?[-_]?profiler?s?|traces?", re.IGNORECASE)
@@ -109,7 +112,12 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
             folder = locations.parent(folder.rstrip("/"))
         member = Member(item, identity.rank)
         name = stem(item.basename)
-        if timed := _TIMED.fullmatch(name):
+        exports = _ASCEND.fullmatch(os.path.basename(locations.parent(folder)))
+        if exports and os.path.basename(folder) == ASCEND_EXPORTS:
+            folder = locations.parent(locations.parent(folder))
+            moment = str(timegm(tuple(int(part) for part in exports.groups()[1:])))
+            entry = _Entry(member, identity.world_size, folder, "*", window, exports[1], moment)
+        elif timed := _TIMED.fullmatch(name):
             entry = _Entry(member, identity.world_size, folder, "*", window, timed[1], timed[2])
         elif sglang := _SGLANG.fullmatch(name):
             entry = _Entry(member, identity.world_size, folder, f"*{sglang[3]}", window or sglang[1])

@@ -4,6 +4,7 @@ trace_view omits.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Sequence
@@ -90,18 +91,28 @@ UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVE
 #: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
 RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9})(?!\d)(?!.*-PP-[1-9])", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE)
+#: beside the folder of its exports torch_npu names the rank in a file, where there are several
+ASCEND_EXPORTS, _ASCEND_RANK = "ASCEND_PROFILER_OUTPUT", re.compile(r"profiler_info_(\d{1,9})\.json")
 
 
 def rank_in_path(path: str) -> tuple[int | None, str | None]:
-    """The rank in the name of a file, else that of a folder ``rank_3`` that it is in, and which says so; None without.
-    The rank among all processes is preferred to a ``local_rank``."""
+    """The rank in the name of a file, else that of a folder ``rank_3`` that it is in, else that of torch_npu's file
+    ``profiler_info_3.json`` beside its folder, and which says so; None without. The rank among all processes is
+    preferred to a ``local_rank``."""
     folder, name = os.path.split(os.path.abspath(path))
     matches = list(RANK_IN_NAME.finditer(name))
     of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
     if match := next(of_all, matches[0] if matches else None):
         return int(match[1] or match[2]), "file name"
-    match = _RANK_FOLDER.fullmatch(os.path.basename(folder))
-    return (int(match[1]), "folder name") if match else (None, None)
+    above, last = os.path.split(folder)
+    if match := _RANK_FOLDER.fullmatch(last):
+        return int(match[1]), "folder name"
+    if last == ASCEND_EXPORTS:
+        beside = map(os.path.basename, glob.glob(os.path.join(glob.escape(above), "profiler_info_*.json")))
+        stated = [match for name in beside if (match := _ASCEND_RANK.fullmatch(name))]
+        if len(stated) == 1:
+            return int(stated[0][1]), stated[0][0]
+    return None, None
 
 
 # In Ascend's trace_view events of devices have no category. A process is a device and its threads are streams, but

@@ -70,6 +70,25 @@ def test_sglang() -> None:
     assert [member.rank for member in staged.members] == [0, None]
 
 
+def test_folders_of_torch_npu(tmp_path: Path) -> None:
+    """A folder for each rank and recording, whose rank a file beside the exports names; odd dates are no windows."""
+    for date in ("20261101235959", "20261102001500123", "20269901000000"):
+        for rank in (1, 0):
+            folder = tmp_path / f"node_{70 + rank}_{date}_ascend_pt"
+            (folder / "ASCEND_PROFILER_OUTPUT").mkdir(parents=True)
+            (folder / f"profiler_info_{rank}.json").write_text("{}")
+            (folder / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").write_text("[]")
+    (tmp_path / "node_71_20261102001500123_ascend_pt" / "profiler_info_3.json").write_text("{}")  # which of two?
+    inputs = [Input(str(path), str(path.parent), named=False) for path in sorted(tmp_path.rglob("trace_view.json"))]
+    assert [(job.name, job.window, [member.rank for member in job.members]) for job in group(inputs)] == [
+        (tmp_path.name, "1793577599", [0, 1]),
+        (tmp_path.name, "1793578500", [0, None]),
+        ("trace_view", "", [0]),
+        ("trace_view", "", [1]),
+    ]
+    assert read(inputs[0].path).source.rank_from == "profiler_info_0.json"
+
+
 def test_daemon() -> None:
     names = [f"libkineto_trace_{pid}.json" for pid in (7002, 7001)]
     (job,) = jobs_of(*names, libkineto_trace_7001=0, libkineto_trace_7002=1)
