@@ -189,7 +189,7 @@ KINDS = (
     ("barrier|nvshmem.*syncall", "Barrier"),
     ("sendrecv", SEND_RECV),
     ("send", SEND),
-    ("recv", RECV),
+    ("recv|receive", RECV),
     ("reduce", "Reduce"),
     ("gather", "Gather"),
     ("scatter", "Scatter"),

@@ -27,6 +27,7 @@ from traces import event, kernel, launch, op, step, write_trace
     ("void vllm::cross_device_reduce_2stage<__half, 8>(RankData*)", "AllReduce"),
     ("void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16>(void**)", "AllReduce"),
     ("hcom_allReduce__123_1", "AllReduce"),
+    ("hcom_receive__101_0_1", "Recv"),
     ("rcclGenericKernel", "Other"),
     ("recv", "Recv"),
 ])  # fmt: skip
