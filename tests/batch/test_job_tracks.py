@@ -202,7 +202,7 @@ def test_sidecars_and_timelines_say_what_the_job_tells(traces: Path, tmp_path: P
                 "extract_arg(arg_set_id, 'args.wait_per_step_ns')) from slice where category = 'augment.told_by_job'"
             )
             ((sentence, wait),) = rows
-            assert str(sentence) == f"Rank {LATE} is late, saves 26 %: {of_job['job']}"
+            assert str(sentence) == f"Rank {LATE} is late (a fix saves 26 %): {of_job['job']}"
             assert int(str(wait)) == of_job["wait_per_step_ns"]
 
 

@@ -137,7 +137,7 @@ def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp
     said = perfetto.rows(
         "select slice.name from slice join track on track.id = track_id where track.name = 'Job diagnosis'"
     )
-    assert re.match("Rank 1 is late, saves [0-9.]+ %: Rank 1 delays the other two", str(said[0][0]))
+    assert re.match("Rank 1 is late \\(a fix saves [0-9.]+ %\\): Rank 1 delays the other two", str(said[0][0]))
     assert " → Rank 1: Give it less work, or compare its device" in str(said[0][0])
     advice = drawn.replace("count(*)", "extract_arg(arg_set_id, 'debug.advice')")
     assert str(said[0][0]).endswith(f" → {perfetto.rows(advice)[0][0]}")

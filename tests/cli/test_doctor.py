@@ -158,7 +158,7 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     text = ended.out
     assert "The GPU is" in text
     assert "\n  The host fetches batches" in text  # the verdict says it; below it, the rule is named
-    assert "! high: Waiting for batches, saves " in text
+    assert "! high: Waiting for batches (a fix saves " in text
     assert text.count("The host fetches batches") == 1
     assert "→ The main process loads the data itself" in text
     assert "✓ pageable_copies: no step copies much from or to pageable memory" in text
@@ -199,7 +199,7 @@ def test_json_and_markdown(folder: Path, augment: Augment) -> None:
     assert len(report["verdict"]) >= 2
     text = augment("diagnose", folder / "rank0.pt.trace.json.gz", "--markdown").out
     assert text.startswith("## ")
-    assert re.search(r"- \*\*high\*\*: Waiting for batches, saves \d+ %. The main process loads the data itself", text)
+    assert re.search(r"- \*\*high\*\*: Waiting for batches \(a fix saves \d+ %\). The main process loads the data itself", text)
     assert "- ✓ `pageable_copies`: no step copies" in text
 
 

@@ -100,17 +100,17 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
         open_.append((stop, rank))
     names = {track.names.values[code] for code in track.names.codes.tolist()}
     assert any(
-        re.match(r"Waiting for batches, saves \d\d %: The host fetches batches .* → The main process loads", name)
+        re.match(r"Waiting for batches \(a fix saves \d\d %\): The host fetches batches .* → The main process loads", name)
         for name in names
     )
     unsure = {heading(each.rule) for each in diagnose(trace_of(SLOW)).findings if each.found.confidence == "low"}
-    assert all((", may save " in name) == (name.partition(",")[0] in unsure) for name in names if " save" in name[:60])
+    assert all((" (a fix may save " in name) == (name.partition(" (")[0] in unsure) for name in names if " save" in name[:60])
     assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0
     state, *others = verdict(trace_of(SLOW))
     first = next(each for each in diagnose(trace_of(SLOW)).findings if each.is_grave)
     bar = f": {' '.join([*others, state])} → {advice(words(trace_of(SLOW)), first)}"
-    assert sum(name.startswith("Waiting for batches, saves ") and bar in name for name in names) == 1
+    assert sum(name.startswith("Waiting for batches (a fix saves ") and bar in name for name in names) == 1
     for column in ("advice", "where", "confidence", "severity", "rule"):
         texts = track.args[column]
         assert isinstance(texts, Texts)

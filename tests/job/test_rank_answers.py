@@ -183,7 +183,7 @@ def test_the_ranks_steps_and_collectives_are_spanned() -> None:
         assert drawn.ts[0] + drawn.dur[0] >= summary.column("end").max()
         assert drawn.under == summary.main_track >= 0
         (name,) = drawn.names.values
-        assert name == f"Rank 2 is late, saves 27 %: {' '.join(job.verdict.text)}"
+        assert name == f"Rank 2 is late (a fix saves 27 %): {' '.join(job.verdict.text)}"
         assert drawn.args["rank"].values == [" ".join(rank_answer(job, rank).text)]
 
 

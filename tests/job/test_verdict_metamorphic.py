@@ -59,7 +59,7 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
     for number, made in enumerate((options, offset, replace(options, stretch=2.0))):
         job = answered([path for path, _ in simulate(made, tmp_path / str(number))], "diagnosis")
         assert "Transfers that nothing hides" in " ".join(job.verdict.text)
-        assert job.judgement.label.startswith("Exposed communication, saves up to ")
+        assert job.judgement.label.startswith("Exposed communication (a fix saves up to ")
         assert job.judgement.severity == ("high", "high")
         gains.append(job.judgement.limiting_transfers_ns / job.judgement.recorded_ns)
     assert gains[1:] == pytest.approx(2 * gains[:1], rel=0.05)
@@ -191,7 +191,7 @@ def test_steps_that_begin_earlier_on_some_ranks(tmp_path: Path) -> None:
     assert row.gain_ns / result.judgement.recorded_ns == pytest.approx(true, abs=0.03)
     options = replace(options, host_stall_us=0.0, gpu="T4", collectives="fsdp")
     slow = answered(one_step(options, tmp_path / "slow"), "diagnosis")
-    assert slow.judgement.label.startswith("Exposed communication, may save up to ")
+    assert slow.judgement.label.startswith("Exposed communication (a fix may save up to ")
 
 
 def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:

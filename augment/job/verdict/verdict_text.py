@@ -110,7 +110,7 @@ def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = ""
 
 
 def label(row: Row, time_ns: int) -> str:
-    """A row in a few words: ``Ranks 1 and 2 are late, saves 12 %``."""
+    """A row in a few words: ``Ranks 1 and 2 are late (a fix saves 12 %)``."""
     late = f"{ranks_text(row.ranks or [row.rank]).capitalize()} {'are' if len(row.ranks) > 1 else 'is'} late"
     uneven_work = "Uneven pipeline stages" if row.dimension else "Uneven work"
     headings = {"shared": "All ranks wait alike", "uneven": uneven_work, "communication": "Slow links"}

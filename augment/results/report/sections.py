@@ -157,13 +157,13 @@ def plain(cell: str) -> str:
 
 
 def heading(row: Row) -> str:
-    """What a finding is called below the verdict: ``Waiting for batches, saves 23 %`` if the verdict says it, else by
+    """What a finding is called below the verdict: ``Waiting for batches (a fix saves 23 %)`` if the verdict says it, else by
     its title."""
     return short_heading(row) if row.get("in_verdict") else str(row["title"])
 
 
 def short_heading(row: Row) -> str:
-    """``Waiting for batches, saves 23 %``, of any finding of a rule; else its title."""
+    """``Waiting for batches (a fix saves 23 %)``, of any finding of a rule; else its title."""
     if not row.get("rule"):
         return str(row["title"])
     if ranks := row.get("ranks"):  # that hold up a job

@@ -170,14 +170,14 @@ def test_the_path_of_a_step_is_as_long_as_the_step(outputs: Path) -> None:
 def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> None:
     row = {"rule": "data_loading", "title": "The host fetches", "severity": "high", "saved_ratio": 0.23,
            "confidence": "low", "in_verdict": False, "at_most": True, "advice": "Prefetch"}  # fmt: skip
-    assert short_heading(row) == "Waiting for batches, may save up to 23 %"
+    assert short_heading(row) == "Waiting for batches (a fix may save up to 23 %)"
     page = html.page(Document("x", "trace", [], [], [], findings=[row]))
     assert '<span class="badge">possible</span> Waiting for batches' in page
     assert '<article class="finding info">' in page
     assert "<p>The host fetches.</p>" in page
     sure = row | {"confidence": "high", "in_verdict": True}
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
-    assert '<span class="badge">high</span> Waiting for batches, saves up to 23\N{NO-BREAK SPACE}%' in page
+    assert '<span class="badge">high</span> Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)' in page
     assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
     page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
