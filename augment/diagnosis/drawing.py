@@ -112,8 +112,8 @@ def texts_of(
     where: str = "",
     limit: str = "",
 ) -> dict[str, str]:
-    """The name and args of a finding: ``Waiting for batches (a fix saves 23 %): The host … → Give the loader …``: what a
-    narrow slice has no room for is last.
+    """The name and args of a finding: ``Waiting for batches (a fix saves 23 %): The host … → Give the loader …``. Last
+    is what a narrow slice has no room for.
 
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """

@@ -131,7 +131,7 @@ def _operators(trace: Trace) -> str:
     whole, lasts, within = judging.measure(trace), judging.recorded_ns(trace), ""
     if not text and whole.unit == "recording" and lasts > (1 + TOLD_OUTSIDE) * whole.length_ns:
         between = f"the {time(whole.length_ns)} between the first and the last operator or call"
-        within = f" in {between} (the recording lasts {time(lasts)})"
+        within = f" in {between} (slices were recorded for {time(lasts)})"
     taken = f"{text}. All operators of the recording take {time(float(ns.sum()))}{within}: {listed(shares)}"
     if ns[facts.names.starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
         taken += f". What a Torch-Compiled Region takes itself is spent in loops that torch.compile made ({_LOOPS})"

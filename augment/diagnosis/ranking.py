@@ -37,6 +37,7 @@ LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its 
 _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
 _OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
 _TEACH = "say their families: augment run TRACE --tables FILE (patterns of their names: docs/tables.md)"
+_STEADY = "record steady steps"
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -67,14 +68,15 @@ def diagnose(trace: Trace) -> RankedFindings:
             # What step_gaps tells is not told twice, the second time without the engine's option
             if NEARLY * _saved_by_both(trace, other.cut, gaps.cut) <= (gaps.saved_ns or 0):
                 answers[name] = Fine("what the host takes long for is between steps, which step_gaps tells")
+    capture, shows_no_run = answers["graph_capture"], NoData("the recording captures graphs, it shows no run", _STEADY)
+    if isinstance(capture, Found) and capture.first:
+        answers = {name: shows_no_run if _speaks_of_run(each) else each for name, each in answers.items()}
     findings: list[Finding] = []
-    capture = answers["graph_capture"]
-    doubtful = is_doubtful(trace) or (isinstance(capture, Found) and capture.first)  # shows a capture, and no run
+    doubtful = is_doubtful(trace)
     for name, problem in answers.items():
         if not isinstance(problem, Found):
             continue
-        certain = problem.first or problem.of_recording  # about the recording itself
-        if doubtful and not certain and problem.confidence != "low":
+        if doubtful and _speaks_of_run(problem) and problem.confidence != "low":
             problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
         if facts.source.is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
             problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
@@ -101,6 +103,11 @@ def diagnose(trace: Trace) -> RankedFindings:
         replace(each, overlaps=tuple(overlaps.get(each.rule, ())), limit=limits.get(each.rule)) for each in findings
     ]
     return RankedFindings(tuple(findings), answers)
+
+
+def _speaks_of_run(answer: Answer) -> bool:
+    """Whether it is a finding that is not about the recording itself."""
+    return isinstance(answer, Found) and not answer.first and not answer.of_recording
 
 
 def _answer(trace: Trace, rule: Rule) -> Answer:

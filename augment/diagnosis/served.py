@@ -80,7 +80,7 @@ def _phase(steps: facts.operators.ServedSteps, phase: str, places: Places, whole
     if requests:
         text += f" {counted(round(median(np.array(requests))), 'sequence')}"
     about = [f"{median(np.array(tokens)):,.0f} new tokens"] if tokens and phase != "decode" else []
-    about += [f"{median(np.array(cached)):,.0f} in the cache"] if cached else []
+    about += [f"{median(np.array(cached)):,.0f} tokens in the KV cache"] if cached else []
     text += f" ({', '.join(about)})" if about else ""
     wall, kept = steps.wall_ns[places], steps.accepted[places]
     drafts = [batch.decode_tokens / batch.decode_requests for batch in batches if batch.decode_requests > 0]
@@ -109,7 +109,9 @@ def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places:
     covered = median(steps.covered_ratio[places])
     if covered >= LEAST_COVERED or trace.context.attached(GraphCapture) is not None:
         return ""
-    graphs = "; record the graph capture, too (--graph-capture FILE)" * bool((steps.graph_ratio[places] > 0).any())
+    graphs = "; record the capture of graphs as well and name it: --graph-capture FILE" * bool(
+        (steps.graph_ratio[places] > 0).any()
+    )
     return f"bytes are known for only {percent(covered)} of the busy time{graphs}"
 
 

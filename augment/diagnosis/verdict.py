@@ -18,7 +18,7 @@ from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
-from augment.diagnosis.rule import HIGH_RATIO, WARNING_RATIO, Finding, Limit
+from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, WARNING_RATIO, Finding, Limit
 from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, host_gaps, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
@@ -128,8 +128,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         alone = apart and {*apart} <= _OF_NO_RANK
         some = f" except {listed([heading(rule).lower() for rule in apart])}" if alone else ""
         some = " except what other ranks decide" if apart and not alone else some
-        is_more = saved - parts > LEAST_PART * judging.measure(trace).length_ns
-        more = ", more than their sum: once one is fixed, the others save more" if is_more else ""
+        more = ", more than their sum: once one is fixed, the others save more" * (parts < CLEARLY_LESS * saved)
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
     return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])]
@@ -354,8 +353,8 @@ def _length(trace: Trace) -> str:
         return f"the whole recording ({length})"
     gpu, unseen = words(trace).gpu, int(whole.windows.end[-1]) - int(facts.gpu.work(trace).end.max(initial=0))
     if unseen > TOLD_RATIO * whole.length_ns:
-        return f"the {length} from the first {gpu} work to the last call for more (the recording lasts {recorded})"
-    return f"the {length} between the first and the last {gpu} work (the recording lasts {recorded})"
+        return f"the {length} from the first {gpu} work to the last call for more (slices were recorded for {recorded})"
+    return f"the {length} between the first and the last {gpu} work (slices were recorded for {recorded})"
 
 
 def _left_out(trace: Trace) -> str:

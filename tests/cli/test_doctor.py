@@ -199,7 +199,9 @@ def test_json_and_markdown(folder: Path, augment: Augment) -> None:
     assert len(report["verdict"]) >= 2
     text = augment("diagnose", folder / "rank0.pt.trace.json.gz", "--markdown").out
     assert text.startswith("## ")
-    assert re.search(r"- \*\*high\*\*: Waiting for batches \(a fix saves \d+ %\). The main process loads the data itself", text)
+    assert re.search(
+        r"- \*\*high\*\*: Waiting for batches \(a fix saves \d+ %\). The main process loads the data itself", text
+    )
     assert "- ✓ `pageable_copies`: no step copies" in text
 
 

@@ -100,11 +100,15 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
         open_.append((stop, rank))
     names = {track.names.values[code] for code in track.names.codes.tolist()}
     assert any(
-        re.match(r"Waiting for batches \(a fix saves \d\d %\): The host fetches batches .* → The main process loads", name)
+        re.match(
+            r"Waiting for batches \(a fix saves \d\d %\): The host fetches batches .* → The main process loads", name
+        )
         for name in names
     )
     unsure = {heading(each.rule) for each in diagnose(trace_of(SLOW)).findings if each.found.confidence == "low"}
-    assert all((" (a fix may save " in name) == (name.partition(" (")[0] in unsure) for name in names if " save" in name[:60])
+    assert all(
+        (" (a fix may save " in name) == (name.partition(" (")[0] in unsure) for name in names if " save" in name[:60]
+    )
     assert next(iter(track.args)) == "advice", "the first arg that is seen"
     assert len(flows) > 0
     state, *others = verdict(trace_of(SLOW))

@@ -111,8 +111,8 @@ SAMPLES: list[Seen] = [
         for stacks, long, engine in ((False, 0, None), (True, 2, None), (True, 3, None), (False, 0, "vLLM"))
     ),
     *(replace(COMMUNICATION, **more) for more in ({"slow_gbps": 2.6}, {"wait_ns": MS, "is_whole": False})),
-    *(rules.host_gaps.HostGaps(2 * MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
-    rules.host_gaps.HostGaps(2 * MS, ["read"], "unknown", ["read (80 %)"]),
+    *(rules.host_gaps.HostGaps(2 * MS, MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
+    rules.host_gaps.HostGaps(2 * MS, MS, ["read"], "unknown", ["read (80 %)"]),
     *(
         rules.step_gaps.StepGaps(engine, MS, MS, parts, bool(parts))
         for engine in ("vLLM", "")

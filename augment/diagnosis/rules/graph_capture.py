@@ -4,7 +4,7 @@ While a stream captures a CUDA graph, launches are written down and nothing runs
 host. Then the graph is instantiated. Both belong to the start; in steady steps, something changes that graphs depend
 on, such as a shape. The prediction takes captures and instantiations out of the steps, and the host's long stretches in
 frames that prepare them, or in an operator that takes more than four times as long as those of its name that capture
-nothing. No saving is told of a recording that is mostly a capture: it shows no run.
+nothing. A recording that is mostly a capture shows no run: no saving is told, and no rule finds anything in it.
 
 **What to do**: record after the captures (``warmup`` in the profiler's schedule). In steady steps: capture a few sizes
 once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompiles`` says why graphs are made again.
@@ -19,8 +19,8 @@ from augment.diagnosis import captures, host_causes, judging, rule
 NAME = "graph_capture"
 _STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
 _MOSTLY = (
-    "Record steady steps to judge the run, and name this file beside that trace with --graph-capture, which gives its "
-    "graphs operators and shapes"
+    "Record steady steps to judge the run, and name this file along with that trace (--graph-capture FILE): it gives "
+    "graphs their operators and shapes"
 )
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"
 

@@ -74,6 +74,7 @@ class HostGaps(rule.Seen, frozen=True):
     """Long stretches of the host."""
 
     longest_ns: int
+    longest_idle_ns: int  #: of the longest, while devices idle
     slices: list[str]  #: what they are in, with most of the time first; empty: no recorded operator
     why: Why
     calls: Sequence[str] = ()  #: of the operating system that the time is in, if they were recorded, with their share
@@ -83,7 +84,7 @@ class HostGaps(rule.Seen, frozen=True):
         outside = "" if all(self.slices) else "outside recorded operators"
         parts = (named and f"in {named}", outside)[:: 1 if all(self.slices[:1]) else -1]  # first what takes most
         where = ", and ".join(filter(None, parts))
-        ways = {"compiles": "while code is compiled", "first_calls": "at first calls"}
+        ways = {"compiles": "while code is compiled", "first_calls": "on first calls"}
         doing = ways.get(self.why, "without launching work")
         return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}"
 
@@ -96,8 +97,10 @@ class HostGaps(rule.Seen, frozen=True):
         return self, max(saved_ns - job.held_ns, 0)
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        longest = text.time(self.longest_ns)
-        return f"removing long stalls of the host would save {words.share(saved_ns)} (the longest takes {longest})"
+        longest = (
+            f"in the longest, of {text.time(self.longest_ns)}, the {words.gpu} idles {text.time(self.longest_idle_ns)}"
+        )
+        return f"removing long stalls of the host would save {words.share(saved_ns)} ({longest})"
 
     def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
@@ -158,7 +161,9 @@ def check(trace: Trace) -> rule.Answer:
     if (unknown and why in ("waits", "warmup")) or (facts.steps.is_served(trace) and why in ("waits", "unknown")):
         sure = "low"
     sure = "low" if host_causes.may_lack_requests(trace) else sure
-    seen = HostGaps(longest_ns=int((pieces.end - pieces.start).max()), slices=names, why=why, calls=calls)
+    most = pieces.take(np.array([(pieces.end - pieces.start).argmax()]))
+    of_longest = int((most.end - most.start)[0]), int(judging.idle_ns(trace, most)[0])
+    seen = HostGaps(*of_longest, slices=names, why=why, calls=calls)
     ratio = judging.measure(trace).ratio(cause.saved_ns)
     if why == "first_calls" and ratio >= rule.LEAST_RATIO:  # a cleaner recording makes no run faster
         return rule.Found(seen, pieces, "low" if sure == "low" else "medium", severity=rule.severity_of(ratio))

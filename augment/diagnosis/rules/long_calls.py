@@ -56,9 +56,10 @@ class LongCalls(rule.Seen, frozen=True):
             return f"{self._what_loads} up the host while the {words.gpu} idles, for {words.share(idle)}: {self._calls}"
         if "aclop" in self.calls[0][0]:
             compiles, others = ([each for each in self.calls if ("aclop" in each[0]) == of] for of in (True, False))
-            beside = f"; so do other calls: {_listed(others)}" if others else ""
-            what = f"hold up the host while the {words.gpu} idles: {_listed(compiles)}"
-            return f"Calls that compile operators, unless these are cached, {what}{beside}{self._in_steps}"
+            s = "s" * (len(compiles) == 1)
+            beside = f"; so {'does' if len(others) == 1 else 'do'} {_listed(others)}" if others else ""
+            what = f"which compile{s} operators that are not cached, hold{s} up the host while the {words.gpu} idles"
+            return f"{_listed(compiles)}, {what}{self._in_steps}{beside}"
         which = "Single" if self.call_count <= MANY else "Long"
         return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
 

@@ -254,12 +254,12 @@ def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str |
     launched = names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
     alone = (gpu.innermost_operator(trace) < 0) | (launched & (work.launch >= 0))
     captured = trace.context.attached(GraphCapture) is not None
-    graphs = " of known sizes in the graph capture{}" if captured else " (as in CUDA graphs){}: " + _CAPTURE
+    graphs = " of known sizes in the graph capture{}" if captured else " (as in CUDA graphs){}; to name it: " + _CAPTURE
     tables, unnamed = "augment run TRACE --tables FILE", ~families.known & (work.type == names.KernelType.COMPUTATION)
     reasons = {
         f"has no operator{graphs}": is_product & alone,
-        f"has no shapes or no formula{{}}: {tables} ([[flops]], docs/tables.md)": is_product & ~alone,
-        f"is in kernels whose names say nothing{{}}: {tables} ([[kernel]], docs/tables.md)": unnamed,
+        f"has no shapes or no formula{{}}; to name them: {tables} ([[flops]] in docs/tables.md)": is_product & ~alone,
+        f"is in kernels whose names say nothing{{}}; to name them: {tables} ([[kernel]] in docs/tables.md)": unnamed,
     }
     ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
     why = max(reasons, key=lambda reason: int((ns * reasons[reason])[here].sum()))

@@ -71,9 +71,11 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
     """What the mean step of all devices goes into: name, share and colour. They are the verdict's."""
     rows = in_steady_steps(sidecar, "steps")
     whole = mean(rows, "wall_ns")
+    made = [row["figures"] for row in rows_of(sidecar, "diagnosis") if row["rule"] == "graph_capture"]
+    captures = any(figures.get("mostly") for figures in made if figures)
     for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
-            yield label, ns / whole, colour
+            yield label + ", which captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
 
 
 def host(sidecar: Sidecar) -> Section:
@@ -152,7 +154,7 @@ def efficiency(sidecar: Sidecar) -> Section:
         start += ns
     mfu = mean(rows, "mfu_ratio")
     lead = f"From the first {_accelerator(sidecar)} work to the last, it" if whole else "A step"
-    unknown = f". Its MFU is not known: {rows[0].get('lacking') or 'no shapes were recorded'}."
+    unknown = f". Its MFU is not known, as {rows[0].get('lacking') or 'no shapes were recorded'}."
     lead += f" takes{' on average' if len(rows) > 1 and not whole else ''} {time(wall)}"
     lead += unknown if mfu is None else f", at {percent(mfu)} MFU."
     chart = charts.waterfall("step_efficiency", _ROOF, bars, x_title=f"time{'' if whole else ' of the mean step'} (ms)")
@@ -223,7 +225,7 @@ _QUEUED = (
 _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
     (
         "busy_over_time",
-        "Time in which the device had work",
+        "Share of the time in which the device ran work",
         "busy (%)",
         lambda row: busy_percent(row),
         lambda row: f"{row['busy_ns']:,} of {row['dur_ns']:,} ns ({percent(row['busy_ns'] / (row['dur_ns'] or 1))})",

@@ -144,8 +144,10 @@ def said(document: sections.Document) -> Sequence[str]:
 
 
 def _text(text: str) -> str:
-    """A sentence in HTML; what is between backticks is code, and no line ends between a number and its unit."""
+    """A sentence in HTML; what is between backticks is code, and no line ends between a number and its unit, or in the
+    name of an option."""
     whole = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)\b|%)", "\N{NO-BREAK SPACE}", html.escape(text))
+    whole = re.sub(r"(?<![\w-])--[a-z][\w-]*", r"<span class=whole>\g<0></span>", whole)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", whole)
 
 

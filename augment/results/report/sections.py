@@ -157,8 +157,8 @@ def plain(cell: str) -> str:
 
 
 def heading(row: Row) -> str:
-    """What a finding is called below the verdict: ``Waiting for batches (a fix saves 23 %)`` if the verdict says it, else by
-    its title."""
+    """What a finding is called below the verdict: ``Waiting for batches (a fix saves 23 %)`` if the verdict says it,
+    else by its title."""
     return short_heading(row) if row.get("in_verdict") else str(row["title"])
 
 
