@@ -121,9 +121,9 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
 
 
 EFFICIENCY_PARTS = {
-    "ideal_compute_ns": ("compute-bound work, at peak speed", charts.GREEN),
+    "ideal_compute_ns": ("compute-bound work, at peak", charts.GREEN),
     "compute_above_ns": ("compute-bound work, time lost", charts.BLUE),
-    "memory_ideal_ns": ("memory-bound work, at peak bandwidth", charts.SKY),
+    "memory_ideal_ns": ("memory-bound work, at peak", charts.SKY),
     "memory_above_ns": ("memory-bound work, time lost", charts.INDIGO),
     "latency_bound_ns": ("small kernels, bound by latency", charts.TEAL),
     "unmodelled_ns": ("computing, roof unknown", charts.PALE),
