@@ -152,6 +152,8 @@ def check(trace: Trace) -> rule.Answer:
     of_steps = judging.work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
     inside = every.where(of_steps & ~every.is_message)
     if not len(inside):
+        if (work.launch[every.place] == arrays.NO_INDEX).any() and not of_steps.any():
+            return rule.NoData("the steps of collectives are unknown: they have no launch", "record with {calls}")
         only = "all communication is messages between stages" if of_steps.any() else ""
         return rule.NotApplicable(only or "no communication kernel runs in the steps")
     steps = judging.measure(trace).count
