@@ -97,7 +97,10 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         unsure = [each for each in _possible(result) if not each.is_grave]
         more = [each for each in unsure if each.found.saved_ns is None or each.found.saved_ns > most]
         possible = [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
-        if unexplained := _unexplained(trace, result):
+        unexplained, ratio = _unexplained(trace, result)
+        if unexplained and ratio > (chosen[0].saved_ratio or 1):  # what is largest comes first
+            made.insert(len(made) - len(chosen), Sentence(unexplained))
+        elif unexplained:
             made, possible = [*made, *possible, Sentence(unexplained)], []
     made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
@@ -185,7 +188,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     say, whole = words(trace), judging.measure(trace)
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
     since = f" from the first {say.gpu} work on" * (whole.lead_in_ns > HIGH_RATIO * whole.length_ns)
-    if unexplained := _unexplained(trace, result):
+    if unexplained := _unexplained(trace, result)[0]:
         parts = [("Possible", each) for each in _possible(result)[:1] if each.rule == LONG_CALLS]
         parts = parts or [("The largest known cause", each) for each in sure[:1]]
         return [Sentence(unexplained), *(Sentence(f"{lead}: {title(say, at)}.", (at.rule,)) for lead, at in parts)]
@@ -226,8 +229,8 @@ def _possible(result: RankedFindings) -> list[Finding]:
     return [each for each in grave if not (each.found.first or each.found.of_recording)]
 
 
-def _unexplained(trace: Trace, result: RankedFindings) -> str:
-    """That the device idles for a good part of the time, but no rule knows why; empty if it does not."""
+def _unexplained(trace: Trace, result: RankedFindings) -> tuple[str, float]:
+    """That the device idles for a good part of the time, but no rule knows why, and the part; empty if it does not."""
     idle, whole = judging.idle_in_steps(trace), judging.measure(trace)
     explained = sum(each.saved_ratio or 0 for each in result.findings)
     once = (LONG_CALLS, host_gaps.NAME)  # of what only begins, nothing is saved
@@ -235,7 +238,7 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
     explained += sum(whole.ratio(judging.idle_ns(trace, spans).sum() / whole.count) for spans in loading)
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     if beside_workers_ns(trace) is not None:
-        return ""  # all waits but those for batches are slack
+        return "", 0.0  # all waits but those for batches are slack
     for category, what in _UNEXPLAINED.items():
         spent = sum(each.time_of(category) for each in idle)
         if category == facts.waits.GapCategory.OTHER:
@@ -254,8 +257,9 @@ def _unexplained(trace: Trace, result: RankedFindings) -> str:
             dur = np.concatenate([each.end[chosen] for each, chosen in zip(idle, which, strict=True)]) - start
             at = period(int(start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
             text = f"No rule explains most of the {percent(ratio)} in which the {words(trace).gpu} {what}"
-            return f"{text}: look at the longest slices of Idle ({OPEN_TRACE} --at {at} shows the longest{lines})."
-    return ""
+            where = f"look at the longest slices of Idle ({OPEN_TRACE} --at {at} shows the longest{lines})"
+            return f"{text}: {where}.", ratio
+    return "", 0.0
 
 
 def unknown_reason(trace: Trace) -> str:
