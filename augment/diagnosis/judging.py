@@ -317,6 +317,13 @@ def idle_in_steps(trace: Trace) -> list[facts.steps.StepIdle]:
     return [facts.steps.step_idle(trace, place, windows) for place in range(len(facts.gpu.work(trace).devices))]
 
 
+def hides_host(trace: Trace) -> bool:
+    """Whether GPU work hides the host in the steady steps: devices hardly idle, but between kernels."""
+    reasons, whole = (facts.waits.GapCategory.HOST_WAIT, facts.waits.GapCategory.OTHER), measure(trace)
+    most = max((each.time_of(*reasons) for each in idle_in_steps(trace)), default=0)
+    return whole.ratio(most / whole.count) < LEAST_RATIO
+
+
 @derived
 def late_beginnings(trace: Trace) -> list[arrays.Intervals]:
     """For each device, idle time in the steady steps that nothing in the file explains although work was queued: it

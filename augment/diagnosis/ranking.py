@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from augment import facts
 from augment.core import RankInJob, Stage, Trace, derived, text
 from augment.diagnosis.host_causes import beside_workers_ns
-from augment.diagnosis.judging import decided_in_steps, has_pauses, measure, saved_a_step, unknown_ratio
+from augment.diagnosis.judging import decided_in_steps, has_pauses, hides_host, measure, saved_a_step, unknown_ratio
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
     LEAST_RATIO,
@@ -99,9 +99,10 @@ def diagnose(trace: Trace) -> RankedFindings:
             overlaps.setdefault(second, []).append(first)
     asked_limits = {each.rule: partial(_limit, trace, each.found) for each in findings[:COMPARED]}
     limits = dict(zip(asked_limits, trace.context.threads.all(list(asked_limits.values())), strict=True))
-    findings = [
-        replace(each, overlaps=tuple(overlaps.get(each.rule, ())), limit=limits.get(each.rule)) for each in findings
-    ]
+    hidden = [rule for rule, limit in limits.items() if limit == "host" and hides_host(trace)]
+    for place, each in enumerate(findings):
+        limit, others = limits.get(each.rule), tuple(overlaps.get(each.rule, ()))
+        findings[place] = replace(each, overlaps=others, limit=limit, is_hidden=each.rule in hidden)
     return RankedFindings(tuple(findings), answers)
 
 

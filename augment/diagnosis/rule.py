@@ -189,7 +189,7 @@ class Rule(Protocol):
 class Finding(Struct, frozen=True):
     """What a rule found, with the severity that follows. ``saved_ratio``: of a step. ``overlaps``: the rules of other
     findings that would save some of the same time. ``limit``: why not more would be saved: what then decides, in
-    place of a good part of the time that is cured."""
+    place of a good part of the time that is cured. ``is_hidden``: it is the host, which GPU work hides today."""
 
     rule: str
     severity: Severity
@@ -197,6 +197,7 @@ class Finding(Struct, frozen=True):
     saved_ratio: float | None
     overlaps: tuple[str, ...] = field(default=())
     limit: Limit | Literal["batches"] | None = None
+    is_hidden: bool = False
 
     @property
     def is_grave(self) -> bool:

@@ -69,6 +69,7 @@ def title(words: Words, finding: Finding) -> str:
     bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
     beyond = "; beyond that" if answer.saved_ns else ":"
     limit = "" if finding.limit is None else f"{beyond} {_LIMITS[finding.limit]} the limit"
+    limit = f"{beyond} the host, hidden today, would be the limit" if finding.is_hidden else limit
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
     limit = f"; {answer.beyond}" if answer.beyond else limit
     return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
