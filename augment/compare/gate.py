@@ -222,8 +222,11 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
         delta = _worse(figure) * (after - before)
         failed = delta > max((limit.share or 0) * abs(before), _floor(figure, control))
         status = "pass" if not failed else "fail" if count == 1 else "uncertain"
-        few = "one step per side" if count == 1 else "two steps per side are too few for an interval"
-        reason = f"{'beyond' if failed else 'within'} the limit; {few}, so the noise is unknown"
+        few = "two steps per side are too few for an interval, so the noise is unknown"
+        if count == 1:
+            only = "each" if len(control[figure.name]) == len(test[figure.name]) else "on a side"
+            few = f"one step {only}: judged by the limit alone, no interval"
+        reason = f"{'beyond' if failed else 'within'} the limit; {few}"
     else:
         status, reason = _judged(figure, limit, noise, control, test, confidence)
         plain = noise_of(control[figure.name], test[figure.name], confidence)

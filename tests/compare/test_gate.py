@@ -168,7 +168,9 @@ def test_one_step_a_side() -> None:
     result = line("wall_ns", check(first, other))
     assert result.status == "fail"
     assert result.low is None
-    assert "noise is unknown" in result.reason
+    assert result.reason == "beyond the limit; one step each: judged by the limit alone, no interval"
+    two = line("wall_ns", check(first, samples(wall_ns=[1051, 1052])))
+    assert two.reason == "beyond the limit; one step on a side: judged by the limit alone, no interval"
     assert line("wall_ns", check(first, samples(wall_ns=[1050]))).status == "pass"
 
 
