@@ -116,8 +116,8 @@ def command(
 
 
 def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool) -> Iterator[str]:
-    """The commands that come next: the timeline of the input, or of the trace that its metrics are of; and a page with
-    the same figures, if there is one of it."""
+    """The commands that come next: the timeline of the input, or of the trace that its metrics are of, or else its
+    tables; and a page with the same figures, if there is one of it."""
     from augment.cli.open import choice_in
     from augment.core.output_files import METRICS_SUFFIX, output_path
     from augment.errors import AugmentError
@@ -129,6 +129,8 @@ def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool) -> Ite
     with contextlib.suppress(AugmentError):  # several traces, or nothing to draw
         if is_drawn and (not os.path.isdir(shown) or choice_in(shown)):
             yield f"the timeline:   augment open {shlex.quote(shown)}"
+    if not is_drawn:
+        yield f"the tables:     augment show {shlex.quote(shown)}"
     capture = request.evidence.paths.get("graph_capture", "")
     given = [
         ("--region", request.region),

@@ -340,3 +340,8 @@ def test_what_comes_next_works_of_logs_and_of_dumps(tmp_path: Path, augment: Aug
     assert "name the folder of one" in augment("report", dumps).err
     shown = augment("show", EVIDENCE / "nccl" / "nccl_2.20.5_slingshot_resnet50.log.gz")
     assert ("log.gz: no trace\n" in shown.out, "Skipped" in shown.lines, "log_cut" in shown.out) == (True, False, True)
+    for name in ("nccl/nccl_2.27.7_2xa100_all_subsys.log.gz", "torch_trace/cache_hit_miss.log.gz"):
+        log = EVIDENCE / name
+        said = augment(log)
+        assert (f"the tables:     augment show {log}" in said.err, "augment show" in said.out) == (True, False)
+        assert "augment show" not in augment("show", log).out, "it would lead to itself"

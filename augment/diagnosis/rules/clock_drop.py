@@ -136,5 +136,4 @@ def sentences_watched(trace: Trace) -> list[str]:
             low, high = (choose(float(choose(each.values)) for each in values) for choose in (min, max))
             mean = sum(float(each.values.mean()) for each in values) / len(values)
             said.append(f"{what} is {low:,.0f} to {high:,.0f} {values[0].unit}, {mean:,.0f} in the mean")
-    how = "augment show lists them (telemetry); beside a trace: augment run TRACE --telemetry FILE"
-    return [f"{sentence}." for sentence in (*said, how)]
+    return [f"{sentence}." for sentence in (*said, "Beside a trace: augment run TRACE --telemetry FILE")]

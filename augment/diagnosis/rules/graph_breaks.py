@@ -86,7 +86,6 @@ def sentences_compiled(trace: Trace) -> list[str]:
         said.append(f"{text.counted(len(breaks), 'graph break')}: {named}")
     if failed := [each.failure for each in every if each.failure]:
         said.append(f"{text.counted(len(failed), 'compilation')} failed: {failed[0]}")
-    said.append("augment show lists them (compilations)")
     return [f"{sentence.rstrip('.')}." for sentence in said]
 
 

@@ -207,5 +207,4 @@ def sentences_alone(trace: Trace) -> list[str]:
         of = f"{text.counted(count, 'record')} of" if once < count else "records of"
         kinds = dict.fromkeys(each.key[1] for each in sorted(joined, key=lambda each: -len(each.records)))
         said.append(f"There are {of} {text.counted(once, 'collective')}: {text.listed(list(kinds))}")
-        said.append("augment show lists them by group, kind and size (collective_records)")
     return [f"{sentence}." for sentence in said]
