@@ -13,7 +13,8 @@ import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from augment.arrays import OUTLIER, Bools, Intervals, Places, clip, robust_z, sums, union
+from augment import facts
+from augment.arrays import NO_INDEX, OUTLIER, Bools, Intervals, Places, clip, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core import Category, Diagnostic, Trace, text
 from augment.diagnosis import captures, first_calls, rule
@@ -222,11 +223,12 @@ _DIGITS = re.compile(r"\d+")
 
 
 class Region(Struct):
-    """Annotations whose names differ only in numbers: their names, count and total time."""
+    """Annotations whose names differ only in numbers: names, count, total time, and whether GPU work is of them."""
 
     names: set[str] = field(default_factory=set)
     count: int = 0
     ns: int = 0
+    has_work: bool = True
 
 
 Regions = Mapping[str, Region]  #: by their pattern, numbers as ``*``
@@ -238,7 +240,14 @@ def regions_of(trace: Trace, category: Category = Category.USER_ANNOTATION) -> R
     rows = events.slices_of(category)
     names = events.name[rows].astype("int64")
     count, ns = sums(names, rows * 0 + 1, len(trace.strings)), sums(names, events.dur[rows], len(trace.strings))
-    return by_pattern((trace.strings[code], int(count[code]), int(ns[code])) for code in count.nonzero()[0].tolist())
+    called = ((trace.strings[code], int(count[code]), int(ns[code])) for code in count.nonzero()[0].tolist())
+    regions, work = by_pattern(called), facts.gpu.work(trace)
+    began = np.sort(np.where(work.launch == NO_INDEX, work.ts, events.ts[work.launch]))
+    before, after = (np.searchsorted(began, times[rows]) for times in (events.ts, events.end))
+    launching = {*trace.names_of(rows[after > before])}
+    for region in regions.values():
+        region.has_work = not len(work) or not region.names.isdisjoint(launching)
+    return regions
 
 
 def by_pattern(counted: Iterable[tuple[str, int, int]]) -> Regions:
@@ -256,11 +265,12 @@ _OF_PYTORCH = ("nccl:", "gloo:", "Optimizer.", "enumerate(DataLoader)", "## ")  
 
 
 def offer(*sides: Regions, command: str = "") -> str:
-    """Suggestions for ``--region`` of ``command``: annotations with most time that recur on all sides, if any do."""
+    """Suggestions for ``--region`` of ``command``: annotations with most time that recur, with work, on all sides."""
     recurring = [
         pattern
         for pattern in sides[0]
-        if all(pattern in side and side[pattern].count > 1 for side in sides) and not pattern.startswith(_OF_PYTORCH)
+        if all(pattern in side and side[pattern].count > 1 and side[pattern].has_work for side in sides)
+        and not pattern.startswith(_OF_PYTORCH)
     ]
     recurring.sort(key=lambda pattern: (-min(side[pattern].ns for side in sides), pattern))
     offers = []

@@ -234,19 +234,20 @@ def test_different_devices_are_said(jobs: Path, tmp_path: Path) -> None:
 
 
 def test_regions_are_offered_and_taken_by_pattern(tmp_path: Path) -> None:
-    """Annotations that differ in a number, where there are no steps."""
+    """Annotations that differ in a number, where there are no steps; none without GPU work."""
     for side, factor in (("control", 10), ("test", 13)):
         events: list[dict[str, object]] = []
         for number in range(5):
             ts = 1000 * factor * number
             named = [(f"round[DECODE bs={number}]", ts, 90 * factor), ("timed region", ts + 1, 70 * factor)]
+            named.append(("write log", ts + 100 * factor, 800 * factor))
             events += [{"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": dur}
                        for name, at, dur in named]  # fmt: skip
             events.append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": ts + 2,
                            "dur": 50 * factor, "args": {"device": 0, "stream": 7}})  # fmt: skip
         (tmp_path / f"{side}.json").write_text(json.dumps({"traceEvents": events}))
     pair = tmp_path / "control.json", tmp_path / "test.json"
-    offered = "--region 'round[DECODE bs=*]' (5 times), --region 'timed region' (5 times)"
+    offered = "the steps: --region 'round[DECODE bs=*]' (5 times), --region 'timed region' (5 times)"
     assert offered in ran("diff", *pair, "-o", tmp_path).stdout
     assert offered in ran("check", pair[1], "--baseline", pair[0]).stderr
     for region in ("round[DECODE bs=*]", "round?DECODE*", "timed region"):
