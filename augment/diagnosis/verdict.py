@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import NO_INDEX, Intervals, clip, sums, total, union
+from augment.arrays import NO_INDEX, OUTLIER, Intervals, clip, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
@@ -398,6 +398,8 @@ def _notes(trace: Trace) -> str:
         notes.append(f"{counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
         notes.append(f"{counted(whole.count, 'step')}, without the first, which overlaps earlier work")
+    elif (distance := robust_z(whole.windows.end - whole.windows.start)) is not None and abs(distance[0]) > OUTLIER:
+        notes.append(f"{counted(whole.count, 'step')}, including the first, an outlier")  # comparisons leave it out
     if judging.proven_of_host_ns(trace) is not None:
         notes.append("one step, begun with nothing queued: later ones may hide such waits")
     work, again = facts.gpu.work(trace), np.append(facts.operators.recomputed(trace), False)  # of no operator: nothing

@@ -149,7 +149,9 @@ def test_time_on_the_path_is_told_by_what_it_is() -> None:
 def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
     """A host that loads and launches hides that products without tensor cores take 63 % of the device's time."""
     path = shared_traces / "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz"
-    *_, together, following = verdict(read(str(path)))
+    state, *_, together, following = verdict(read(str(path)))
+    assert "a mean step of 155 ms" in state, "augment diff leaves the first out, and has 151.5 ms"
+    assert state.endswith(" (6 steps, including the first, an outlier).")
     assert together == "Fixing all of the above would save 52 ms per step (33 %)."  # 35 and 16 ms alone
     assert following.startswith(
         "Next: FP32 matrix products and convolutions run without tensor cores for 62 ms per step;"
