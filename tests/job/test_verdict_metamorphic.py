@@ -16,7 +16,7 @@ from answered_jobs import answered
 from augment import AugmentedTrace, read
 from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
-from augment.job.rank_answers import rank_in_job
+from augment.job.rank_answers import cures, rank_in_job
 from augment.job.ranks import summarize
 from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
@@ -63,6 +63,16 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
         assert job.judgement.severity == ("high", "high")
         gains.append(job.judgement.limiting_transfers_ns / job.judgement.recorded_ns)
     assert gains[1:] == pytest.approx(2 * gains[:1], rel=0.05)
+
+
+@pytest.mark.parametrize("straggler", [None, 2])
+def test_transfers_of_a_twentieth_are_named_where_no_rank_costs_more(straggler: int | None, tmp_path: Path) -> None:
+    options = JobOptions(ranks=4, steps=4, layers=2, gpu="H100", seed=11, straggler=straggler, straggler_factor=1.15)
+    job = answered([path for path, _ in simulate(options, tmp_path)], "diagnosis")
+    assert 0.05 < job.judgement.transfer_gain_ns * 4 / job.judgement.recorded_ns < 0.1
+    named = "Transfers that nothing hides, 100 % of them AllReduce, hold all ranks up" in job.verdict.text[0]
+    communication = any(each.startswith("Communication: ") for each in cures(job))
+    assert named == communication == (straggler is None)
 
 
 def test_transfers_may_wait_for_ranks_of_which_nothing_is_known(tmp_path: Path) -> None:

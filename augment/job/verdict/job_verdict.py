@@ -296,7 +296,7 @@ class Judgement:
         if per_step is None or not any(summary.diagnosis for summary in self._summaries):
             return 0
         gain = per_step * max(self.step_count, 1)
-        is_more = bool(self._rows) and all(gain > (row.gain_ns or 0) for row in self._rows)
+        is_more = all(gain > (row.gain_ns or 0) for row in self._rows or self._stage_rows)
         return gain if gain >= (WARNING_RATIO if is_more else LEAST_TRANSFERS) * self._time else 0
 
     @property
