@@ -314,7 +314,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             judged = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
             problem, gain = judged or of_late[rule], row.gain_ns
             more = not judged and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
-            who = f"{name} (in its own trace; the job gains {three_digits((gain or 0) / steps)})" if more else name
+            then = f"; the job gains {three_digits((gain or 0) / steps)}" if more else ""
+            who = f"{name} (in its own trace{then})" if more or rule not in SEEN_OF_JOB else name
             place = _place(answer.summaries[late[0]], problem)
             alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
             return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *others]

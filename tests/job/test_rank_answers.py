@@ -535,6 +535,8 @@ def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
     ranks = [{"matrix_units": 90, "host_gaps": 10} for _ in job.summaries]
     ranks[LATE] = {"matrix_units": 95, "host_gaps": 40}
     assert cures(of_found(job, *ranks)) == [f"Rank {LATE}: host_gaps", ""]
+    ranks[LATE] = {"garbage_collection": 40}  # of which its job knows nothing
+    assert cures(of_found(job, *ranks)) == [f"Rank {LATE} (in its own trace): garbage_collection", ""]
     ranks[LATE] = {"matrix_units": 95, "host_gaps": 15}
     assert cures(of_found(job, *ranks)) == []
 
