@@ -246,12 +246,13 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     some = {*range(0, count, -(-count // MOST_PEERS))}
     ways = Counter[str]()
     rows_in_job = cache(lambda member: rank_answer(answer, member).rows)
-    for member in sorted(some) if answer.judgement.limiting_transfers_ns else ():
-        ways.update(
-            each["advice"]
-            for each in rows_in_job(member)
-            if each["rule"] == "exposed_communication" and each["status"] == "found"
-        )
+    gain_ns, late_first = answer.judgement.transfers
+    for member in sorted(some.difference(late_first)) if gain_ns else ():
+        if alone := answer.summaries[member].own_diagnosis:
+            rows = [row for row in alone.rows if row["rule"] == "exposed_communication" and row["status"] == "found"]
+            seen = [msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]]) for row in rows]
+            words = words_of(alone.vendor, "step", 1)
+            ways.update(each.in_job(RankInJob(0, 0), 0)[0].advice(words) for each in seen)  # who is late is known
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
         is_uneven = row.cause == "uneven"  # else links are slow, or a rank of unknown number is late

@@ -222,6 +222,29 @@ def test_no_more_is_promised_than_a_job_with_fast_links_saves(
     assert job.outcomes["job_what_if"].rows[0].time_ns == job.judgement.recorded_ns, "the verdict's is the table's"
 
 
+def test_transfers_that_a_late_host_hides_are_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Truth: the same job without the stall, with links that take hardly any time, and with both."""
+    for name, gbps in (("SLOW_LINKS", 20.0), ("FAST_LINKS", 1e9)):
+        monkeypatch.setitem(GPUS, name, replace(GPUS["H100"], link_gbps=gbps))
+    late = replace(JOB, gpu="SLOW_LINKS", host_stall_us=30_000.0, host_stall_rank=LATE)
+    cures_of = {"host_stall_us": 0.0}, {"gpu": "FAST_LINKS"}, {"host_stall_us": 0.0, "gpu": "FAST_LINKS"}
+    before, *after = (measure(traces_of(replace(late, **of))[0]).length_ns for of in ({}, *cures_of))
+    cured, fast, both = (1 - each / before for each in after)
+    job = simulated(late)
+    judgement, verdict = job.judgement, job.verdict
+    assert verdict.rows[0].gain_ns / judgement.recorded_ns == pytest.approx(cured, abs=PROMISED)
+    assert fast < 0 < judgement.transfer_gain_ns * JOB.steps < PROMISED * judgement.recorded_ns, (
+        "the host takes as long"
+    )
+    assert judgement.limiting_transfers_ns / judgement.recorded_ns == pytest.approx(both, abs=PROMISED)
+    said = (
+        "Once rank 2 is like the other ranks, transfers that nothing hides hold all ranks up, 100 % of them AllReduce."
+    )
+    assert verdict.text[1].startswith(f"{said} Without these, too, a mean step would take ")
+    assert judgement.label.split("; ")[1].startswith("and exposed communication, saves up to ")
+    assert [each.partition(": ")[0] for each in cures(job)][::2] == ["Rank 2", "Communication"]
+
+
 def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> None:
     """Metamorphic: the same trace, told that its job would gain nothing, something, or that nobody knows."""
     options = replace(JOB, collectives="fsdp")
@@ -564,7 +587,7 @@ def test_the_workers_of_another_rank_limit_what_a_late_one_gains() -> None:
         answer = answer_of([Portion([msgspec.structs.replace(paced, diagnosis=packed), *rest], Aggregation(), [])])
         gains = [row.gain_ns for row in answer.verdict.rows]
         assert gains == ([pytest.approx(min(gain, left), rel=0.01)] if left else [])
-        assert ("would go to batches of other ranks." in answer.verdict.text[0]) == (left == gain // 4)
+        assert ("batches of other ranks take nearly as long." in answer.verdict.text[0]) == (left == gain // 4)
         assert ("keeps others waiting" in answer.verdict.text[-1]) == (left == 0)
 
 
@@ -673,6 +696,10 @@ def test_transfers_that_would_save_more_than_a_late_rank_come_first(shared_trace
     assert late.gain_ns < gain < 0.1 * job.judgement.recorded_ns
     assert job.verdict.text[0].startswith("Transfers that nothing hides, 96 % of them AllToAll, hold all ranks up")
     assert [each.partition(": ")[0] for each in cures(job)[:2]] == ["Communication", "Rank 2"]
+    job = recorded(shared_traces / "v100_4rank_pair_torchrec" / "test")
+    least = [2 * 10_221_000, job.verdict.rows[0].gain_ns]  # by rank 1's own trace, of two steps; by rank 2 in time
+    assert least == [job.judgement.limiting_transfers_ns, 5_436_808], "rank 2 in time gains less than the rest"
+    assert "95 % of them AllToAll" in job.verdict.text[1]
 
 
 def test_what_makes_a_recorded_host_late(shared_traces: Path) -> None:

@@ -107,7 +107,9 @@ class Judgement:
             if exposed.any():
                 most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
                 place = 0 if self.are_transfers_first else len(texts)
-                said = verdict_text.transfers(gain, most, share, self._time, self._step_time, self._matched)
+                ranks = [self._summaries[member].rank for member in self.transfers[1]]
+                whole = self._time, self._step_time, self._replay.progress.matched
+                said = verdict_text.transfers(gain, most, share, *whole, ranks)
                 texts.insert(place, said)
         return Verdict((*unsure, *texts, *doubts), rows)
 
@@ -138,7 +140,8 @@ class Judgement:
         labels = [verdict_text.label(row, self._time) for row in rows[:MOST_IN_LABEL]]
         if gain:
             saved = saves(gain / self._time, self._confidence, at_most=True, at_least=False)
-            labels.insert(0 if self.are_transfers_first else len(labels), f"Exposed communication{saved}")
+            both = "and exposed communication" if self.transfers[1] else "Exposed communication"
+            labels.insert(0 if self.are_transfers_first else len(labels), f"{both}{saved}")
         return "; ".join(labels)
 
     @property
@@ -277,34 +280,53 @@ class Judgement:
         """
         if not self.tells or self._gain_unknown:
             return None
-        gain = self._saved(self._replay.time_ns(moving=np.zeros_like(self._replay.moving)))
-        steps = self.step_count or 1
+        return self._without_transfers([]) // (self.step_count or 1)
+
+    def _without_transfers(self, late: Sequence[int]) -> int:
+        """What the job would gain if no communication took time, and the ``late`` members were like the median, ns: no
+        more than any other rank would gain by its own trace, without its waits and transfers."""
+        still = np.zeros_like(self._replay.moving)
+        gain = self._saved(self._replay.time_ns(shift=self._in_time(late), moving=still))
         of_ranks = (
-            LEAST_RATIO * self._time / steps if row["saved_ns"] is None else row["saved_ns"]
-            for summary in self._summaries
-            if (said := summary.own_diagnosis) is not None
+            LEAST_RATIO * self._time if row["saved_ns"] is None else row["saved_ns"] * (self.step_count or 1)
+            for member, summary in enumerate(self._summaries)
+            if member not in late and (said := summary.own_diagnosis) is not None
             for row in said.rows
             if row["rule"] == "exposed_communication" and row["status"] != "not_applicable"
         )
-        return int(min(max(gain, 0) / steps, *of_ranks, math.inf))
+        return int(min(max(gain, 0), self._time - self._paced_ns(late), *of_ranks))
+
+    @cached_property
+    def transfers(self) -> tuple[int, list[int]]:
+        """What the job would gain without transfers, ns, where the ranks' own rules were asked, if it is much, or worth
+        a warning and more than what any row of the verdict would bring; else 0. Where late ranks limit that, and it is
+        as much beyond what they cost, it is what the job would gain by both; then these members, else none."""
+        per_step = self.transfer_gain_ns
+        if per_step is None or not any(summary.diagnosis for summary in self._summaries):
+            return 0, []
+        gain, rows = per_step * max(self.step_count, 1), self._rows
+        is_more = all(gain > (row.gain_ns or 0) for row in rows or self._stage_rows)
+        if gain >= (WARNING_RATIO if is_more else LEAST_TRANSFERS) * self._time:
+            return gain, []
+        ranks = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)} - {None}
+        late = [member for member, each in enumerate(self._summaries) if each.rank in ranks]
+        gain, of_late = self._without_transfers(late), self._gain(np.array(late, np.int64))
+        is_more = gain >= WARNING_RATIO * self._time and gain - of_late > of_late
+        is_much = is_more or gain - of_late >= LEAST_TRANSFERS * self._time
+        return (gain, late) if late and is_much and rows == self._joint_rows else (0, [])
 
     @property
     def limiting_transfers_ns(self) -> int:
-        """The same of the whole job, where the ranks' own rules were asked, if it is much, or worth a warning and more
-        than what any row of the verdict would bring; else 0."""
-        per_step = self.transfer_gain_ns
-        if per_step is None or not any(summary.diagnosis for summary in self._summaries):
-            return 0
-        gain = per_step * max(self.step_count, 1)
-        is_more = all(gain > (row.gain_ns or 0) for row in self._rows or self._stage_rows)
-        return gain if gain >= (WARNING_RATIO if is_more else LEAST_TRANSFERS) * self._time else 0
+        """What the job would gain without transfers, ns, where that is much; else 0."""
+        return self.transfers[0]
 
     @property
     def are_transfers_first(self) -> bool:
         """Whether they are more than what any row of the verdict would bring, and none of these is a part of them."""
         gain = self.limiting_transfers_ns
         rows = self._rows or self._stage_rows if gain else []
-        return gain > 0 and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
+        is_first = gain > 0 and not self.transfers[1]
+        return is_first and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
 
     @cached_property
     def _gain_unknown(self) -> bool:
@@ -356,11 +378,14 @@ class Judgement:
         return saved_of(self._unchanged - time_ns, self._unchanged, self._time)
 
     def _gain(self, members: arrays.MemberIndexes) -> int:
-        excess = self._excess
-        by = np.where(np.isin(excess.stretches.member, members), -excess.by_stretch, 0)
-        shift = path.Shift(excess.stretches, by, excess.by_parts, self._summaries)
         most = max(self._time - self._paced_ns(members.tolist()), 0)
-        return min(self._saved(self._replay.time_ns(shift=shift)), most)
+        return min(self._saved(self._replay.time_ns(shift=self._in_time(members.tolist()))), most)
+
+    def _in_time(self, late: Sequence[int]) -> path.Shift:
+        """The change by which some members are like the median of their peers."""
+        excess = self._excess
+        by = np.where(np.isin(excess.stretches.member, late), -excess.by_stretch, 0)
+        return path.Shift(excess.stretches, by, excess.by_parts, self._summaries)
 
     def _paced_ns(self, members: Sequence[int]) -> int:
         """How long the workers of other ranks' loaders need for their batches: no cure of these makes it shorter."""
@@ -575,15 +600,18 @@ class Judgement:
         )
 
     def _then(self, member: int) -> str:
-        """What takes most of a step once a rank is like its peers: batches, transfers, or what the other ranks do."""
+        """What keeps a step as long once a rank is like its peers: batches, transfers, or what the other ranks do."""
         if self._gains.get(member, 0) >= self._time - self._paced_ns([member]):
-            return "batches of other ranks"
-        part, its = self._excess.stretches, self._excess.stretches.member == member
-        less, hidden = np.where(its, self._excess.by_stretch, 0), np.zeros_like(self._replay.moving)
-        left = {"transfers": self._replay.time_ns(shift=path.Shift(part, -less), moving=hidden)}
-        for name, said in (("compute", "computing on the other ranks"), ("host", "the other ranks' hosts")):
-            left[said] = self._replay.time_ns(shift=path.Shift(part, -np.where(its, less, part.parts.of([name]))))
-        return min(left, key=lambda said: left[said])
+            return "batches of other ranks take"
+        cured, still, play = self._in_time([member]), np.zeros_like(self._replay.moving), self._replay.time_ns
+        work = np.where(cured.stretches.member == member, 0, cured.stretches.own_ns)
+        without, both = (replace(cured, by=by - work) for by in (0, cured.by))
+        # what the cure brings where that takes no time
+        brings = {
+            "transfers take": play(moving=still) - play(moving=still, shift=cured),
+            "the other ranks' own work takes": play(shift=without) - play(shift=both),
+        }
+        return max(brings, key=lambda name: brings[name])
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""

@@ -97,7 +97,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    rest = f": without that delay, most of the same time would go to {then}" if then else ""
+    rest = f": {then} nearly as long" if then else ""
     return f"{text} At the median's speed {after}{rest}."
 
 
@@ -364,8 +364,17 @@ def doubts(
         yield f"Not compared with the others: {ranks_text(apart)} ({reason})."
 
 
-def transfers(gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[float, int], matched: Matched) -> str:
-    """What limits the job beside late ranks: that collectives move data, ``ratio`` of it those of a kind."""
+def transfers(
+    gain_ns: int,
+    kind: str,
+    ratio: float,
+    time_ns: int,
+    step: tuple[float, int],
+    matched: Matched,
+    late: Sequence[int | None] = (),
+) -> str:
+    """What limits the job beside late ranks: that collectives move data, ``ratio`` of it those of a kind. ``late``: the
+    ranks that must be in time for the gain, too."""
     waits = ""
     if (matched.size() > matched.members).any():
         waits = " or that wait for ranks without traces"
@@ -373,6 +382,10 @@ def transfers(gain_ns: int, kind: str, ratio: float, time_ns: int, step: tuple[f
         waits = " or that wait for other ranks (the traces do not say how many there are)"
     after = _gained(gain_ns, time_ns, step)
     share = f"{percent(ratio)} of them {kind}"
+    if late:
+        peers = f"Once {ranks_text(late)} {'are' if len(late) > 1 else 'is'} like the other ranks"
+        limit = f"transfers that nothing hides{waits} hold all ranks up, {share}"
+        return f"{peers}, {limit}. Without these, too, {after}."
     return f"Transfers that nothing hides{waits}, {share}, hold all ranks up: without them {after}."
 
 
