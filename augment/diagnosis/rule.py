@@ -212,8 +212,8 @@ def severity_of(saved_ratio: float | None) -> Severity:
     return "warning" if saved_ratio < HIGH_RATIO else "high"
 
 
-def judged_in_job(finding: Found, job: RankInJob, words: text.Words) -> Answer:
-    """A finding of a rank whose job is known."""
+def judged_in_job(finding: Found, job: RankInJob, words: text.Words, least_ratio: float = LEAST_RATIO) -> Answer:
+    """A finding of a rank whose job is known, if it saves ``least_ratio`` of a step."""
     seen, alone = finding.seen.in_job(job, finding.saved_ns or 0)
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
     late = job.itself  # a cure of more than what it is late by gains more where its peers have it, too
@@ -221,12 +221,12 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words) -> Answer:
     limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and finding.at_most)
     beyond = f"the job waits for {held_by}" if held_by else ""
     if alone and seen.at_least and not seen.is_of_host:
-        held = f"the job waits for {job.held_by}" if job.held_by else "its peers limit what the job gains"
-        beyond = f"that is by its own trace: {held}"
+        held = f"which waits for {job.held_by}" if job.held_by else "in which other ranks are the limit, too"
+        beyond = f"that is by this rank's own trace, and not known for the job, {held}"
     beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)
-    if words.ratio(saved) < LEAST_RATIO:
+    if words.ratio(saved) < least_ratio:
         return Fine(seen, saved)
     known = not finding.at_most or (job.transfer_gain_ns is not None and job.is_whole)
     sure = finding.confidence if known or finding.confidence == "low" else "medium"

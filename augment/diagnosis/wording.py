@@ -52,11 +52,11 @@ def heading(rule: str) -> str:
     return HEADINGS.get(rule) or rule.replace("_", " ").capitalize()
 
 
-def saves(ratio: float | None, confidence: str, at_most: bool, at_least: bool) -> str:
+def saves(ratio: float | None, confidence: str, at_most: bool, at_least: bool, whole: str = "") -> str:
     """What a cure saves of a step, not of the time that is drawn; what is merely possible ``may save``."""
     verb = "may save" if confidence == "low" else "saves"
     bound = " up to" if at_most else " at least" if at_least else ""
-    return "" if ratio is None else f" (a fix {verb}{bound} {percent(ratio)})"
+    return "" if ratio is None else f" (a fix {verb}{bound} {percent(ratio)}{whole})"
 
 
 def title(words: Words, finding: Finding) -> str:

@@ -197,13 +197,15 @@ def _finding(rule: str, answer: RuleAnswer, words: Words) -> Finding | None:
 
 def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, words: Words) -> dict[str, Any]:
     """A row of the rank's own diagnosis where the job is known."""
+    late = figures.itself
+    explains = late is not None and _is_grave(row) and can_explain(row["rule"], late.reason)  # it is not left out
     if row["rule"] == straggling_rank.NAME:
         answer = straggling
     elif row["status"] == "found":
         seen = msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]])
         kept = {"at_most": row["at_most"], "in_step": row.get("in_step")}
         alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], **kept)
-        answer = judged_in_job(alone, figures, words)
+        answer = judged_in_job(alone, figures, words, *((0.0,) if explains else ()))
         if answer == alone:
             return row
     else:
@@ -212,7 +214,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     return {
         **row,
         "status": "found" if finding else "fine",
-        "in_verdict": finding is not None and finding.is_grave,
+        "in_verdict": finding is not None and (finding.is_grave or explains),
         "severity": finding.severity if finding else None,
         "title": title(words, finding) if finding else answer_text(words, answer),
         "saved_ns": finding.found.saved_ns if finding else None,
@@ -315,8 +317,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             judged = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
             problem, gain = judged or of_late[rule], row.gain_ns
             more = not judged and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
-            then = f"; the job gains {three_digits((gain or 0) / steps)}" if more else ""
-            who = f"{name} (in its own trace{then})" if more or rule not in SEEN_OF_JOB else name
+            of_job = f"the job gains {three_digits((gain or 0) / steps)}; the rest is of its own trace"
+            who = f"{name} ({of_job if more else 'in its own trace'})" if more or rule not in SEEN_OF_JOB else name
             place = _place(answer.summaries[late[0]], problem)
             alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
             return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *others]

@@ -282,11 +282,11 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     faster = msgspec.structs.replace(limit, seen=msgspec.structs.replace(limit.seen, peak_ratio=8.0), at_most=False)
     assert faster.at_least
     late = LateRank("rank 2", False, Reason("host"), 2_900_000, 9, "high")
-    for each, why in ((RankInJob(0, 0), "its peers limit"), (RankInJob(0, 0, late_ranks=(late,)), "the job waits")):
+    for each, why in ((RankInJob(0, 0), "in which other"), (RankInJob(0, 0, late_ranks=(late,)), "which waits for")):
         answered = judged_in_job(faster, each, words)
         assert isinstance(answered, Found)
         assert (answered.saved_ns, answered.at_most, answered.at_least) == (3_000_000, False, False)
-        assert answered.beyond.startswith(f"that is by its own trace: {why}")
+        assert answered.beyond.startswith(f"that is by this rank's own trace, and not known for the job, {why}")
     for gain, saved in ((500_000, 500_000), (2_900_000, 2_900_000), (None, 3_000_000)):  # of 2.9 ms that it is late
         late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
         beyond = "beyond that other ranks are the limit" if saved < 2_900_000 else ""
@@ -700,6 +700,10 @@ def test_transfers_that_would_save_more_than_a_late_rank_come_first(shared_trace
     least = [2 * 10_221_000, job.verdict.rows[0].gain_ns]  # by rank 1's own trace, of two steps; by rank 2 in time
     assert least == [job.judgement.limiting_transfers_ns, 5_436_808], "rank 2 in time gains less than the rest"
     assert "95 % of them AllToAll" in job.verdict.text[1]
+    stalls = rows_of(rank_answer(job, 2))["host_gaps"]  # why it is late, which saves 15 % by its own trace
+    assert (stalls["saved_ns"], stalls["in_verdict"], stalls["severity"]) == (least[1] // 2, True, "info")
+    assert f"Rank 2: {stalls['title']}; see it: " in cures(job)[0]
+    assert rows_of(rank_answer(job, 0))["host_gaps"]["status"] == "fine"
 
 
 def test_what_makes_a_recorded_host_late(shared_traces: Path) -> None:

@@ -314,7 +314,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         of_verdict = sorted((row for row in report["rows"] if row.get("in_verdict")), key=_is_small)
         if brief and not markdown and of_verdict and not (of_job and _is_small(of_verdict[0])):
             if _has_place(of_verdict[0]):
-                yield f"  {short_heading(of_verdict[0])}: {_opened(of_verdict[0], report['input'])}"
+                whole = " of this rank's step" if of_job else ""
+                yield f"  {short_heading(of_verdict[0], whole)}: {_opened(of_verdict[0], report['input'])}"
             if not of_job:
                 yield f"  → {of_verdict[0]['advice']}"
         if problems:

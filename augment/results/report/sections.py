@@ -162,14 +162,14 @@ def heading(row: Row) -> str:
     return short_heading(row) if row.get("in_verdict") else str(row["title"])
 
 
-def short_heading(row: Row) -> str:
-    """``Waiting for batches (a fix saves 23 %)``, of any finding of a rule; else its title."""
+def short_heading(row: Row, whole: str = "") -> str:
+    """``Waiting for batches (a fix saves 23 %)``, of any finding of a rule; else its title. ``whole``: of what."""
     if not row.get("rule"):
         return str(row["title"])
     if ranks := row.get("ranks"):  # that hold up a job
         return f"{in_words(str(row['rule']))}, rank{'s' * (len(ranks) > 1)} {text.ranges_text(ranks)}"
     bounds = bool(row.get("at_most")), bool(row.get("at_least"))
-    return in_words(str(row["rule"])) + saves(row.get("saved_ratio"), str(row.get("confidence")), *bounds)
+    return in_words(str(row["rule"])) + saves(row.get("saved_ratio"), str(row.get("confidence")), *bounds, whole)
 
 
 def severity_of(row: Row) -> str:
