@@ -268,7 +268,7 @@ def test_a_rank_is_told_by_its_job(tmp_path: Path, augment: Augment) -> None:
         assert 10 < int(waits[1]) < 50
         assert command == "show" or "Fix rank 1 rather than communication on this rank: " in text
     late = augment("show", tmp_path / "out" / "rank1.metrics.json").out
-    assert "Other ranks wait for this one: it takes " in late
+    assert "Other ranks wait for this one: its own work takes " in late
 
 
 # The rest of the MFU, in points, with the operators that cause it.

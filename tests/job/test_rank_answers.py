@@ -104,7 +104,7 @@ def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_pat
         assert row["saved_ratio"] == pytest.approx(gained, abs=POINTS)
         assert f"{row['title']}." == said.verdict[1] == said.text[0]
         if rank == LATE:
-            assert said.text[0].startswith("Other ranks wait for this one: it takes ")
+            assert said.text[0].startswith("Other ranks wait for this one: its own work takes ")
             assert said.figures.itself.charged_ns == job.verdict.rows[0].charged_ns // JOB.steps
             continue
         assert "100 % of it for rank 2 (" in said.text[0]
@@ -658,7 +658,7 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
     for member, durations in enumerate(kernels):
         said = rank_answer(job, member)
         if member == LATE:
-            assert said.text[0].startswith("Other ranks wait for this one: it takes 1.00 s per step longer")
+            assert said.text[0].startswith("Other ranks wait for this one: its own work takes 1.00 s per step longer")
             continue
         waited = sum(dur - least for dur, least in zip(durations, shortest, strict=True)) * 1000
         rows = job.matched.rows_of(member)

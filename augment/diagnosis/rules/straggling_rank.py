@@ -34,7 +34,7 @@ class StragglingRank(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         late, share = self.late, text.percent(words.ratio(self.wait_ns))
         if late is not None and late.is_own:
-            longer = f"it takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers"
+            longer = f"its own work takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers'"
             return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
         waits = f"{text.time(self.wait_ns)} {words.per_step} ({share})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
