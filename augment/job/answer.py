@@ -81,7 +81,7 @@ class Answer(Struct, frozen=True, dict=True):
         groups, sizes = collectives.figures(self.matched, self.parted, link)
         groups.sort(key=lambda row: -row.time_ns)
         charged = late_ranks.stragglers(
-            self.matched, self.parted, self.summaries, self.judgement.excess, self.judgement.unclear
+            self.matched, self.parted, self.summaries, self.judgement.excess, self.judgement.named
         )
         late = sorted(charged, key=lambda row: -row.after_the_others_ns)
         steps = list(late_ranks.imbalance(self.summaries))
@@ -232,7 +232,7 @@ class Answer(Struct, frozen=True, dict=True):
             start, end = np.array(spans, np.int64).reshape(-1, 2).T
             return [timeline.verdict_track(start, end, *said)]
         late = timeline.Late(
-            self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.unclear
+            self.matched, self.parted, self.clocks, self.summaries, self.judgement.excess, self.judgement.named
         )
         tracks: list[SliceTrack | CounterTrack] = [
             timeline.verdict_track(self.path.start, self.path.end, *said),

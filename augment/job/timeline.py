@@ -6,14 +6,14 @@ collectives whose ranks have comparable clocks are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
 from augment.arrays import NO_INDEX, Int64s, Intervals, Places, combinations, each, intervals, run_starts, sums
-from augment.core import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts, Where
+from augment.core import Annotation, ArgColumn, Cause, CounterTrack, SliceTrack, Texts, Where
 from augment.diagnosis.drawing import colour
 from augment.facts.collectives.rank_progress import State
 from augment.facts.names import bus_factor
@@ -154,10 +154,10 @@ class Late:
         clocks: Sequence[Clock],
         summaries: Sequence[RankSummary],
         excess: Excess | None,
-        unclear: Collection[int] = (),
+        named: Mapping[int, Cause],
     ) -> None:
         self._matched, self._parted, self._summaries, self._excess = matched, parted, summaries, excess
-        self._unclear = unclear
+        self._named = named
         start, _, margin = common_times(matched, clocks)
         self._arrival = start[parted.late]
         # the clocks of all ranks of each collective are comparable
@@ -239,7 +239,7 @@ class Late:
         shown = of[which]
         named = matched.member[parted.late[shown]].astype(np.int32)
         spent = lead_parts(matched, parted, self._summaries)
-        because = causes.of_leads(matched, parted, spent, self._excess, self._summaries, self._unclear)
+        because = causes.of_leads(matched, parted, spent, self._excess, self._summaries, self._named)
         cause = causes.main_causes(because[:, shown])
         if self._excess is not None:  # what its device does later than its peers' do, and hardly for longer
             judged = np.isin(matched.step, self._excess.matched.step)

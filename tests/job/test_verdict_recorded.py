@@ -46,6 +46,8 @@ def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
     (late,) = [track for track in tracks if track.name == "Late rank"]  # its device works for no longer than its peers'
     assert "its device works" not in {late.inner.values[code] for code in late.inner.codes[late.names.codes == 2]}
     assert [row.rank for row in verdict.rows] == [2]
+    # what its device does later, after the others waited, is no second cause
+    assert {row.cause for row in result.outcomes["stragglers"].rows if row.rank == 2} == {"host"}
     assert verdict.text[0].startswith("Rank 2 delays the other three by ")
     sentences = [each for text in verdict.text for each in re.split(r"(?<=[.]) (?=[A-Z])", text)]
     assert [each for each in sentences if len(each.split()) > 30] == []

@@ -8,7 +8,8 @@ stretches, whichever is least.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -210,6 +211,7 @@ DELAY_CAUSES: dict[str, tuple[str, ...]] = {
 UNKNOWN = tuple(DELAY_CAUSES).index("unknown")
 LEAST_SHARE = 0.5  #: of all, to call a cause the cause
 CLEARLY = 1.25  #: multiple of the second cause
+LEAST_DUE = 0.1  #: share of a rank's excess in all that is due to a cause of its leads
 _OF_EXCESS = {"compute": "gpu", "copies": "gpu"}  #: names of causes in the verdict that differ here
 
 
@@ -241,7 +243,7 @@ def of_leads(
     spent: Parts,
     excess: Excess | None,
     summaries: Sequence[RankSummary],
-    unclear: Collection[int] = (),
+    named: Mapping[int, Cause],
 ) -> Table:
     """The lead of each collective's late rank by cause, ns: a row for each of :data:`DELAY_CAUSES`, a column a
     collective.
@@ -249,7 +251,8 @@ def of_leads(
     Args:
         spent: what the late rank did in each lead, a row a collective (``lead_parts``).
         excess: None if no stretches of ranks can be compared.
-        unclear: members whose excess in all has no single cause: no more of theirs is known.
+        named: the causes of members that the verdict names: what they do not exceed their peers by in all causes no
+            lead of theirs (after waits, they only do it later), and where it is no single one, no more is known.
     """
     table = of_parts(spent)
     if excess is None or not len(excess.stretches.row):
@@ -280,9 +283,15 @@ def of_leads(
         parts = np.rint(shares * lead[chosen]).astype(np.int64)
         parts[UNKNOWN] += lead[chosen] - parts.sum(axis=0)  # causes can have peers that differ: they need not add up
         table[:, instance[chosen]] = parts
-    doubtful = np.isin(matched.member[parted.late], list(unclear))
-    table[:, doubtful] = 0
-    table[UNKNOWN, doubtful] = parted.lead_ns[doubtful]
+    for of, why in named.items():
+        leads, main = np.flatnonzero(matched.member[parted.late] == of), _OF_EXCESS.get(why, why)
+        due = dict.fromkeys(DELAY_CAUSES, 0)
+        for name, more_ns in excess.causes.items():
+            due[_OF_EXCESS.get(name, name)] += int(more_ns[of])
+        least = math.inf if main == "unknown" else LEAST_DUE * sum(due.values())
+        moved = np.array([name not in (main, "unknown") and due[name] < least for name in due], np.bool_)
+        table[[*due].index(main), leads] += table[np.ix_(moved, leads)].sum(axis=0)
+        table[np.ix_(moved, leads)] = 0
     return table
 
 

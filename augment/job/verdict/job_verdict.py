@@ -415,12 +415,12 @@ class Judgement:
         return self._gain(self._candidates) if len(self._candidates) else 0
 
     @property
-    def unclear(self) -> frozenset[int]:
-        """The members that are named without a single cause."""
+    def named(self) -> Mapping[int, Cause]:
+        """The cause of each member that is named; ``unknown`` where it is no single one."""
         if not len(self._matched) or self._why_not:
-            return frozenset()
+            return {}
         charged = {member: self._charged(member) for member in self._named}
-        return frozenset(member for member, (total, of) in charged.items() if main_cause(of, total) == "unknown")
+        return {member: main_cause(of, total) for member, (total, of) in charged.items()}
 
     @property
     def shared(self) -> SharedWait | None:

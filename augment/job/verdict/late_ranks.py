@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment.arrays import NO_VALUE, Bools, Int64s, Places, combinations, each, robust_z, sums
-from augment.core import column
+from augment.core import Cause, column
 from augment.job.collectives import Waits
 from augment.job.matching import Matched
 from augment.job.ranks import Parts, RankSummary
@@ -38,8 +38,8 @@ class Row(Struct, frozen=True):
     cause: Annotated[
         str,
         column(
-            "Why it was late, as the verdict says: what it did more than its peers before, else what it did in "
-            "after_the_others_ns. gpu (the device worked), host (it was idle, and nothing was launched), queued (it "
+            "Why it was late, as the verdict says: what it does more than its peers, before and in all, else what it did "
+            "in after_the_others_ns. gpu (the device worked), host (it was idle, nothing was launched), queued (it "
             "was idle, with launched work), before_recording, or unknown, also if none is clearly the largest; empty "
             "if it was never late."
         ),
@@ -109,17 +109,17 @@ def stragglers(
     parted: Waits,
     summaries: Sequence[RankSummary],
     excess: Excess | None,
-    unclear: Collection[int] = (),
+    named: Mapping[int, Cause],
 ) -> Iterator[Row]:
     """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design.
 
-    ``unclear`` are the members that the verdict names without a single cause.
+    ``named`` are the causes of the members that the verdict names.
     Nobody is charged for collectives of which at most half of the ranks have traces.
     """
     parted = replace(parted, lead_ns=np.where(is_sparse(matched), 0, parted.lead_ns))
     late = matched.member[parted.late]
     parts = lead_parts(matched, parted, summaries)
-    due = causes.of_leads(matched, parted, parts, excess, summaries, unclear)
+    due = causes.of_leads(matched, parted, parts, excess, summaries, named)
     count = len(summaries)
     names = tuple(causes.DELAY_CAUSES)
     together = ~matched.is_pair()
