@@ -251,10 +251,10 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     gain_ns, late_first = answer.judgement.transfers
     for member in sorted(some.difference(late_first)) if gain_ns else ():
         if alone := answer.summaries[member].own_diagnosis:
-            rows = [row for row in alone.rows if row["rule"] == "exposed_communication" and row["status"] == "found"]
-            seen = [msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]]) for row in rows]
-            words = words_of(alone.vendor, "step", 1)
-            ways.update(each.in_job(RankInJob(0, 0), 0)[0].advice(words) for each in seen)  # who is late is known
+            rows = (row for row in alone.rows if row["rule"] == "exposed_communication" and row["status"] == "found")
+            seen = (msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]]) for row in rows)
+            known = (each.in_job(RankInJob(0, 0), 0)[0] for each in seen)  # as who is late is known
+            ways.update(each.advice(words_of(alone.vendor, "step", 1)) for each in known)
     transfers = [f"Communication: {way}" for way, _ in ways.most_common(1)]
     if row is not None and row.rank is None and row.cause != "shared":
         is_uneven = row.cause == "uneven"  # else links are slow, or a rank of unknown number is late
@@ -317,8 +317,10 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             judged = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
             problem, gain = judged or of_late[rule], row.gain_ns
             more = not judged and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
-            of_job = f"the job gains {three_digits((gain or 0) / steps)}; the rest is of its own trace"
-            who = f"{name} ({of_job if more else 'in its own trace'})" if more or rule not in SEEN_OF_JOB else name
+            of_job = (
+                f"the job gains {three_digits((gain or 0) / steps)}, its own trace more" if more else "in its own trace"
+            )
+            who = f"{name} ({of_job})" if more or rule not in SEEN_OF_JOB else name
             place = _place(answer.summaries[late[0]], problem)
             alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
             return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *others]

@@ -61,7 +61,7 @@ def test_clocks_and_scale_change_no_transfers(tmp_path: Path) -> None:
         assert "Transfers that nothing hides" in " ".join(job.verdict.text)
         assert job.judgement.label.startswith("Exposed communication (a fix saves up to ")
         assert job.judgement.severity == ("high", "high")
-        gains.append(job.judgement.limiting_transfers_ns / job.judgement.recorded_ns)
+        gains.append(job.judgement.transfers[0] / job.judgement.recorded_ns)
     assert gains[1:] == pytest.approx(2 * gains[:1], rel=0.05)
 
 

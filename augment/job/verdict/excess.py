@@ -251,8 +251,7 @@ def of_leads(
     Args:
         spent: what the late rank did in each lead, a row a collective (``lead_parts``).
         excess: None if no stretches of ranks can be compared.
-        named: the causes of members that the verdict names: what they do not exceed their peers by in all causes no
-            lead of theirs (after waits, they only do it later), and where it is no single one, no more is known.
+        named: the causes of members that the verdict names; no lead is due to what they exceed no peer by in all.
     """
     table = of_parts(spent)
     if excess is None or not len(excess.stretches.row):

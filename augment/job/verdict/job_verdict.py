@@ -100,17 +100,16 @@ class Judgement:
         rows = [replace(row, confidence="low") if unsure else row for row in self._rows or self._stage_rows]
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         texts += self._together if rows else [self._nobody, *self._late_without_gain]
-        if gain := self.limiting_transfers_ns:
+        gain, late = self.transfers
+        if gain:
             rows_of = np.flatnonzero(~self._matched.is_pair()[self._matched.instance])  # messages wait by design
             of_kind = self._matched.kind[self._matched.instance[rows_of]]
             exposed = np.bincount(of_kind, self._matched.exposed_ns[rows_of])
             if exposed.any():
-                most, share = self._matched.kinds[int(exposed.argmax())], float(exposed.max() / exposed.sum())
-                place = 0 if self.are_transfers_first else len(texts)
-                ranks = [self._summaries[member].rank for member in self.transfers[1]]
+                share = f"{percent(exposed.max() / exposed.sum())} of them {self._matched.kinds[int(exposed.argmax())]}"
                 whole = self._time, self._step_time, self._replay.progress.matched
-                said = verdict_text.transfers(gain, most, share, *whole, ranks)
-                texts.insert(place, said)
+                said = verdict_text.transfers(gain, share, *whole, [self._summaries[each].rank for each in late])
+                texts.insert(0 if self.are_transfers_first else len(texts), said)
         return Verdict((*unsure, *texts, *doubts), rows)
 
     @property
@@ -136,11 +135,11 @@ class Judgement:
     @property
     def label(self) -> str:
         """What a bar without room for the sentences says; empty where nothing is named."""
-        gain, rows = self.limiting_transfers_ns, self.verdict.rows
+        gain, rows = self.transfers[0], self.verdict.rows
         labels = [verdict_text.label(row, self._time) for row in rows[:MOST_IN_LABEL]]
         if gain:
             saved = saves(gain / self._time, self._confidence, at_most=True, at_least=False)
-            both = "and exposed communication" if self.transfers[1] else "Exposed communication"
+            both = "both that and exposed communication" if self.transfers[1] else "Exposed communication"
             labels.insert(0 if self.are_transfers_first else len(labels), f"{both}{saved}")
         return "; ".join(labels)
 
@@ -149,7 +148,7 @@ class Judgement:
         """The severity, by the share of the job's time that is saved (or charged, where that is unknown), and the
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
         saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
-        saved |= {gain: self._confidence} if (gain := self.limiting_transfers_ns) else {}
+        saved |= {gain: self._confidence} if (gain := self.transfers[0]) else {}
         if not saved:
             return "" if self.tells else "info", ""
         return severity_of(max(saved) / self._time), saved[max(saved)]
@@ -275,23 +274,20 @@ class Judgement:
 
     @cached_property
     def transfer_gain_ns(self) -> int | None:
-        """By how much a step would be shorter if no communication took time, ns; None if the replay cannot tell. The
-        replay does not know that a device then waits for its host: no more than each rank would gain by its own trace.
-        """
+        """By how much a step would be shorter if no communication took time, ns; None if the replay cannot tell."""
         if not self.tells or self._gain_unknown:
             return None
         return self._without_transfers([]) // (self.step_count or 1)
 
     def _without_transfers(self, late: Sequence[int]) -> int:
-        """What the job would gain if no communication took time, and the ``late`` members were like the median, ns: no
-        more than any other rank would gain by its own trace, without its waits and transfers."""
+        """What the job would gain if no communication took time, and the ``late`` members were like the median, ns. The
+        replay does not know that a device then waits for its host: no more than any other rank by its own trace."""
         still = np.zeros_like(self._replay.moving)
         gain = self._saved(self._replay.time_ns(shift=self._in_time(late), moving=still))
         of_ranks = (
             LEAST_RATIO * self._time if row["saved_ns"] is None else row["saved_ns"] * (self.step_count or 1)
             for member, summary in enumerate(self._summaries)
-            if member not in late and (said := summary.own_diagnosis) is not None
-            for row in said.rows
+            for row in (summary.own_diagnosis.rows if summary.own_diagnosis and member not in late else ())
             if row["rule"] == "exposed_communication" and row["status"] != "not_applicable"
         )
         return int(min(max(gain, 0), self._time - self._paced_ns(late), *of_ranks))
@@ -311,22 +307,15 @@ class Judgement:
         ranks = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)} - {None}
         late = [member for member, each in enumerate(self._summaries) if each.rank in ranks]
         gain, of_late = self._without_transfers(late), self._gain(np.array(late, np.int64))
-        is_more = gain >= WARNING_RATIO * self._time and gain - of_late > of_late
-        is_much = is_more or gain - of_late >= LEAST_TRANSFERS * self._time
-        return (gain, late) if late and is_much and rows == self._joint_rows else (0, [])
-
-    @property
-    def limiting_transfers_ns(self) -> int:
-        """What the job would gain without transfers, ns, where that is much; else 0."""
-        return self.transfers[0]
+        least = min(max(2 * of_late, WARNING_RATIO * self._time), of_late + LEAST_TRANSFERS * self._time)
+        return (gain, late) if late and gain >= least and rows == self._joint_rows else (0, [])
 
     @property
     def are_transfers_first(self) -> bool:
         """Whether they are more than what any row of the verdict would bring, and none of these is a part of them."""
-        gain = self.limiting_transfers_ns
-        rows = self._rows or self._stage_rows if gain else []
-        is_first = gain > 0 and not self.transfers[1]
-        return is_first and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
+        gain, late = self.transfers
+        rows = self._rows or self._stage_rows if gain and not late else []
+        return gain > 0 and not late and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
 
     @cached_property
     def _gain_unknown(self) -> bool:
@@ -383,9 +372,8 @@ class Judgement:
 
     def _in_time(self, late: Sequence[int]) -> path.Shift:
         """The change by which some members are like the median of their peers."""
-        excess = self._excess
-        by = np.where(np.isin(excess.stretches.member, late), -excess.by_stretch, 0)
-        return path.Shift(excess.stretches, by, excess.by_parts, self._summaries)
+        by = np.where(np.isin(self._excess.stretches.member, late), -self._excess.by_stretch, 0)
+        return path.Shift(self._excess.stretches, by, self._excess.by_parts, self._summaries)
 
     def _paced_ns(self, members: Sequence[int]) -> int:
         """How long the workers of other ranks' loaders need for their batches: no cure of these makes it shorter."""
@@ -426,9 +414,7 @@ class Judgement:
     def shared(self) -> SharedWait | None:
         """What all ranks wait for alike, per step; None if there is no such thing."""
         known = self._shared if self.tells else None
-        if known is None:
-            return None
-        return SharedWait(known[0], known[2] // max(self.step_count, 1))
+        return known and SharedWait(known[0], known[2] // max(self.step_count, 1))
 
     @cached_property
     def _shared(self) -> tuple[Reason, arrays.Int64s, int] | None:
@@ -503,6 +489,7 @@ class Judgement:
         alone = all(self._summaries[member].is_host_alone for member in self._members.tolist())
         evidence = verdict_text.shared(reason, waits, self._own_time, len(waits), alone)
         figures = {**msgspec.to_builtins(reason), "least_ns": int(waits.min()), "most_ns": int(waits.max())}
+        figures["step_count"] = self.step_count
         ranks = [rank for summary in self._summaries if (rank := summary.rank) is not None]
         problems = [{row["rule"]: row for row in each.others} for each in known if each]
         loading = [each for each in problems if verdict_text.may_be_loading(each)]
@@ -603,15 +590,9 @@ class Judgement:
         """What keeps a step as long once a rank is like its peers: batches, transfers, or what the other ranks do."""
         if self._gains.get(member, 0) >= self._time - self._paced_ns([member]):
             return "batches of other ranks take"
-        cured, still, play = self._in_time([member]), np.zeros_like(self._replay.moving), self._replay.time_ns
-        work = np.where(cured.stretches.member == member, 0, cured.stretches.own_ns)
-        without, both = (replace(cured, by=by - work) for by in (0, cured.by))
-        # what the cure brings where that takes no time
-        brings = {
-            "transfers take": play(moving=still) - play(moving=still, shift=cured),
-            "the other ranks' own work takes": play(shift=without) - play(shift=both),
-        }
-        return max(brings, key=lambda name: brings[name])
+        still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
+        brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
+        return "transfers take" if 2 * brought > self._charged(member)[0] else "the other ranks' own work takes"
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""

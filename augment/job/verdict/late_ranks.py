@@ -38,8 +38,8 @@ class Row(Struct, frozen=True):
     cause: Annotated[
         str,
         column(
-            "Why it was late, as the verdict says: what it does more than its peers, before and in all, else what it did "
-            "in after_the_others_ns. gpu (the device worked), host (it was idle, nothing was launched), queued (it "
+            "Why it was late, as the verdict says: what it does more than its peers, before and in all, else what it "
+            "did in after_the_others_ns. gpu (the device worked), host (it was idle, nothing was launched), queued (it "
             "was idle, with launched work), before_recording, or unknown, also if none is clearly the largest; empty "
             "if it was never late."
         ),

@@ -365,23 +365,15 @@ def doubts(
 
 
 def transfers(
-    gain_ns: int,
-    kind: str,
-    ratio: float,
-    time_ns: int,
-    step: tuple[float, int],
-    matched: Matched,
-    late: Sequence[int | None] = (),
+    gain_ns: int, share: str, time_ns: int, step: tuple[float, int], matched: Matched, late: Sequence[int | None]
 ) -> str:
-    """What limits the job beside late ranks: that collectives move data, ``ratio`` of it those of a kind. ``late``: the
-    ranks that must be in time for the gain, too."""
+    """What limits the job, once the ``late`` ranks are in time: that collectives move data, a ``share`` of a kind."""
     waits = ""
     if (matched.size() > matched.members).any():
         waits = " or that wait for ranks without traces"
     elif matched.world < 0 and any(group.size <= 0 for group in matched.groups):
         waits = " or that wait for other ranks (the traces do not say how many there are)"
     after = _gained(gain_ns, time_ns, step)
-    share = f"{percent(ratio)} of them {kind}"
     if late:
         peers = f"Once {ranks_text(late)} {'are' if len(late) > 1 else 'is'} like the other ranks"
         limit = f"transfers that nothing hides{waits} hold all ranks up, {share}"

@@ -47,8 +47,9 @@ def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, 
 
     Args:
         y: what a bar is.
-        parts: the colour of each part, in the order of drawing.
+        parts: the colour of each part, in the order of drawing; the legend has those that a row is of.
     """
+    parts = {part: colour for part, colour in parts.items() if any(row["part"] == part for row in rows)}
     order = {part: place for place, part in enumerate(parts)}
     data = [{**row, "order": order[row["part"]]} for row in rows]
     bars = len({row["label"] for row in rows})

@@ -8,6 +8,7 @@ from typing import Any
 from augment.core.text import capitalized, counted, parallelism, percent, ranges_text, short, size, three_digits, time
 from augment.results.report import charts
 from augment.results.report.sections import (
+    Chart,
     Document,
     Row,
     Section,
@@ -20,6 +21,7 @@ from augment.results.report.sections import (
 )
 
 Sidecar = Mapping[str, Any]
+_Parts = Mapping[str, tuple[str, str]]  #: the label and colour of each figure
 _MOST_BARS = 40
 #: parts of what a rank is charged with in the verdict
 _CHARGED = {
@@ -44,6 +46,7 @@ ON_PATH = {
     "memory_ns": ("copying", charts.PURPLE),
     "idle_ns": ("idle", charts.ORANGE),
 }
+_IN_STEP = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
 BUBBLE = {
     "theory_ns": ("bubble of the schedule", charts.SKY),
     "imbalance_ns": ("stages differ", charts.BLUE),
@@ -85,12 +88,15 @@ def stragglers(sidecar: Sidecar) -> Section:
     rows = [row for row in rows_of(sidecar, "stragglers") if row["after_the_others_ns"]]
     judged = sidecar.get("verdict", {}).get("rows", ())
     named = [row for row in judged if row.get("figures", {}).get("causes_ns")]
-    waits = "How long others waited for each rank alone, in all steps together"
-    tables = [made_table("stragglers", waits, rows, by="after_the_others_ns", folded=bool(named))] if rows else []
+    is_shared = any(row.get("cause") == "shared" for row in judged)
+    drawn = list(_in_steps(sidecar)) if is_shared and not named else []
+    waits, folded = "How long others waited for each rank alone, in all steps together", bool(named or drawn)
+    tables = [made_table("stragglers", waits, rows, by="after_the_others_ns", folded=folded)] if rows else []
     if not named:
         why = "what others waited for each is small, or no cure would save it"
-        why = "all wait for their own hosts alike" if any(row["cause"] == "shared" for row in judged) else why
-        return Section("Who comes late", f"The verdict holds no rank responsible: {why}." if rows else "", (), tables)
+        why = f"all wait for their own hosts{', while their devices idle' * bool(drawn)}" if is_shared else why
+        lead = f"The verdict holds no rank responsible: {why}." if rows or drawn else ""
+        return Section("Who comes late", lead, drawn, tables)
     bars: list[Row] = []
     said = []
     for row in named:
@@ -108,13 +114,31 @@ def stragglers(sidecar: Sidecar) -> Section:
     per_step = " per step" if named[0]["figures"].get("step_count") else ""
     lead = f"Late{per_step}: {', '.join(said)}."
     text = "By how much longer a late rank's own work takes than its peers', by cause, and how much a cure would save: "
-    used = {
-        label: colour for label, colour in (*_CHARGED.values(), _CURED) if any(bar["part"] == label for bar in bars)
-    }
+    parts, x_title = dict((*_CHARGED.values(), _CURED)), f"time{per_step} (ms)"
     chart = charts.stacked(
-        "causes_of_delay", f"{text}the verdict's figures.", bars, y="rank", x_title=f"time{per_step} (ms)", parts=used
+        "causes_of_delay", f"{text}the verdict's figures.", bars, y="rank", x_title=x_title, parts=parts
     )
     return Section("Who comes late", lead, [chart], tables)
+
+
+def _in_steps(sidecar: Sidecar) -> Iterator[Chart]:
+    """What the device of each rank does in a mean step by which the job is judged, that which idles longest first."""
+    rows = rows_of(sidecar, "step_heat")
+    judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
+    spent = totals([row for row in rows if row["step"] in judged], _rank, *_IN_STEP)
+    if any(computed for computed, *_ in spent.values()):
+        text = f"What the device of each rank does in a {'mean ' * (len(judged) > 1)}step."
+        order = sorted(spent, key=lambda rank: -spent[rank][-1])[:_MOST_BARS]
+        mean = {rank: [ns / len(judged) for ns in spent[rank]] for rank in order}
+        parts = {name: ON_PATH[name.removeprefix("exposed_")] for name in _IN_STEP}
+        yield _by_rank("steps_of_ranks", text, mean, parts, "time of a step (ms)")
+
+
+def _by_rank(name: str, text: str, spent: Mapping[str, Sequence[float]], parts: _Parts, x_title: str) -> Chart:
+    """A bar for each rank, of the parts of its time."""
+    labels = dict(parts.values())
+    bars = [charts.part(rank, *part) for rank, ns in spent.items() for part in zip(labels, ns, strict=True) if part[1]]
+    return charts.stacked(name, text, bars, y="rank", x_title=x_title, parts=labels)
 
 
 def heat(sidecar: Sidecar) -> Section:
@@ -126,9 +150,8 @@ def heat(sidecar: Sidecar) -> Section:
     cells = rows[:_MOST_CELLS]
     maps, least = [], _LEAST_SHARE * max(row.get("wall_ns") or 0 for row in rows) / 1e6
     computed = any(row["compute_ns"] for row in rows)  # without devices and collectives nothing is known of idle time
-    names = {"wait_ns": "waits within collectives", "compute_ns": "computation"} | (
-        {"idle_ns": "idle"} if computed else {}
-    )
+    names = {"wait_ns": "waits within collectives", "compute_ns": "computation"}
+    names |= {"idle_ns": "idle"} if computed else {}
     for name, title in names.items():
         values = [
             {"rank": row["rank"], "step": row["step"], "value": row[name] / 1e6, "exact": f"{row[name]:,} ns"}
@@ -178,27 +201,19 @@ def path(sidecar: Sidecar) -> Section:
     judged = judged_of(sidecar, numbers)
     judged = judged if len(judged) < len(numbers) else []
     chosen = [row for row in rows if row["step"] in (judged or [None])] or rows
-    sums = totals(chosen, _rank, "path_ns")
-    whole = sum(ns for (ns,) in sums.values())
+    spent = totals(chosen, _rank, "path_ns", *ON_PATH)
+    whole = sum(ns for ns, *_ in spent.values())
     if not whole:
         return Section("Critical path of the job")
-    order = sorted(sums, key=lambda rank: -sums[rank][0])[:_MOST_BARS]
-    spent = totals(chosen, _rank, *ON_PATH)
-    bars = [
-        charts.part(rank, label, ns)
-        for rank in order
-        for (label, _), ns in zip(ON_PATH.values(), spent[rank], strict=True)
-        if ns
-    ]
-    used = {label: colour for label, colour in ON_PATH.values() if any(bar["part"] == label for bar in bars)}
+    order = sorted(spent, key=lambda rank: -spent[rank][0])[:_MOST_BARS]
     done = f"steps {judged[0]} to {judged[-1]} were" if len(judged) > 1 else "the job was"
-    lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when {done} done is on {order[0]}."
+    lead = f"{percent(spent[order[0]][0] / whole)} of the path that decided when {done} done is on {order[0]}."
     shown = steps if len(numbers) == 1 else [row if row["step"] is not None else {**row, "step": "all"} for row in rows]
     tables = [
         made_table("cross_rank_critical_path", "The path by step and rank", shown, by="path_ns"),
         *table(sidecar, "cross_rank_handovers", "Where it moves from rank to rank", by="wait_ns"),
     ]
-    chart = charts.stacked("job_path", lead, bars, y="rank", x_title="time on the path (ms)", parts=used)
+    chart = _by_rank("job_path", lead, {rank: spent[rank][1:] for rank in order}, ON_PATH, "time on the path (ms)")
     return Section("Critical path of the job", lead, [chart], tables)
 
 
@@ -281,12 +296,10 @@ def dimensions(sidecar: Sidecar) -> Section:
 def pipeline(sidecar: Sidecar) -> Section:
     """The bubble of each stage, divided by cause."""
     rows = rows_of(sidecar, "pipeline")
-    names = [name for name in BUBBLE if any(row.get(name) for row in rows)]
-    if not names:
+    drawn = [(row, name) for row in rows[:_MOST_BARS] for name in BUBBLE if row.get(name)]
+    if not drawn:
         return Section("Pipeline", "", (), table(sidecar, "pipeline", "Bubbles"))
-    drawn = ((row, name) for row in rows[:_MOST_BARS] for name in names if row.get(name))
-    bars = [charts.part(_rank(row), BUBBLE[name][0], row[name]) for row, name in drawn]
-    parts = {BUBBLE[name][0]: BUBBLE[name][1] for name in names}
+    bars, parts = [charts.part(_rank(row), BUBBLE[name][0], row[name]) for row, name in drawn], dict(BUBBLE.values())
     chart = charts.stacked("pipeline", "The bubble of each rank by cause", bars, y="rank", x_title="ms", parts=parts)
     return Section("Pipeline", "", [chart], table(sidecar, "pipeline", "Bubbles"))
 

@@ -208,8 +208,7 @@ def steps(sidecar: Sidecar) -> Section:
     lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
     if len(devices) > 1:
         lead += f" The chart shows {_device_name(sidecar, chosen[0])}; the table has {len(devices) - 1} more."
-    used = {label: colour for label, colour in parts.values() if any(bar["part"] == label for bar in bars)}
-    chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=used)
+    chart = charts.stacked("steps", lead, bars, y="step", x_title="time (ms)", parts=dict(parts.values()))
     return Section("Steps", lead, [chart], table(sidecar, "steps", "Figures of each step"))
 
 
