@@ -175,15 +175,16 @@ def cold_start(trace: Trace) -> ColdStart | None:
     module, where no later step is there to tell.
     """
     context, rows, events = _context_creation(trace), cold_operators(trace), trace.events
-    loads = loading_calls(trace)
-    if measure(trace).count > 1 or int(idle_ns(trace, Spans.of(trace, loads)).max(initial=0)) < CONTEXT_NS:
+    loads, by_chance = loading_calls(trace), _chance(launching_operators(trace)) >= MOST_CHANCE
+    longest_ns = int(idle_ns(trace, Spans.of(trace, loads)).max(initial=0))
+    if measure(trace).count > 1 or (by_chance and longest_ns < CONTEXT_NS):
         loads = loads[:0]  # later steps tell, or it is no module
     rows = arrays.distinct(np.append(rows, loads[~arrays.is_among(facts.host.operators_around(trace, loads), rows)]))
     which, parts = within_steps(trace, events.ts[rows], events.ts[rows] + events.dur[rows])
     spans, whole = Spans(parts.start, parts.end, rows[which]), arrays.union(parts.start, parts.end)
     pause = Spans(whole.start, whole.end, np.full(len(whole.start), arrays.NO_INDEX, np.int64))
     most = 2 * int(idle_ns(trace, pause).sum()) > measure(trace).length_ns * measure(trace).count
-    if most and (context != arrays.NO_INDEX or len(loads) or _chance(launching_operators(trace)) < MOST_CHANCE):
+    if most and (context != arrays.NO_INDEX or len(loads) or not by_chance):
         return ColdStart(spans, context)
     few = 0 < len(facts.gpu.work(trace)) < FEW_PIECES
     return ColdStart(spans, context) if context != arrays.NO_INDEX and few else None

@@ -11,7 +11,7 @@ from augment import arrays, facts
 from augment.core import COMPLETE, Category, Trace, derived
 from augment.core.source_code import shown_frame
 from augment.core.text import short
-from augment.diagnosis.first_calls import at_first_calls, cold_operators, waiting_calls
+from augment.diagnosis.first_calls import at_first_calls, cold_operators, loading_calls, waiting_calls
 from augment.diagnosis.judging import idle_ns, measure, within_steps
 from augment.diagnosis.rule import Spans
 from augment.facts.host.occupancy import host_segments, occupants
@@ -41,7 +41,7 @@ def standstills(trace: Trace) -> Spans:
 
     A stretch, innermost on its thread, is far longer than most of its name. What may do work on the CPU in it,
     sometimes more than usual, is no evidence: only launches, operators that launch, and views are, each but at their
-    first call.
+    first call, or where a kernel is loaded.
     If there is enough of it, stretches in other operators and outside of operators count, too.
     """
     spans = Spans.joined([_long_stretches(trace, lane) for lane in facts.critical.launching_tracks(trace)])
@@ -57,7 +57,8 @@ def standstills(trace: Trace) -> Spans:
         trace.events.category[known] != Category.CPU_OP
     )
     cold = arrays.is_among(facts.host.innermost(trace, known, (Category.CPU_OP,)), cold_operators(trace))
-    other: arrays.Bools = calls | cold | arrays.is_among(known, waiting_calls(trace))
+    waiting_or_loading = np.append(waiting_calls(trace), loading_calls(trace))
+    other: arrays.Bools = calls | cold | arrays.is_among(known, waiting_or_loading)
     other |= at_first_calls(trace, known)
     first_or_other = other & (row >= 0)
     spans = spans.take(chosen[~first_or_other])

@@ -30,7 +30,7 @@ def launches(*calls: tuple[str, str, int]) -> Trace:
     events, at = list[Event](), 1_000 * US
     for number, (name, label, took) in enumerate(calls, 1):
         end = at + took * US
-        events += [op(name, at, end), call("cudaLaunchKernel", end - 6 * US, end - US, correlation=number)]
+        events += [op(name, at, end), call("cudaLaunchKernel", at + US, end - US, correlation=number)]
         events.append(kernel(label, end, end + 3 * US, correlation=number))
         at = end + 2 * US
     return trace_of(*events)

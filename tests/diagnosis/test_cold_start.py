@@ -40,6 +40,15 @@ def test_slow_operators_that_load_nothing_are_none() -> None:
     assert isinstance(cold_start.check(launches(*mixed)), NotApplicable)
 
 
+@pytest.mark.parametrize(("label", "is_cold"), [("once_{}", True), ("conv2d", False)])
+def test_first_launches_in_operators_that_never_come_again_load_too(label: str, is_cold: bool) -> None:
+    """Metamorphic: as slow are launches of what is launched before, as by a host that gets no CPU."""
+    alone = [(f"aten::once_{n}", label.format(n), 3_000) for n in range(4)]
+    busy = [("aten::conv2d", "conv2d", 40)] * 200
+    assert isinstance(cold_start.check(launches(*busy[:1], *FIRST_USES, *alone, *busy)), Found) == is_cold
+    assert isinstance(cold_start.check(launches(*busy[:1], *FIRST_USES, *busy)), NotApplicable)
+
+
 def test_slow_first_launches_beside_much_else_are_none() -> None:
     many = [(name, label, 400) for name, label, _ in FIRST_USES] * 6  # 19 ms that nothing slows
     assert isinstance(cold_start.check(launches(*FIRST_USES, *many)), NotApplicable)

@@ -416,6 +416,19 @@ def test_other_standstills_have_other_causes(stalls: dict[int, str], names: tupl
     assert not isinstance(starved_host.check(run_standing(stalls, names, kernel_ns)), Found)
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_first_launches_of_kernels_do_not_lack_a_cpu(loads: bool) -> None:
+    """Operators that are called once, throughout a recording, whose launches take 8 ms."""
+    events: list[Event] = []
+    for number in range(400):
+        slow, at = number % 80 == 40, 20_000 * number + (number + 39) // 80 * STALL
+        until = at + 6_000 + slow * STALL
+        label = f"first_{number}" if slow and loads else "k"
+        events.append(op(f"aten::op_{number if slow else 0}", at, until + 4_000))
+        events += launched_kernel(label, (at + 2_000, until), (until + 1_000, until + 9_000), correlation=number + 1)
+    assert isinstance(starved_host.check(trace_of(*events)), Found) != loads
+
+
 def stood_still(document: Document, every: int) -> tuple[Document, int]:
     """The job whose host stands still for 8 ms in every so many launches into an idle device, and how often: slices of
     the host around the moment last longer, and all that begins later comes later."""

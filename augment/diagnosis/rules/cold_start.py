@@ -7,10 +7,10 @@ kernel for the first time and take more than four times as long as others of the
 And it takes evidence that this is why: a call of the runtime before the first launch that takes 0.1 s and more (one
 that gives back or asks for memory: 1 s), which only the creation of a context does; or so many first launches among
 the slow operators that chance has less than one in 1,000; or, without several steps, a first launch of a kernel in
-which devices idle for 0.1 s and more, ten times as long as in any launch of a known kernel. Where a context is created,
-fewer than 16 pieces of GPU work are enough. What the time of later steps is cannot be told, so nothing is predicted,
-and what other rules say is merely possible. In a recording with three steps and more a slow first one is left out
-(`slow_start`) instead.
+which devices idle for 0.1 s and more, ten times as long as in any launch of a known kernel. With such evidence, shorter
+first launches count as well, also in operators that are called once. Where a context is created, fewer than 16 pieces
+of GPU work are enough. What the time of later steps is cannot be told, so nothing is predicted, and what other rules
+say is merely possible. In a recording with three steps and more a slow first one is left out (`slow_start`) instead.
 
 **What to do**: record later steps, with ``schedule(wait=1, warmup=2, active=3)``.
 """

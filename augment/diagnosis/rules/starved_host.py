@@ -4,9 +4,9 @@ A thread that launches may want to run, and not be let: more threads than cores,
 on the machine. It then stands still for milliseconds in whatever it happens to do. The rule looks for stretches of 2
 ms and more, while devices idle, in calls and operators that usually take less than 0.1 ms. It wants four of them, over
 half of the recording, in three operators and more, where nothing else could take long: launches, operators that launch,
-and views; first calls are left out. If these are a third of all such stretches, those in other operators and between
-them count, too. The prediction takes these stretches out of the steps. A trace does not record whether a thread runs,
-so the cause is inferred.
+and views; first calls, and first launches that load kernels, are left out. If these are a third of all such stretches,
+those in other operators and between them count, too. The prediction takes these stretches out of the steps. A trace
+does not record whether a thread runs, so the cause is inferred.
 
 **What to do**: compare the cores that the job may use (``nproc``, ``taskset -p``, the cgroup's ``cpu.max`` and
 ``cpu.stat``) with ranks, loader workers and threads (``OMP_NUM_THREADS``); pin each rank to cores of its own; look
