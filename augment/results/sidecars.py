@@ -99,7 +99,8 @@ def is_sidecar(path: str) -> bool:
     try:
         expect_regular(path)
         with open(path, "rb") as file:
-            return b'"schema_version"' in file.read(64) or path.endswith(output_files.METRICS_SUFFIX)
+            head = file.read(64)  # other tools' files have a version, too
+        return (b'"schema_version"' in head and b'"tool"' in head) or path.endswith(output_files.METRICS_SUFFIX)
     except OSError as error:
         raise InputError.of(path, error) from error
 

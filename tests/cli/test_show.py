@@ -80,6 +80,8 @@ def test_what_is_no_metrics_file(tmp_path: Path, augment: Augment) -> None:
         ended = augment("show", tmp_path / "a.metrics.json")
         assert (ended.code, ended.out) == (3, "")
         assert len(ended.err.splitlines()) == 1
+    (tmp_path / "other.json").write_bytes(b'{"schema_version": "1.0", "operators": []}')
+    assert "not a trace: JSON without traceEvents (its members: schema" in augment("show", tmp_path / "other.json").err
     assert augment("show", tmp_path / "none.json").code == 3
     assert augment("show", tmp_path).code == 3
 
