@@ -523,6 +523,15 @@ def test_what_a_trace_cannot_tell_says_what_would() -> None:
     assert isinstance(rules.allocator_calls.check(unrecorded), NotApplicable), "what would wait for them is unknown"
 
 
+@pytest.mark.parametrize("computing", [600_000, 100_000])
+def test_computing_hides_no_more_than_it_takes(computing: int) -> None:
+    end = 20_000 + computing
+    nccl = launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", end, end + 500_000, 2, at=30_000)
+    answer = problem_of(rules.exposed_communication.check(trace_of(SHORT, *launched("gemm", 20_000, end, 1), *nccl)))
+    assert answer.saved_ns == 500_000
+    assert ("computing, 100 µs per step, can hide no more" in "".join(evidence_of(answer))) == (computing < 500_000)
+
+
 @pytest.mark.parametrize(("idle", "bound"), [(40_000, "would save at least"), (80_000, "would save up to")])
 def test_work_without_launches_on_an_idle_device_may_not_be_what_decides(idle: int, bound: str) -> None:
     """The host may be: then faster kernels save nothing."""

@@ -110,7 +110,14 @@ SAMPLES: list[Seen] = [
         for launcher in get_args(rules.launch_bound.Launcher)
         for stacks, long, engine in ((False, 0, None), (True, 2, None), (True, 3, None), (False, 0, "vLLM"))
     ),
-    *(replace(COMMUNICATION, **more) for more in ({"slow_gbps": 2.6}, {"wait_ns": MS, "is_whole": False})),
+    *(
+        replace(COMMUNICATION, **more)
+        for more in (
+            {"slow_gbps": 2.6},
+            {"wait_ns": MS, "is_whole": False},
+            {"wait_ns": 9 * MS, "gain_ns": 5 * MS, "computing_ns": MS},
+        )
+    ),
     *(rules.host_gaps.HostGaps(2 * MS, MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
     rules.host_gaps.HostGaps(2 * MS, MS, ["read"], "unknown", ["read (80 %)"]),
     *(

@@ -145,7 +145,7 @@ def test_what_cannot_be_told_is_said() -> None:
     seen = job_of([trace for rank, trace in enumerate(traces_of(replace(JOB, **FAULTS["host"]))) if rank != LATE])
     said = " ".join(rank_answer(seen, 0).verdict)
     assert "transfers, or waiting for ranks without traces, and" in said
-    assert "hiding the transfers would save up to" in said
+    assert "removing the transfers would save up to" in said
 
 
 def test_waits_are_told_where_clocks_are_uncertain() -> None:

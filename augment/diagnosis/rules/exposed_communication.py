@@ -1,13 +1,13 @@
 """Does the device only communicate, and compute nothing meanwhile?
 
 The prediction takes from the communication kernels of the steps the time in which the device computes nothing
-meanwhile: this is what hiding it would save. It needs the launches of most work. The answer names the group and kind
-with most of the exposed time. A collective ends on all ranks together, so part of its time may be waiting for a late
-rank. One trace cannot tell; of equal collectives the fastest shows what the transfer itself takes at most. Where the
-traces of the other ranks are at hand, the prediction and the advice are about the transfers alone, and
-`straggling_rank` is about the waits. A rank that only waits gains nothing by faster transfers if the late rank gains
-nothing: what is promised is what the replay of the job gains if no communication of any rank takes time. Messages
-between the stages of a pipeline are left out: `pipeline_bubble` is about them.
+meanwhile: this is what hiding it would save, or removing it, where computing takes less. It needs the launches of most
+work. The answer names the group and kind with most of the exposed time. A collective ends on all ranks together, so
+part of its time may be waiting for a late rank. One trace cannot tell; of equal collectives the fastest shows what the
+transfer itself takes at most. Where the traces of the other ranks are at hand, the prediction and the advice are about
+the transfers alone, and `straggling_rank` is about the waits. A rank that only waits gains nothing by faster transfers
+if the late rank gains nothing: what is promised is what the replay of the job gains if no communication of any rank
+takes time. Messages between the stages of a pipeline are left out: `pipeline_bubble` is about them.
 
 **What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
 units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
@@ -69,6 +69,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
     device_count: int = 1  #: in the file, of one rank or of several
     slow_gbps: float | None = None  #: bus bandwidth of the large ones, GB/s, if no link of a cluster is as slow
     is_whole: bool = True  #: all ranks of the collectives have traces, where that of any other is known
+    computing_ns: int = 0  #: which hides no more than that
+    gain_ns: int = 0  #: what is promised
 
     def _exposed(self, words: text.Words) -> str:
         return f"{text.time(self.exposed_ns)} of communication {words.per_step} is exposed"
@@ -94,8 +96,15 @@ class ExposedCommunication(rule.Seen, frozen=True):
             f"{text.time(self.exposed_ns - wait_ns)} transfers{absent} and {text.time(wait_ns)} waiting for late ranks"
         )
 
+    @property
+    def _is_hideable(self) -> bool:
+        return self.gain_ns <= self.computing_ns
+
     def cure(self, words: text.Words) -> str:
-        return "hiding it" if self.wait_ns is None else "hiding the transfers"
+        verb = "hiding" if self._is_hideable else "removing"
+        if self.wait_ns is None:
+            return f"{verb} it"
+        return f"{verb} the transfers{' of all ranks' if self.gain_ns > self.exposed_ns - self.wait_ns else ''}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         parts = "" if self.wait_ns is None else f" ({self._parts(self.wait_ns)})"
@@ -133,15 +142,17 @@ class ExposedCommunication(rule.Seen, frozen=True):
             causes.append(f"{text.percent(self.decode_ratio)} of the time of decodes{of}")
         if self.small_count is not None:
             causes.append(f"most of it in {self.small_count} collectives below 1 MB")
+        if not self._is_hideable:
+            causes.append(f"computing, {text.time(self.computing_ns)} {words.per_step}, can hide no more than that")
         return causes
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         exposed = job.wait_ns + job.transfer_ns
         known = replace(self, exposed_ns=exposed, wait_ns=job.wait_ns, is_whole=job.is_whole)
         known = replace(known, beyond_fastest_ratio=None, slow_gbps=None)
-        if job.transfer_gain_ns is None or job.is_paced_by_workers:
-            return known, min(saved_ns, job.most_saved_ns)
-        return known, min(saved_ns, job.transfer_gain_ns)
+        most_ns = None if job.is_paced_by_workers else job.transfer_gain_ns
+        gain_ns = min(saved_ns, job.most_saved_ns if most_ns is None else most_ns)
+        return replace(known, gain_ns=gain_ns), gain_ns
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -156,7 +167,7 @@ def check(trace: Trace) -> rule.Answer:
             return rule.NoData("the steps of collectives are unknown: they have no launch", "record with {calls}")
         only = "all communication is messages between stages" if of_steps.any() else ""
         return rule.NotApplicable(only or "no communication kernel runs in the steps")
-    steps = judging.measure(trace).count
+    windows, steps = judging.measure(trace).windows, judging.measure(trace).count
     ns = every.exposed_ns[inside]
     cut = facts.critical.without_work(trace, every.place[inside], ns)
     # the kind and group with most exposed time, its collectives, its share of all
@@ -172,8 +183,12 @@ def check(trace: Trace) -> rule.Answer:
     large = sized & ~small
     moved = float((sizes * every.bus_factor[worst])[large].sum()) / max(int(dur[large].sum()), 1)  # bytes a ns
     name = group.description if group.description not in ("", "undefined") else group.name
+    exposed_ns = facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps
+    saved = min(judging.saved_ahead(trace, cut), exposed_ns)
+    computing = (each.time_within(windows.start, windows.end, any_of=facts.gpu.COMPUTATION).sum()
+                 for each in facts.gpu.coverage(trace))  # fmt: skip
     seen = ExposedCommunication(
-        exposed_ns=facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps,
+        exposed_ns=exposed_ns,
         wait_ns=None,
         kind=kind,
         group=name,
@@ -188,10 +203,11 @@ def check(trace: Trace) -> rule.Answer:
         decode_ratio=decode_ratio,
         decode_requests=requests,
         device_count=len(work.devices),
+        computing_ns=int(max(computing)) // steps,
+        gain_ns=saved,
         slow_gbps=moved if 0 < moved < SLOW_GBPS and 2 * dur[large].sum() > dur.sum() else None,
     )
     spans = rule.Spans(every.ts[worst], every.end[worst], work.row[every.place[worst]])
-    saved = min(judging.saved_ahead(trace, cut), seen.exposed_ns)
     return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=True)
 
 
