@@ -14,6 +14,7 @@ from augment.facts.host.queued_tasks import queued_tasks
 from augment.facts.waits.dependencies import CallWaits, DependencyKind, dependencies_of, joined_waits
 from augment.facts.waits.sync_dependencies import sync_calls
 
+PAUSE_NS = 1_000_000  #: nothing recorded of a thread for so long: it waits
 ROUNDING_NS = 2  #: by so much times in µs are off that another program wrote as floating-point numbers
 _BACKWARD = re.compile(r"^(?:\w+Backward[0-9]*|torch::autograd::\w+)\Z")  #: autograd's functions
 
@@ -161,22 +162,32 @@ def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Call
 
 
 def _start(trace: Trace, track: int, main: int) -> CallWaits:
-    """Without further evidence, the start of a thread depends on the main thread's progress until then. While the main
-    thread waits for a device it makes none: what counts then is that it began to wait."""
+    """Without further evidence, the start of a thread depends on the main thread's progress until then; of one that
+    only copies, also each that follows a pause: it fetches ahead, until that is enough. While the main thread waits for
+    a device it makes none: what counts then is that it began to wait."""
     segments = host.host_segments(trace)
     piece, main_piece = segments.of(track), segments.of(main)
-    ts = segments.ts[piece][:1]
+    begin, idle = segments.ts[piece], segments.row[piece][:-1] < 0
+    pause = np.flatnonzero(idle & (np.diff(begin) >= PAUSE_NS) & _only_copies(trace, track))
     reach = segments.ts[main_piece][[0, -1]]
-    if not reach[0] <= ts[0] <= reach[1]:
-        return joined_waits([])
-    unknown = np.full(1, -1, EventRow)
+    place = np.append(0, pause + 1)
+    place = place[(reach[0] <= begin[place]) & (begin[place] <= reach[1])]
+    ts, pause = begin[place], place[place > 0] - 1
     at = main_piece.start + np.searchsorted(segments.ts[main_piece], ts, side="right") - 1
-    waits = np.any(sync_calls(trace).row == segments.row[at], keepdims=True)
+    waits = np.isin(segments.row[at], sync_calls(trace).row)
+    unknown, tracks = np.full(len(ts), -1, EventRow), np.full(len(ts), track, np.int32)
     start = dependencies_of(
         DependencyKind.HANDOVER,
         unknown,
         unknown,
-        from_at=(np.array([main], np.int32), np.where(waits, segments.ts[at], ts)),
-        to_at=(np.array([track], np.int32), ts),
+        from_at=(np.full(len(ts), main, np.int32), np.where(waits, segments.ts[at], ts)),
+        to_at=(tracks, ts),
     )
-    return joined_waits([CallWaits(start, np.empty(0, np.int32), ts[:0], ts[:0])])
+    return joined_waits([CallWaits(start, tracks[: len(pause)], begin[pause], begin[pause + 1])])
+
+
+def _only_copies(trace: Trace, track: int) -> bool:
+    """Whether a thread launches work, and none of it is a kernel."""
+    work, events = gpu.work(trace), trace.events
+    launched = work.row[(work.launch != NO_INDEX) & (events.track[work.launch] == track)]
+    return len(launched) > 0 and not (events.category[launched] == Category.KERNEL).any()
