@@ -29,7 +29,8 @@ up to a tenth of the fused loops, which read an operand only in part.
 
 ``roof_ns`` is the time that the operator would have taken at its device's peak: the greater of operations by the dense
 rate of their type of number, and bytes by the rate of memory. FP32 products on matrix units are held against TF32 where
-the device has it. ``roof_ratio`` is that time by the time in which its kernels ran. What is served from caches can be
+the device has it; where names of kernels do not tell whether they ran there, they have no roof, unless the peaks have
+no such rate. ``roof_ratio`` is that time by the time in which its kernels ran. What is served from caches can be
 faster than the rate of memory allows, so that it can be above 1; ``lost_ns`` is 0 then. Where even twice the cache does
 not explain it, the bytes are not believed: there is no roof (diagnostic ``bytes_not_moved``).
 

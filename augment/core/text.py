@@ -373,6 +373,7 @@ _VENDORS: dict[str, dict[str, str]] = {
     },
     "ascend": {
         "gpu": "NPU",
+        "matrix_units": "Cube units",
         "graphs": "graph mode (torchair)",
         "use_graphs": "Launch many kernels at once with graph mode (torchair)",
         "graph_logs": "TORCH_LOGS=recompiles",
@@ -394,6 +395,7 @@ _VENDORS: dict[str, dict[str, str]] = {
     },
     "mtia": {
         "gpu": "MTIA device",
+        "matrix_units": "matrix units",
         "graphs": "a larger batch",
         "use_graphs": "Use fewer and larger operators",
         "clock_tool": "the vendor's tool",

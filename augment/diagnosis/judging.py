@@ -32,6 +32,8 @@ AGAIN = 1.25  #: and so many times as long as each later one but the second, els
 DELAY_NS, LEAST_DELAYS, USUAL_DELAY_NS = 10_000, 16, 1_000  #: between kernels of which the second is queued
 HELD_NS = 200_000  #: work that begins so long after its launch, on an idle device, was held up; less may be the driver
 ONE_OFF = 0.05  #: of an engine's steps: if more compile, that comes again
+LASTING_NS = 50_000  #: no call takes longer for its launch of a kernel than so long a kernel, but by waiting for it
+BLOCKING = 0.1  #: share of the time of such kernels after their launches returned, up to which all launches wait
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 UNKNOWN_IDLE = 0.1  #: of a step: what a device waits for so long may decide how long the step is
 
@@ -162,6 +164,17 @@ def unknown_ratio(trace: Trace) -> float:
     work, inside = facts.gpu.work(trace), work_in_steps(trace)
     ns = np.maximum(work.end - work.ts, 0)[inside]
     return float(ns[~facts.gpu.families(trace).known[inside]].sum() / max(int(ns.sum()), 1))
+
+
+@derived(until="diagnosis")
+def launches_block(trace: Trace) -> bool:
+    """Whether launches return only when their kernels are done: the graph does not show what faster ones would save."""
+    work, events = facts.gpu.work(trace), trace.events
+    places = work.where((events.category[work.row] == Category.KERNEL) & (work.launch != arrays.NO_INDEX))
+    ts, end = work.ts[places], work.end[places]
+    after, ns = np.maximum(end - np.maximum(ts, events.end[work.launch[places]]), 0), end - ts
+    lasts = ns >= LASTING_NS
+    return bool(2 * ns[lasts].sum() > ns.sum() and after[lasts].sum() < BLOCKING * ns[lasts].sum())
 
 
 def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from augment import facts
 from augment.core import RankInJob, Stage, Trace, derived, text
 from augment.diagnosis.host_causes import beside_workers_ns
-from augment.diagnosis.judging import decided_in_steps, has_pauses, hides_host, measure, saved_a_step, unknown_ratio
+from augment.diagnosis.judging import decided_in_steps, has_pauses, launches_block, measure, saved_a_step, unknown_ratio
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
     LEAST_RATIO,
@@ -118,6 +118,9 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
         return NoData(f"what kernels do that take {text.percent(unknown)} of the {{gpu}}'s time is not known", _TEACH)
     if rule.NAME in _LAST and isinstance(answer, Fine) and (lacking := facts.operators.why_hardly_sized(trace)):
         return NoData(lacking)
+    predicted = isinstance(answer, Fine) and not isinstance(answer.seen, str)
+    if rule.NAME in (*_OF_KINDS, *_LAST) and predicted and launches_block(trace):
+        return NoData("launches return only when their kernels are done: what faster ones would save is not known")
     if job is not None and isinstance(answer, Found):
         answer = judged_in_job(answer, job, words(trace))
     most = None if rule.NAME in _BESIDE_WORKERS else beside_workers_ns(trace)

@@ -63,12 +63,14 @@ def test_fp32_has_the_rate_of_what_its_kernel_used(name: str, number: str, rate:
 
 
 def test_fp32_of_an_unknown_kernel_has_no_roof() -> None:
-    trace = on_h100(
-        op("aten::mm", 0, 9, args=mm(4096, 4096, 4096, "float")), *launched(1, 2, 1000, 9_001_000, "gemm_x")
-    )
-    assert rows_of(roofline.analyze(trace), "number", "roof_ns", "bound", "confidence") == [
+    events = op("aten::mm", 0, 9, args=mm(4096, 4096, 4096, "float")), *launched(1, 2, 1000, 9_001_000, "gemm_x")
+    assert rows_of(roofline.analyze(on_h100(*events)), "number", "roof_ns", "bound", "confidence") == [
         (None, None, "unknown", "unknown")
     ]
+    v100 = {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-32GB"}]}  # which has a single rate for them
+    other = trace_of(*events)
+    other = replace(other, source=replace(other.source, metadata=v100))
+    assert rows_of(roofline.analyze(other), "number", "bound") == [("fp32", "compute")]
 
 
 def test_a_short_operator_is_bound_by_latency() -> None:

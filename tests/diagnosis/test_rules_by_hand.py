@@ -13,6 +13,7 @@ import traces
 from augment import Skipped, Trace, facts, read
 from augment.analyses import kernel_occupancy
 from augment.core import Category
+from augment.core.attachments import Tables
 from augment.core.source_code import shown_frame
 from augment.diagnosis import rules
 from augment.diagnosis.judging import measure
@@ -994,6 +995,28 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert len(evidence_of(problem_of(rules.matrix_units.check(on_device(trace_of(*events, *unknown)))))) == 2
     bare = [replace(event, args={}) for event in events]
     assert "record_shapes=True" in evidence_of(problem_of(rules.matrix_units.check(on_device(trace_of(*bare)))))[2]
+
+
+@pytest.mark.parametrize("types", ["float", "c10::BFloat16"])
+@pytest.mark.parametrize("waits", [False, True])
+def test_products_of_kernels_whose_names_say_nothing_are_no_all_clear(types: str, waits: bool) -> None:
+    args = shaped([4096, 768], [768, 4096], types=types)
+    launch = call("cudaLaunchKernel", 20_000, 960_000 if waits else 30_000, correlation=1)
+    events = [op("aten::mm", 10_000, 970_000, args=args), launch, kernel("gemm_x", 50_000, 950_000, correlation=1)]
+    answers = diagnose(on_device(trace_of(STEP, *events))).answers
+    units, roof = answers["matrix_units"], answers["low_roofline"]
+    lacking = NoData(*facts.operators.UNTOLD_UNITS)
+    blocked = "launches return only when their kernels are done: what faster ones would save is not known"
+    if types == "float":
+        assert (units, roof) == (lacking, lacking)
+    elif waits:
+        assert (units, roof) == (NoData(blocked), NoData(blocked))
+    else:
+        assert isinstance(units, Fine)
+        assert isinstance(roof, Fine)
+    tables = Tables({"matrix_units": [{"pattern": "^gemm_x", "used": "no"}]})
+    answer = rules.matrix_units.check(on_device(trace_of(STEP, *events, beside=[tables])))
+    assert isinstance(answer, Found) == (types == "float")
 
 
 @pytest.mark.parametrize(("beside", "is_chosen"), [

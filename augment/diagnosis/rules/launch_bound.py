@@ -33,7 +33,6 @@ from augment.diagnosis import host_causes, judging, rule, served
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
-LASTING_NS = 50_000  #: no call takes longer for its launch of a kernel than so long a kernel, but by waiting for it
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 _COMPILED = 254  #: beside the kinds of BoundBy: the part of operators, and of what is outside, that torch.compile made
 #: what launching consists of, and what its parts are called
@@ -166,7 +165,7 @@ def check(trace: Trace) -> rule.Answer:
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
     launcher: Launcher = "calls"
-    lasts = work.end[places] - work.ts[places] >= LASTING_NS
+    lasts = work.end[places] - work.ts[places] >= judging.LASTING_NS
     outlasts = trace.events.end[work.launch[places]] < work.end[places]  # the call that launches it
     if len(places) >= GRAPH * len(calls):
         launcher = "graphs"

@@ -59,6 +59,8 @@ def check(trace: Trace) -> rule.Answer:
     product = np.array(sure, np.bool_)
     bounded = arrays.is_any(on_roof.bound, (facts.operators.Bound.COMPUTE, facts.operators.Bound.MEMORY))
     judged_ones = product[work.kind] & bounded & (on_roof.ns > 0)
+    if not judged_ones.any() and (product[work.kind] & (on_roof.number < 0)).any():
+        return rule.NoData(*facts.operators.UNTOLD_UNITS)
     if not judged_ones.any():
         return rule.NotApplicable("no matrix product has a roofline bound")
     ratio = np.where(judged_ones, on_roof.roof_ns / np.maximum(on_roof.ns, 1), np.inf)

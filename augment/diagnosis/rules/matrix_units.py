@@ -112,27 +112,34 @@ def check(trace: Trace) -> rule.Answer:
     products = inside & (families.matrix_units != facts.gpu.MatrixUnits.NO_QUESTION)
     if not products.any():
         return rule.NotApplicable("no matrix product runs in the steps")
+    fp32, dur = facts.operators.plain_products(trace), np.maximum(work.end - work.ts, 0)
+    untold = rule.NoData(*facts.operators.UNTOLD_UNITS)
+    unnamed = fp32 & (families.matrix_units == facts.gpu.MatrixUnits.UNTOLD)
+    is_untold = dur[unnamed & inside].sum() > rule.WARNING_RATIO * dur[inside].sum()
     limits = facts.operators.limits(trace)
     peaks = [peak for peak in limits.values() if peak is not None]
-    ratios = {number: _ratio(peaks, number) for number in ("tf32", "bf16", "fp16")} if peaks else {}
+    ratios: dict[str, float] = {}  # how many times as fast as FP32 the devices multiply a type of number, 0: cannot
+    for number in ("tf32", "bf16", "fp16") if peaks else ():
+        rates = [(peak.tflops.get(number, 0.0), peak.tflops.get("fp32")) for peak in peaks]
+        ratios[number] = min(FASTER if plain is None and rate else rate / (plain or 1.0) for rate, plain in rates)
     if not peaks:
         kinds_of = {_BY_CAPABILITY.get(facts.operators.capability_of(trace, device) or ()) for device in limits}
         of_workstations = [_WORKSTATION.search(facts.operators.name_of(trace, each)) for each in limits]
         if kinds_of == {("bf16", FASTER)} and all(of_workstations):
             kinds_of = {("tf32", FASTER)}
         if wording.vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
-            return rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
+            unknown = rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
+            return untold if is_untold else unknown
         ratios = dict(kind for kind in kinds_of if kind)
-    number = next((number for number, ratio in ratios.items() if ratio >= _LEAST), None)
-    if number is None:
+    if not (number := next((number for number, ratio in ratios.items() if ratio >= _LEAST), "")):
         return rule.NotApplicable("the {gpu} has no units that multiply faster than those of FP32")
     faster, tf32 = min(ratios[number], FASTER), number == "tf32"
     named, of_row = facts.names.matching, trace.events.name[work.row]
-    plain = (named(trace, _PLAIN) | named(trace, _ENGINES) & (not tf32)) & ~named(trace, _SHORT)
+    plain = named(trace, _PLAIN) | named(trace, _ENGINES) & (not tf32)
     places = work.where(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
-    places = places[plain[of_row[places]]]
+    places = places[(plain[of_row[places]] | fp32[places]) & ~named(trace, _SHORT)[of_row[places]]]
     places = places[~facts.operators.in_narrow_groups(trace, places)]
-    dur = np.maximum(work.end[places] - work.ts[places], 0)
+    dur = dur[places]
     cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     convolves = families.is_any(("convolution",))
@@ -160,10 +167,6 @@ def check(trace: Trace) -> rule.Answer:
     confidence: rule.Confidence = "high" if tf32 and not is_chosen else "medium"
     if seen.later_ns and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
         return rule.Found(msgspec.structs.replace(seen, is_later=True), spans, "medium", cut=cut)
+    if is_untold and judging.measure(trace).ratio(saved) < rule.LEAST_RATIO:
+        return untold
     return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=seen.is_limit)
-
-
-def _ratio(peaks: list[facts.operators.Peak], number: str) -> float:
-    """How many times as fast as FP32 the devices multiply that type of number; 0 where one cannot."""
-    rates = [(peak.tflops.get(number, 0.0), peak.tflops.get("fp32")) for peak in peaks]
-    return min(FASTER if plain is None and rate else rate / (plain or 1.0) for rate, plain in rates)

@@ -52,6 +52,16 @@ def unfit_sizes(call: Call) -> int:
     return sum((size % MULTIPLE > 0) << place for place, size in enumerate((sizes[0], sizes[1], sizes[3])))
 
 
+@derived(until="diagnosis")
+def plain_products(trace: Trace) -> Bools:
+    """Whether each piece of GPU work is of a product of FP32 matrices, by the shapes and types of its operator."""
+    work = operator_work(trace)
+    kinds = zip(work.calls, work.works, strict=True)
+    plain = [made.number == "fp32" and min(sizes_of(call), default=0) >= SMALLEST for call, made in kinds]
+    of_work: Bools = np.append(np.array(plain, np.bool_)[work.kind], False)[work.owner]  # -1 reads the last entry
+    return of_work
+
+
 def in_narrow_groups(trace: Trace, places: WorkIndexes) -> Bools:
     """Whether each of the GPU work at ``places`` is of a convolution whose groups have fewer than :data:`MULTIPLE`
     channels, as depthwise ones; not where no shapes were recorded."""

@@ -226,6 +226,11 @@ def _devices(trace: Trace) -> tuple[dict[Identity, _Device], _Device]:
     return devices, next(iter(alike)) if len(alike) == 1 else _Device()
 
 
+#: why the rate of products of FP32 may be unknown, and what tells it
+UNTOLD_UNITS = (
+    "names of kernels do not tell whether matrix units ran its products",
+    "say it with augment run TRACE --tables FILE ([[matrix_units]], docs/tables.md)",
+)
 BEYOND = 1.05  #: times memory bandwidth: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency
 
@@ -355,10 +360,10 @@ def _numbers(
 
 def rate_of(number: str, units: gpu.MatrixUnits, peak: Peak | None) -> str:
     """The rate that applies to products of a type of number; empty where it is unclear."""
-    if number not in ("fp32", "fp64"):
+    if number not in ("fp32", "fp64") or units == gpu.MatrixUnits.NOT_USED:
         return number
-    if units == gpu.MatrixUnits.NOT_USED:
-        return number
-    if units != gpu.MatrixUnits.USED or peak is None:
+    if peak is None:
         return ""
-    return f"{number}_matrix" if f"{number}_matrix" in peak.tflops or number == "fp64" else "tf32"
+    matrix = f"{number}_matrix" if f"{number}_matrix" in peak.tflops or number == "fp64" else "tf32"
+    plain = number if matrix not in peak.tflops and number in peak.tflops else ""  # the only rate that there is
+    return matrix if units == gpu.MatrixUnits.USED else plain

@@ -15,7 +15,7 @@ from augment.core import Category, GraphCapture, Trace, derived, text
 from augment.facts import gpu, host, names, source
 from augment.facts.gpu.kernel_families import LISTS, MATRIX_FAMILIES
 from augment.facts.operators.operator_work import operator_work, work_families
-from augment.facts.operators.peaks import Bound, Floats, device_peaks, roofs, why_not_of, why_unknown
+from augment.facts.operators.peaks import UNTOLD_UNITS, Bound, Floats, device_peaks, roofs, why_not_of, why_unknown
 from augment.facts.steps.step_figures import StepFigures, step_figures
 from augment.facts.steps.step_windows import StepWindows, recorded_windows
 
@@ -232,6 +232,8 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
         return "no matrix product, convolution or attention is known among the kernels"
     if covered < COVERED and (number := _without_peak(trace, place, COVERED - covered)):
         return why_not_of(trace, device, number)
+    if covered < COVERED <= (products_covered(trace, roofs(trace).flops)[place] or 0):
+        return ": ".join(UNTOLD_UNITS)
     return why_unsized(trace, place, covered, COVERED)
 
 
