@@ -89,6 +89,9 @@ class Row(OfRank, frozen=True):
     time_ratio: Annotated[
         float, column("time_ns over path_ns, both without work launched before the recording.", "ratio")
     ]
+    device_busy_ns: Annotated[
+        int, column("The part of time_ns in which any device works: what the host does then may be waiting.", "ns")
+    ]
     path_ns: Annotated[int, column("Duration of the step; without steps, of the whole path.", "ns")]
 
 
@@ -132,7 +135,12 @@ def analyze(trace: Trace) -> Findings | Skipped:
     # the rows of each step
     number = facts.steps.recorded(trace)
     start, end = windows(trace)
-    time, early = path.time, path.early_time
+    time, early, work = path.time, path.early_time, facts.gpu.work(trace)
+    busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
+    which, _, parts = arrays.clip(arrays.Intervals(path.ts, path.ts + path.dur), busy)
+    part, window, parts = arrays.clip(parts, arrays.Intervals(start, end))
+    code = window * len(KINDS) + path.bound_by[which[part]]
+    at_once = arrays.sums(code, parts.end - parts.start, time.size).reshape(time.shape)
     numbers = number.number.tolist() if len(number) else [None]
     lengths = end - start
     after_start = lengths - early.sum(axis=1)
@@ -145,6 +153,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
             time_ns=int(time[place, kind]),
             before_recording_ns=int(early[place, kind]),
             time_ratio=float(ratio[place, kind]),
+            device_busy_ns=int(at_once[place, kind]),
             path_ns=int(lengths[place]),
         )
         for place, kind in np.argwhere(time).tolist()

@@ -16,7 +16,7 @@ are in the order of importance: findings about the recording itself, then by sev
 merely possible (``low`` confidence) after what is not, then rules that found nothing.
 
 ``start_ns``, ``dur_ns``, ``track`` and ``slice`` are the worst slice that a finding speaks of: the longest, and of
-calls that wait for the device the one that costs most idle time. The track ``Diagnosis`` shows the longest slices of
+calls of the runtime the one that costs most idle time. The track ``Diagnosis`` shows the longest slices of
 each finding, with arrows to the events.
 
 **What to do**: begin with the first finding: its ``advice``, and its rule's section. Record again, and compare

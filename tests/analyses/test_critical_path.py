@@ -73,6 +73,9 @@ def test_a_device_that_is_never_idle_holds_the_path() -> None:
         (3, "cpu_operator", 5, 0.05), (3, "outside_operators", 20, 0.2), (3, "launch_delay", 7, 0.07),
         (3, "kernel_computation", 61, 0.61), (3, "kernel_gap", 2, 0.02), (3, "sync", 5, 0.05),
     ]  # fmt: skip
+    blocking = annotation("ProfilerStep#3", 0, 100), *launched_kernel("k", (20, 90), (30, 80), correlation=1)
+    busy = rows_of(critical_path.analyze(trace_of(*blocking)), "bound_by", "time_ns", "device_busy_ns")
+    assert busy == [("runtime_call", 70, 50), ("outside_operators", 30, 0)]
 
 
 def test_arrows_lead_along_the_path_from_track_to_track() -> None:

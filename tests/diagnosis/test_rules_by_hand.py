@@ -605,6 +605,10 @@ def test_launches_that_take_long_are_judged_once() -> None:
         events += launched_kernel("k", (ts, ts + 300_000), (ts + 310_000, ts + 320_000), correlation=at + 1)
     trace = trace_of(*events)
     long = problem_of(rules.long_calls.check(trace))
+    blocked = launched_kernel("last", (20_000_000, 20_900_000), (20_200_000, 20_890_000), correlation=99)
+    worst = problem_of(rules.long_calls.check(trace_of(replace(events[0], end=21_000_000), *events[1:], *blocked)))
+    assert worst.worst is not None
+    assert worst.spans.start[worst.worst] < 20_000_000  # not in the longest, in which the device works for longest
     assert advice_of(long, trace).endswith("torch.cuda.graph): each of these calls launches a kernel")
     answer = rules.launch_bound.check(trace)
     assert isinstance(answer, Fine | Found)

@@ -142,7 +142,8 @@ def check(trace: Trace) -> rule.Answer:
     mostly = is_loading and steps == 1 and judging.measure(trace).ratio(int(idle.sum())) >= MOSTLY
     may_be = idle.max() < first_calls.CONTEXT_NS and not seen.in_calls_of_its_own if is_loading else once
     confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
-    answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut)
+    worst = int(idle.argmax())
+    answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=worst)
     if not is_loading or not isinstance(answer, rule.Found):
         return answer
     severity = rule.severity_of(judging.measure(trace).ratio(saved))

@@ -355,17 +355,21 @@ def critical_path(sidecar: Sidecar) -> Section:
     """What the path consists of, and what would shorten it."""
     steady = {row["step"] for row in in_steady_steps(sidecar, "steps")}
     rows = [row for row in rows_of(sidecar, "critical_path") if not steady or row["step"] in steady]
-    sums = totals(rows, lambda row: row["bound_by"], "time_ns")
-    whole = sum(ns for (ns,) in sums.values())
+    sums = totals(rows, lambda row: row["bound_by"], "time_ns", "device_busy_ns")
+    whole = sum(ns for ns, _ in sums.values())
     if not whole:
         return Section("Critical path")
     order = sorted(sums.items(), key=lambda each: -each[1][0])
     bars = [
         charts.bar(_ON_PATH.get(kind, kind), 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
-        for kind, (ns,) in order
+        for kind, (ns, _) in order
         if ns >= _LEAST * whole
     ]
-    lead = f"{bars[0]['shown']} of the chain of events that decided the duration is {bars[0]['label']}."
+    lead = f"{bars[0]['shown']} of the chain of events that decided the duration is {bars[0]['label']}"
+    most, (ns, busy) = order[0]
+    if most in ("cpu_operator", "runtime_call", "outside_operators") and 2 * busy > ns:
+        lead += f"; for {percent(busy / ns)} of that time the {_accelerator(sidecar)} works, and they may wait for it"
+    lead += "."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     of_steps = bool(steady - {None})

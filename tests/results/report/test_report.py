@@ -203,6 +203,9 @@ def test_what_tells_nothing_is_not_shown(outputs: Path) -> None:
         row["saved_ns"] = 0
     section = critical_path(sidecar)
     assert not section.tables
+    rows = [{"step": 1, "bound_by": "runtime_call", "time_ns": 100, "device_busy_ns": 87}]
+    busy = critical_path({"analyses": {"critical_path": {"rows": rows}}})
+    assert "is runtime calls; for 87 % of that time the GPU works, and they may wait for it." in busy.lead
     assert section.lead.endswith("what runs beside it takes as long.")
     for row in sidecar["analyses"]["steps"]["rows"]:
         row["is_outlier"] = True
