@@ -169,13 +169,23 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
     rest = {name: getattr(then, limit) / then.ns for limit, name in _BOUNDS.items() if limit != decides}
     more = [f"{percent(ratio)} by {name}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
     others = f" ({listed(more)})" if more else ""
-    text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}."
+    of_roof = ""
+    if decides == "computing":
+        steps, reached = facts.steps.recorded_windows(trace), facts.operators.efficiencies(trace)
+        judged = np.isin(steps.start, whole.windows.start)
+        ns = {part: sum(int(each.parts[part][judged].sum()) for _, each in reached) for part in facts.operators.PARTS}
+        for roof, parts in _ROOFS.items():
+            ratio = sum(ns[part] for part in parts) / max(sum(ns.values()), 1)
+            of_roof += f"; {percent(ratio)} of their time is {roof}" * (2 * ratio > 1)
+    text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}{of_roof}."
     return [Sentence(text, tuple(sorted(done)))]
 
 
+#: what limits kernels at their roof, by the parts of the time in which devices compute
+_ROOFS = {"memory-bound": ("memory_ideal", "memory_above"), "compute-bound": ("ideal_compute", "compute_above")}
 _BOUNDS = {
     "host": "the host",
-    "computing": "computing",
+    "computing": "kernels that compute",
     "communication": "communication",
     "copies": "copies",
     "gaps": "gaps between kernels",
