@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from augment import facts
 from augment.core import RankInJob, Stage, Trace, derived, text
 from augment.diagnosis.host_causes import beside_workers_ns
-from augment.diagnosis.judging import decided_in_steps, has_pauses, launches_block, measure, saved_a_step, unknown_ratio
+from augment.diagnosis.judging import (
+    decided_in_steps,
+    has_pauses,
+    hides_host,
+    launches_block,
+    measure,
+    saved_a_step,
+    unknown_ratio,
+)
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
     LEAST_RATIO,
@@ -38,6 +46,13 @@ _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loa
 _OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
 _TEACH = "say their families: augment run TRACE --tables FILE (patterns of their names: docs/tables.md)"
 _STEADY = "record steady steps"
+_BETWEEN = "what the host takes long for is between steps, which step_gaps tells"
+#: findings that are not told twice: step_gaps has the engine's option, and either cure alone saves what both save
+_TOLD_BY = (
+    ("host_gaps", "step_gaps", _BETWEEN),
+    ("launch_bound", "step_gaps", _BETWEEN),
+    ("host_gaps", "long_calls", "removing long stalls of the host would save no more than what long_calls tells"),
+)
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -62,12 +77,12 @@ def diagnose(trace: Trace) -> RankedFindings:
         asked = [partial(_of_no_step, trace, rule) for rule in rules]
     made = dict(zip(rules, trace.context.threads.all(asked), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
-    for name in ("host_gaps", "launch_bound"):
-        other, gaps = answers[name], answers["step_gaps"]
-        if isinstance(other, Found) and isinstance(gaps, Found) and other.cut and gaps.cut and gaps.confidence != "low":
-            # What step_gaps tells is not told twice, the second time without the engine's option
-            if NEARLY * _saved_by_both(trace, other.cut, gaps.cut) <= (gaps.saved_ns or 0):
-                answers[name] = Fine("what the host takes long for is between steps, which step_gaps tells")
+    for name, teller, told in _TOLD_BY:
+        other, tells = answers[name], answers[teller]
+        if isinstance(other, Found) and isinstance(tells, Found) and other.cut and tells.cut:
+            both = _saved_by_both(trace, other.cut, tells.cut)
+            if NEARLY * both <= (tells.saved_ns or 0) and tells.confidence != "low":
+                answers[name] = Fine(told)
     capture, shows_no_run = answers["graph_capture"], NoData("the recording captures graphs, it shows no run", _STEADY)
     if isinstance(capture, Found) and capture.first:
         answers = {name: shows_no_run if _speaks_of_run(each) else each for name, each in answers.items()}

@@ -249,7 +249,7 @@ def _unexplained(trace: Trace, result: RankedFindings) -> tuple[str, float]:
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     if beside_workers_ns(trace) is not None:
         return "", 0.0  # all waits but those for batches are slack
-    for category, what in _UNEXPLAINED.items():
+    for category in (facts.waits.GapCategory.HOST_WAIT, facts.waits.GapCategory.OTHER):
         spent = sum(each.time_of(category) for each in idle)
         if category == facts.waits.GapCategory.OTHER:
             if any(each.found.first for each in result.findings):
@@ -259,22 +259,23 @@ def _unexplained(trace: Trace, result: RankedFindings) -> tuple[str, float]:
         # what a cure saves is time that waited for the host, or work: no rule explains idle time for other reasons
         if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == facts.waits.GapCategory.OTHER):
             lines = "" if stacks or category == facts.waits.GapCategory.OTHER else f"; {words(trace).stacks} adds lines"
-            if category == facts.waits.GapCategory.OTHER:
-                what += unknown_reason(trace)
             late = np.concatenate([each.start for each in judging.late_beginnings(trace)])
             which = [(each.category == category) & ~np.isin(each.start, late) for each in idle]
             start = np.concatenate([each.start[chosen] for each, chosen in zip(idle, which, strict=True)])
             dur = np.concatenate([each.end[chosen] for each, chosen in zip(idle, which, strict=True)]) - start
             at = period(int(start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
-            text = f"No rule explains most of the {percent(ratio)} in which the {words(trace).gpu} {what}"
-            where = f"look at the longest slices of Idle ({OPEN_TRACE} --at {at} shows the longest{lines})"
-            return f"{text}: {where}.", ratio
+            say, share = words(trace), percent(ratio)
+            text = f"No rule explains most of the {share} in which the {say.gpu} waits for the host"
+            text += ": look at the longest slices of Idle"
+            if category == facts.waits.GapCategory.OTHER:
+                text = f"The {say.gpu} idles {share} of {say.a_step} {unknown_reason(trace)}"
+            return f"{text} ({OPEN_TRACE} --at {at} shows the longest{lines}).", ratio
     return "", 0.0
 
 
 def unknown_reason(trace: Trace) -> str:
-    """What is known of idle time for other reasons: whether the next work had been launched, and what the main thread
-    did meanwhile, if most of the time is alike."""
+    """What is known of idle time for other reasons: whether the next work had been launched, what the main thread did
+    meanwhile, if most of the time is alike, and where to look."""
     parts = []
     for idle in judging.idle_in_steps(trace):
         chosen = idle.category == facts.waits.GapCategory.OTHER
@@ -283,45 +284,42 @@ def unknown_reason(trace: Trace) -> str:
     length = end - start
     launched = float(length[launch != NO_INDEX].sum() / max(int(length.sum()), 1))
     if launched >= MOST:
-        text = " (its next work had been launched; what that waited for is not in the trace)"
+        text = "for an unknown reason: its next work had been launched; what that waited for is not in the trace"
     elif launched <= 1 - MOST:
-        text = " (the launch of its next work was not recorded)"
+        text = "for an unknown reason: the launch of its next work was not recorded"
         work = facts.gpu.work(trace)
         row = work.row[np.isin(work.ts, end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
-            text = " (until pages of managed memory migrate: the host uses them, or does something else first)"
+            text = "until pages of managed memory migrate: the host uses them, or does something else first"
     else:
-        text = f" (for {percent(launched)} of it the next work had been launched; the rest is unknown)"
+        text = f"for an unknown reason: for {percent(launched)} of it the next work had been launched"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
     gaps = Intervals(start, end)
     lane, segments = facts.critical.main_track(trace), facts.host.host_segments(trace)
-    name, share = "", 0.0
+    name, share, is_step = "", 0.0, facts.names.starting(trace, facts.names.STEP)
     if lane != NO_INDEX:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
         _, which, pieces = clip(gaps, Intervals(ts[:-1], ts[1:]))
         inside = row[which] >= 0
-        spent = np.bincount(trace.events.name[row[which[inside]]], (pieces.end - pieces.start)[inside], 1)
+        spent = np.bincount(trace.events.name[row[which[inside]]], (pieces.end - pieces.start)[inside], len(is_step))
+        spent[is_step] = 0
         name, share = short(trace.strings[int(spent.argmax())]), float(spent.max() / max(total(gaps), 1))
     # the shortest annotation that holds most of the gaps, but for steps
     events, around, shortest = trace.events, "", np.inf
     rows = events.slices_of(Category.USER_ANNOTATION)
-    rows = rows[(events.track[rows] == lane) & ~facts.names.starting(trace, facts.names.STEP)[events.name[rows]]]
+    rows = rows[(events.track[rows] == lane) & ~is_step[events.name[rows]]]
     longest = np.bincount(events.name[rows], events.dur[rows], len(trace.strings))
     for code in np.argsort(-longest, kind="stable")[: min(MOST_ANNOTATIONS, np.count_nonzero(longest))].tolist():
         chosen = rows[events.name[rows] == code]
         spans = union(events.ts[chosen], events.end[chosen])
         held = total(clip(gaps, spans)[2]) / max(total(gaps), 1)
         if held >= LEAST_SHARE and total(spans) < shortest:
-            around, shortest = f", {percent(held)} of it in {short(trace.strings[code])}", total(spans)
-    text += around
-    return f"{text}, while the host spends {percent(share)} of the time in {name}" if share >= 1 - MOST else text
-
-
-_UNEXPLAINED = {
-    facts.waits.GapCategory.HOST_WAIT: "waits for the host",
-    facts.waits.GapCategory.OTHER: "idles for other reasons",
-}
+            around, shortest = f"{short(trace.strings[code])} ({percent(held)} of that time)", total(spans)
+    of_time = "" if around else " of that time"
+    names = [around] * bool(around) + [f"{name} ({percent(share)}{of_time})"] * (share >= 1 - MOST)
+    meanwhile = f"Meanwhile the host is in {listed(names)}: look there first"
+    return f"{text}. {meanwhile if names else 'Look at the longest slices of Idle'}"
 
 
 def busy(trace: Trace) -> str:

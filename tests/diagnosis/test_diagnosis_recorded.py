@@ -276,7 +276,14 @@ def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> Non
     sentences = verdict(trace)
     assert "Idle: 32 % for other reasons" in sentences[0]
     assert any("would save 147 ms per step (24 %" in each for each in sentences)
-    assert any(each.startswith("No rule explains most of the 32 % in which the GPU idles") for each in sentences)
+    assert any(each.startswith("The GPU idles 32 % of a step for an unknown reason") for each in sentences)
+
+
+def test_two_cures_that_save_the_same_are_told_once() -> None:
+    """On MTIA either of long calls and stalls of the host may go: both save no more, and neither explains most."""
+    trace = read(str(TRACES / "hta_mtia/mtia_rank_0.json.gz"))
+    assert [each.rule for each in diagnose(trace).findings] == ["unfused_optimizer", "long_calls"]
+    assert "step for an unknown reason: the launch of its next work was not recorded. Meanwhile" in verdict(trace)[1]
 
 
 @pytest.mark.parametrize(("name", "is_unusual"), [
