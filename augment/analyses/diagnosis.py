@@ -30,12 +30,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from augment.core import Category, Findings, OfRank, Skipped, Trace, Verdict, column
-from augment.core.text import listed, short
+from augment.core.text import listed, percent, short
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Finding, Fine, NoData, Seen
+from augment.diagnosis.rules import launch_bound
 from augment.diagnosis.rules.clock_drop import sentences_watched
 from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
@@ -150,7 +151,11 @@ def _found(trace: Trace, finding: Finding) -> Row:
     site = lines_of_rows(trace, spans.row) if source else np.full(len(spans), -1)
     ns = np.bincount(site[site >= 0], (spans.end - spans.start)[site >= 0], len(source.labels))
     longest = [place for place in np.argsort(-ns, kind="stable")[:_MOST_LINES].tolist() if ns[place] > 0]
-    lines = [f"most of it from {listed([source.labels[place] for place in longest])}"] if longest else []
+    places = [(source.sites[place][0].folder, source.labels[place]) for place in longest]
+    shown = [label if "/" in label else folder + label for folder, label in places]
+    share = percent(float(ns[longest].sum() / max(int((spans.end - spans.start).sum()), 1)))
+    what = "these waits end with launches" if finding.rule == launch_bound.NAME else "their time comes"
+    lines = [f"{share} of {what} from {listed(shown)}"] if longest else []
     return Row(
         rank=trace.rank,
         rule=finding.rule,

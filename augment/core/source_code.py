@@ -37,6 +37,11 @@ class CodeLine(Struct, frozen=True, order=True):
     function: str = ""
     is_start: bool = False
 
+    @property
+    def folder(self) -> str:
+        """The folder of the file, with a slash; empty if it is not known."""
+        return "/".join([*self.file.replace("\\", "/").split("/")[-2:-1], ""])
+
 
 @cache
 def owner(file: str) -> int:
@@ -59,9 +64,9 @@ def function_line(name: str) -> CodeLine | None:
 
 
 def shown_frame(name: str) -> str:
-    """A name that fits a sentence; of a frame that does not, the file without its folders."""
+    """A name that fits a sentence; of a frame that does not, the file with a single folder."""
     line = function_line(name) if len(name) > LONGEST_NAME else None
-    return short(name if line is None else f"{line.file.rpartition('/')[2]}({line.line}): {line.function}")
+    return short(name if line is None else f"{line.folder}{line.file.rpartition('/')[2]}({line.line}): {line.function}")
 
 
 def innermost_line(stack: str) -> CodeLine | None:

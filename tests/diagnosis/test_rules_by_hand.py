@@ -234,11 +234,11 @@ def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
 
 
 def test_a_name_of_any_length_is_shown_at_once() -> None:
-    """Of a frame that fits no sentence the file is shown without its folders. A search from each letter of the other
+    """Of a frame that fits no sentence the file is shown with a single folder. A search from each letter of the other
     name would take hours."""
     trace = trace_of(frame(f"{'folder/' * 20}video.py(129): preprocess", 0, 9), call("cudaDeviceSynchronize", 2, 4))
     assert facts.host.python_lines(trace, trace.events.slices_of(Category.CUDA_RUNTIME)) == [
-        "video.py(129): preprocess"
+        "folder/video.py(129): preprocess"
     ]
     assert shown_frame("x" * 4_000_000) == "x" * 59 + "…"
 
@@ -618,6 +618,22 @@ def test_launches_that_take_long_are_judged_once() -> None:
     assert isinstance(answer, Fine | Found)
     assert isinstance(answer.seen, rules.launch_bound.LaunchBound)
     assert answer.seen.fine(words(trace), 0).startswith("a launch takes 300 µs, which long_calls judges; otherwise ")
+
+
+@pytest.mark.parametrize(("has_stacks", "first"), [
+    (True, "the GPU idles longest while the host is in a/core.py(16): run (1.9 ms) and aten::x"),
+    (False, "of the time in which the GPU idles while the host is in operators, most is in aten::x"),
+])  # fmt: skip
+def test_what_is_outside_operators_is_named_or_left_out(has_stacks: bool, first: str) -> None:
+    events: list[Event] = [annotation("ProfilerStep#1", 0, 4_000_000)]
+    for at in range(40):
+        ts = 100_000 * at
+        events += [
+            op("aten::x", ts, ts + 20_000),
+            *[frame("a/core.py(16): run", ts + 20_000, ts + 70_000)] * has_stacks,
+        ]
+        events += launched_kernel("k", (ts + 70_000, ts + 75_000), (ts + 80_000, ts + 90_000), correlation=at + 1)
+    assert evidence_of(problem_of(rules.launch_bound.check(trace_of(*events))))[0].startswith(first)
 
 
 def test_code_that_is_compiled_is_not_to_be_compiled() -> None:

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
+from augment.core.source_code import shown_frame
 from augment.diagnosis import host_causes, judging, rule, served
 
 NAME = "launch_bound"
@@ -87,7 +88,7 @@ class LaunchBound(rule.Seen, frozen=True):
     launch_count: float
     launcher: Launcher
     parts: list[tuple[str, int]]  #: of the wait: where the host is, and ns
-    operators: list[tuple[str, int]]  #: those with most of the time in operators, and ns
+    operators: list[tuple[str, int]]  #: those, and Python functions outside of them, with most of the time, and ns
     zeroing_ns: int  #: of the wait: while gradients are set to zero
     long_ns: int  #: of the wait: in single stretches without a call of 0.2 ms and more, which are no launching
     kernel_ns: int  #: the median kernel
@@ -132,8 +133,12 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
+        unknown_ns = 0 if self.has_stacks else dict(self.parts).get(_PARTS[facts.critical.BoundBy.OUTSIDE_OPERATORS], 0)
+        where = f"the {words.gpu} idles longest while the host is in"
+        if self.operators and unknown_ns > self.operators[0][1]:
+            where = f"of the time in which the {words.gpu} idles while the host is in operators, most is in"
         return [
-            *([f"the {words.gpu} idles longest while the host is in {named}"] if named else []),
+            *([f"{where} {named}"] if named else []),
             *(
                 [f"medians: {text.time(self.kernel_ns)} a kernel, {text.time(self.call_ns)} a launch"]
                 if self.launcher != "graphs"
@@ -198,9 +203,9 @@ def _waiting_a_step(
     trace: Trace, waits: rule.Spans, short: _Short
 ) -> tuple[int, list[tuple[str, int]], list[tuple[str, int]], int, int]:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
-    stretches, ns, the mean of all devices; the parts that it consists of; the operators with most of it; and how much
-    of it sets gradients to zero, and is in long stretches without a call. Gaps of any category count: a kernel may be
-    launched while the one before still runs, and yet come late."""
+    stretches, ns, the mean of all devices; the parts that it consists of; the operators, and functions outside, with
+    most of it; how much of it sets gradients to zero, and is in long stretches without a call. Gaps of any category
+    count: a kernel may be launched while the one before still runs, and yet come late."""
     each = max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count
     ns_of_kind, ns_of_name, zeroing, long = np.zeros(256), np.zeros(len(trace.strings)), 0.0, 0.0
     zeroes = facts.names.starting(trace, "Optimizer.zero_grad")
@@ -211,15 +216,18 @@ def _waiting_a_step(
         if zeroes.any():
             rows, within = short.row[place].astype(arrays.EventRow), (Category.CPU_OP, Category.USER_ANNOTATION)
             zeroing += float(ns[facts.host.innermost(trace, rows, within, zeroes) >= 0].sum())
-        inside = np.flatnonzero(arrays.is_any(short.kind[place], (facts.critical.BoundBy.CPU_OPERATOR, _COMPILED)))
-        around = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
-        ns_of_name += np.bincount(trace.events.name[around], ns[inside] * (around >= 0), len(ns_of_name))
+        inside = arrays.is_any(short.kind[place], (facts.critical.BoundBy.CPU_OPERATOR, _COMPILED))
+        outside = short.kind[place] == facts.critical.BoundBy.OUTSIDE_OPERATORS
+        around = np.where(outside, short.row[place].astype(np.int64), arrays.NO_INDEX)
+        around[trace.events.category[around] != Category.PYTHON_FUNCTION] = arrays.NO_INDEX
+        around[inside] = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
+        ns_of_name += np.bincount(trace.events.name[around], ns * (around >= 0), len(ns_of_name))
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
     parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
-    operators = [(text.short(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
+    operators = [(shown_frame(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
     return whole, parts, operators, int(zeroing / each), int(long / each)
 
 
