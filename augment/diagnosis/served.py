@@ -132,6 +132,10 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "ATOM": "--cudagraph-capture-sizes",
         "": "capture graphs for these sizes, too",
     },
+    "eager_prefill": {
+        "vLLM": "cudagraph_capture_sizes of --compilation-config, up to the tokens of a step, here {tokens}",
+        "": "capture graphs for the tokens of a step, here {tokens}",
+    },
     "launch": {
         "vLLM": "start it without --enforce-eager",
         "SGLang": "start it without --disable-cuda-graph",

@@ -279,6 +279,19 @@ def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> Non
     assert any(each.startswith("The GPU idles 32 % of a step for an unknown reason") for each in sentences)
 
 
+@pytest.mark.parametrize(("name", "rule", "way"), [
+    ("pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100", "low_roofline", "Try another backend of attention"),
+    ("mi300_tracelens/resnet_act_checkpoint_rank0of8", "low_roofline", "Try larger or aligned sizes of convolutions"),
+    ("b200_tracelens/b200_eager_rank0of8", "launch_bound", "Let the engine launch graphs"),
+])  # fmt: skip
+def test_advice_fits_the_kernels_and_the_steps(name: str, rule: str, way: str) -> None:
+    trace = read(str(TRACES / f"{name}.json.gz"))
+    (advice,) = (advice_of(each.found, trace) for each in diagnose(trace).findings if each.rule == rule)
+    assert advice.startswith(way)
+    assert "max-num-seqs" not in advice, "bounds a batch that decodes: this step is a prefill of 888 tokens"
+    assert ("up to the tokens of a step, here 888" in advice) == (rule == "launch_bound")
+
+
 def test_two_cures_that_save_the_same_are_told_once() -> None:
     """On MTIA either of long calls and stalls of the host may go: both save no more, and neither explains most."""
     trace = read(str(TRACES / "hta_mtia/mtia_rank_0.json.gz"))

@@ -111,6 +111,13 @@ SAMPLES: list[Seen] = [
         for stacks, long, engine in ((False, 0, None), (True, 2, None), (True, 3, None), (False, 0, "vLLM"))
     ),
     *(
+        rules.launch_bound.LaunchBound(
+            *(5 * MS, 512, 40, "calls", [("outside operators (Python, or not recorded)", 3 * MS)], [("aten::mul", MS)]),
+            *(0, 0, 4_000, 9_000, False, False, engine, 888),
+        )
+        for engine in ("vLLM", "SGLang")
+    ),
+    *(
         replace(COMMUNICATION, **more)
         for more in (
             {"slow_gbps": 2.6},
@@ -180,7 +187,8 @@ SAMPLES: list[Seen] = [
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
     rules.wide_norms.WideNorms(3 * MS),
     rules.graph_breaks.GraphBreaks(2, ["model.py:4: Failed to trace builtin operator"]),
-    rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"]),
+    rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"], ["gemm"]),
+    rules.low_roofline.LowRoofline(0.31, ["aten::conv2d", "ours::attend"], ["convolution", "attention"]),
     rules.small_grids.SmallGrids(12 * MS, 0.12, "splitKreduce_kernel"),
     *(rules.slow_start.SlowStart(90 * MS, times) for times in (2.1, 1.2)),
     rules.step_outliers.StepOutliers([4], 90 * MS, 40 * MS, "waiting for the host", 0.8),

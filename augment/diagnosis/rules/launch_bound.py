@@ -96,6 +96,7 @@ class LaunchBound(rule.Seen, frozen=True):
     has_stacks: bool
     hides_more: bool  #: a host that launches faster would have other delays, of its own, while the device works
     engine: str | None = None  #: that serves
+    prefill_tokens: int = 0  #: the most of a step, where most of an engine's steps only prefill
 
     @property
     def at_least(self) -> bool:
@@ -127,7 +128,9 @@ class LaunchBound(rule.Seen, frozen=True):
         first = _ZEROS * (4 * self.zeroing_ns > self.wait_ns) + _LONG * (2 * self.long_ns > self.wait_ns)
         way = words.fill(_ADVICE[self.launcher])
         if self.engine is not None and self.launcher in ("calls", "compiled_calls"):
-            options = (served.option_of(cause, self.engine) for cause in ("launch", "eager"))
+            options = [served.option_of(cause, self.engine) for cause in ("launch", "eager")]
+            if self.prefill_tokens:
+                options[1] = served.option_of("eager_prefill", self.engine).format(tokens=f"{self.prefill_tokens:,}")
             way = f"Let the engine launch graphs ({'; '.join(options)}); put more requests in a batch"
         return first + way + (_STACKS if slows else "")
 
@@ -180,6 +183,8 @@ def check(trace: Trace) -> rule.Answer:
         launcher = "compiling_calls"
     elif 2 * dict(parts).get(_PARTS[_COMPILED], 0) >= waited > 0:
         launcher = "compiled_calls"
+    batches = facts.steps.batches(trace)
+    prefills = [batch.prefill_tokens for batch in batches if batch.phase == "prefill"]
     seen = LaunchBound(
         wait_ns=waited,
         kernel_count=len(places) / judging.measure(trace).count,
@@ -193,7 +198,8 @@ def check(trace: Trace) -> rule.Answer:
         call_ns=int(arrays.median(trace.events.dur[calls])),
         has_stacks=stacks,
         hides_more=judging.measure(trace).ratio(by_path - saved) >= rule.LEAST_RATIO,
-        engine=next((batch.engine for batch in facts.steps.batches(trace)), None),
+        engine=batches[0].engine if batches else None,
+        prefill_tokens=max(0, *prefills) if 2 * len(prefills) > len(batches) else 0,
     )
     confidence: rule.Confidence = "medium" if stacks or skewed else "high"
     return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)

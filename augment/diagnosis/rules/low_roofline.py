@@ -4,8 +4,8 @@ The [roofline](analyses.md#roofline) holds each operator against its device's pe
 less than 40 % of their roof, and predicts steps in which they reach 70 %, about what good kernels do. Operators that
 are too short to be judged are left out, and those whose operations can only be bounded.
 
-**What to do**: larger or aligned sizes, another memory layout (``channels_last``), fewer but larger batched products,
-``torch.compile(mode="max-autotune")``; measure the shape alone before changing much.
+**What to do**: larger or aligned sizes, fewer but larger batched products, ``torch.compile(mode="max-autotune")``; for
+convolutions another memory layout (``channels_last``), for attention another backend; measure the shape alone first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from augment.diagnosis import judging, rule
 
 NAME = "low_roofline"
 LOW, GOOD = 0.40, 0.70
+_WAYS = {
+    "attention": "another backend of attention (torch.nn.attention.sdpa_kernel) or a larger batch",
+    "convolution": "larger or aligned sizes of convolutions, channels_last, torch.backends.cudnn.benchmark=True",
+    "gemm": "larger or aligned sizes of products, torch.compile(mode='max-autotune')",
+}
 
 
 class LowRoofline(rule.Seen, frozen=True):
@@ -27,6 +32,7 @@ class LowRoofline(rule.Seen, frozen=True):
 
     reached_ratio: float
     operators: list[str]  #: with their shapes; most of the time first
+    families: list[str]  #: of the kernels of the first two
 
     def title(self, words: text.Words) -> str:
         where = text.listed(self.operators, 2)
@@ -41,7 +47,8 @@ class LowRoofline(rule.Seen, frozen=True):
         return f"speeding up {low} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return "Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); first time it alone"
+        ways = dict.fromkeys(_WAYS.get(family, _WAYS["gemm"]) for family in self.families)
+        return f"Try {'; '.join(ways)}; first time it alone"
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -73,13 +80,15 @@ def check(trace: Trace) -> rule.Answer:
     chosen = arrays.distinct(work.owner[slow_work])
     kinds = work.kind[chosen]
     total = arrays.sums(kinds, on_roof.ns[chosen], len(work.calls))
-    spent: Counter[str] = Counter()
-    for kind in dict.fromkeys(kinds.tolist()):
+    spent, families, family_of = Counter[str](), facts.operators.work_families(trace), dict[str, str]()
+    kernel = on_roof.kernel[chosen]
+    for kind, place in dict(zip(kinds.tolist(), kernel.tolist(), strict=True)).items():
         call = work.calls[kind]
         shapes = " × ".join("x".join(map(str, call.dims[at])) for at in call.tensors[:2])
         spent[f"{call.operator} {shapes}"] += int(total[kind])
+        family_of[f"{call.operator} {shapes}"] = families.names[families.family[place]]
     share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
-    kernel = on_roof.kernel[chosen]
-    seen = LowRoofline(reached_ratio=share, operators=[text.short(name) for name, _ in spent.most_common()])
+    most = [name for name, _ in spent.most_common()]
+    seen = LowRoofline(share, [text.short(name) for name in most], [family_of[name] for name in most[:2]])
     spans = rule.Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel])
     return judging.judged(trace, seen, saved, spans=spans, confidence="low", cut=cut)
