@@ -89,9 +89,7 @@ class Row(OfRank, frozen=True):
     time_ratio: Annotated[
         float, column("time_ns over path_ns, both without work launched before the recording.", "ratio")
     ]
-    device_busy_ns: Annotated[
-        int, column("The part of time_ns in which any device works: what the host does then may be waiting.", "ns")
-    ]
+    device_busy_ns: Annotated[int, column("Part of time_ns in which a device works: hosts may wait then.", "ns")]
     path_ns: Annotated[int, column("Duration of the step; without steps, of the whole path.", "ns")]
 
 

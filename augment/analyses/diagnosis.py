@@ -42,7 +42,7 @@ from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.diagnosis.verdict import named, sentences, verdict
-from augment.diagnosis.wording import advice, answer_text, evidence, has_work, title, track_of, words
+from augment.diagnosis.wording import answer_text, has_work, title, track_of, words
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
 NAME = "diagnosis"
@@ -50,6 +50,10 @@ NEEDS: tuple[tuple[Category, ...], ...] = ()
 DOCS = "diagnosis.md"
 _MOST_LINES = 3
 
+#: of a rule that found nothing
+_UNFOUND: dict[str, Any] = dict.fromkeys(("in_verdict", "at_most", "at_least"), False) | dict.fromkeys(
+    ("severity", "saved_ns", "saved_ratio", "in_step", "confidence", "start_ns", "dur_ns", "track", "slice")
+)
 Status = Literal["found", "fine", "not_applicable", "no_data"]
 
 
@@ -116,22 +120,11 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 rank=trace.rank,
                 rule=rule,
                 status=status,
-                in_verdict=False,
-                severity=None,
                 title=answer_text(words(trace), answer),
-                saved_ns=None,
-                saved_ratio=None,
-                at_most=False,
-                at_least=False,
-                in_step=None,
-                confidence=None,
                 overlaps=[],
                 count=0,
-                start_ns=None,
-                dur_ns=None,
-                track=None,
-                slice=None,
                 evidence=[],
+                **_UNFOUND,
                 figures=answer.seen.figures if isinstance(answer, Fine) and isinstance(answer.seen, Seen) else {},
                 advice=remedy or None,
                 docs=f"{DOCS}#{rule}",
@@ -176,7 +169,7 @@ def _found(trace: Trace, finding: Finding) -> Row:
         track=track_of(trace, row) or None,
         slice=short(trace.strings[int(trace.events.name[row])]) if row >= 0 else None,
         figures=problem.seen.figures,
-        evidence=[*evidence(words(trace), finding), *lines],
-        advice=advice(words(trace), finding),
+        evidence=[*problem.seen.evidence(words(trace)), *lines],
+        advice=problem.seen.advice(words(trace)),
         docs=f"{DOCS}#{finding.rule}",
     )

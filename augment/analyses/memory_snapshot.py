@@ -37,7 +37,7 @@ for a list that keeps tensors (``losses.append(loss)`` instead of ``loss.item()`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -150,7 +150,11 @@ def _rows(trace: Trace, held: Held, moment: Moment) -> Iterator[Row]:
         if value >= 0:
             yield row("level", name, value)
     for by, holders in moment.holders.items():
-        theory = _theory(holders) if by == "category" else {}
+        # what the categories take that follow from the parameters, or from the gradients: with Adam in one precision
+        bytes_of = {each.name: each.bytes for each in holders} if by == "category" else {}
+        known = next((name for name in ("parameters", "gradients") if bytes_of.get(name)), "")
+        factors = {"parameters": 1, "gradients": 1, "optimizer": 2} if known else {}
+        theory = {name: factor * bytes_of[known] for name, factor in factors.items() if name != known}
         largest = list(holders[:MOST])
         if rest := holders[MOST:]:
             others = f"{len(rest):,} others"
@@ -168,16 +172,6 @@ def _rows(trace: Trace, held: Held, moment: Moment) -> Iterator[Row]:
         for leak in held.never_freed[moment.device][:MOST]:
             more = {"step_bytes": leak.step_bytes, "confidence": leak.confidence}
             yield row("never freed", leak.name, leak.bytes, count=leak.count, **more)
-
-
-def _theory(categories: Sequence[Holder]) -> dict[str, int]:
-    """What the categories take that follow from the parameters, or from the gradients: with Adam in one precision."""
-    held = {each.name: each.bytes for each in categories}
-    known = next((name for name in ("parameters", "gradients") if held.get(name)), None)
-    if known is None:
-        return {}
-    factors = {"parameters": 1, "gradients": 1, "optimizer": 2}
-    return {name: factor * held[known] for name, factor in factors.items() if name != known}
 
 
 def _tracks(trace: Trace, held: Held, played: MemoryReplay, unit: tuple[int, str]) -> Iterator[Annotation]:

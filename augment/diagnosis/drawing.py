@@ -20,7 +20,7 @@ from augment.diagnosis.recording_completeness import ends_early
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.rules import straggling_rank
 from augment.diagnosis.verdict import headline
-from augment.diagnosis.wording import advice, evidence, heading, saves, title, track_of
+from augment.diagnosis.wording import heading, saves, title, track_of
 from augment.diagnosis.wording import words as words_of_trace
 
 TRACK = "Diagnosis"
@@ -173,13 +173,15 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         for each in findings
     }
     labels = [f"{heading(each.rule)}{saved[each.rule]}" for each in grave]
-    verdict = f"{'; '.join(labels)}: {headline(trace)} → {advice(words, grave[0])}" if grave else headline(trace)
+    verdict = (
+        f"{'; '.join(labels)}: {headline(trace)} → {grave[0].found.seen.advice(words)}" if grave else headline(trace)
+    )
     texts = [
         texts_of(
             each.rule,
             title(words, each),
-            advice(words, each),
-            evidence(words, each),
+            each.found.seen.advice(words),
+            each.found.seen.evidence(words),
             each.severity,
             each.found.confidence,
             saves=saved[each.rule],

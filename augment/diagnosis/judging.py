@@ -97,7 +97,13 @@ def measure(trace: Trace) -> Measure:
     like_length = like.end - like.start
     warm_up = bool(real and len(like) > 2 and like_length[0] > WARM_UP * arrays.median(like_length[1:]))
     warm_up = warm_up and bool(like_length[0] > AGAIN * like_length[2:].max(initial=0))
-    hidden = real and len(like) > 2 and _is_hidden(like)
+    # As long as every step begins with as long a backlog, windows are as long as steps. But a first backlog that the
+    # next steps do not have is missing from the first window: the host was busy meanwhile, and now the device waits
+    hidden = False
+    if real and len(like) > 2:
+        median = arrays.median(like_length[1:])
+        shrunk = like.backlog[0] - like.backlog[1] > HIDDEN * median
+        hidden = bool(shrunk and like_length[0] < (1 - HIDDEN) * median)
     if warm_up or hidden:
         windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
@@ -119,18 +125,6 @@ def like_first(trace: Trace, windows: StepWindows) -> StepWindows:
     """The steps to compare the first with: of an engine those of its phase, as prefills are slower than decodes."""
     phase = phases(trace, windows) if is_served(trace) else np.zeros(len(windows))
     return windows.take(np.flatnonzero(phase == phase[:1]))
-
-
-def _is_hidden(windows: StepWindows) -> bool:
-    """Whether a part of the first step lies before its window, which begins when earlier work is done.
-
-    As long as every step begins with as long a backlog, windows are as long as steps. But a first backlog that the next
-    steps do not have is missing from the first window: the host was busy meanwhile, and now the device waits for it.
-    """
-    length = windows.end - windows.start
-    missing = HIDDEN * arrays.median(length[1:])
-    shrunk = float(windows.backlog[0] - windows.backlog[1])
-    return bool(shrunk > missing and length[0] < arrays.median(length[1:]) - missing)
 
 
 def within_steps(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> tuple[arrays.Places, arrays.Intervals]:

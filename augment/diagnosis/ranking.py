@@ -46,13 +46,8 @@ _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loa
 _OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
 _TEACH = "say their families: augment run TRACE --tables FILE (patterns of their names: docs/tables.md)"
 _STEADY = "record steady steps"
-_BETWEEN = "what the host takes long for is between steps, which step_gaps tells"
-#: findings that are not told twice: step_gaps has the engine's option, and either cure alone saves what both save
-_TOLD_BY = (
-    ("host_gaps", "step_gaps", _BETWEEN),
-    ("launch_bound", "step_gaps", _BETWEEN),
-    ("host_gaps", "long_calls", "removing long stalls of the host would save no more than what long_calls tells"),
-)
+#: findings that are not told twice: either cure saves what both save, and step_gaps has the engine's option
+_TOLD_BY = (("host_gaps", "step_gaps"), ("launch_bound", "step_gaps"), ("host_gaps", "long_calls"))
 APART = 0.9  #: two findings overlap if together they save less than this share of the sum
 
 
@@ -72,17 +67,14 @@ class RankedFindings(Struct, frozen=True):
 def diagnose(trace: Trace) -> RankedFindings:
     """All answers about a trace."""
     rules = sorted(RULES, key=lambda rule: (rule.NAME in _LAST) - (rule.NAME in _FIRST))
-    asked = [partial(_answer, trace, rule) for rule in rules]
-    if trace.partial is not None and measure(trace).is_empty:
-        asked = [partial(_of_no_step, trace, rule) for rule in rules]
-    made = dict(zip(rules, trace.context.threads.all(asked), strict=True))
+    made = dict(zip(rules, trace.context.threads.all([partial(_answer, trace, rule) for rule in rules]), strict=True))
     answers = {rule.NAME: made[rule] for rule in RULES}
-    for name, teller, told in _TOLD_BY:
+    for name, teller in _TOLD_BY:
         other, tells = answers[name], answers[teller]
         if isinstance(other, Found) and isinstance(tells, Found) and other.cut and tells.cut:
             both = _saved_by_both(trace, other.cut, tells.cut)
             if NEARLY * both <= (tells.saved_ns or 0) and tells.confidence != "low":
-                answers[name] = Fine(told)
+                answers[name] = Fine(f"what {teller} tells costs the same time")
     capture, shows_no_run = answers["graph_capture"], NoData("the recording captures graphs, it shows no run", _STEADY)
     if isinstance(capture, Found) and capture.first:
         answers = {name: shows_no_run if _speaks_of_run(each) else each for name, each in answers.items()}
@@ -127,6 +119,8 @@ def _speaks_of_run(answer: Answer) -> bool:
 
 
 def _answer(trace: Trace, rule: Rule) -> Answer:
+    if trace.partial is not None and measure(trace).is_empty and rule.NAME != partial_recording.NAME:
+        return NoData("no step is known to be whole in the file, which is cut off", "record again")
     answer, job = rule.check(trace), trace.context.attached(RankInJob)
     trace.context.end(stage_of_rule(rule))
     if rule.NAME in _OF_KINDS and isinstance(answer, Fine) and (unknown := unknown_ratio(trace)) > WARNING_RATIO:
@@ -142,13 +136,6 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
     if most is None or not isinstance(answer, Found) or (answer.saved_ns or 0) <= most:
         return answer
     return replace(answer, saved_ns=most)
-
-
-def _of_no_step(trace: Trace, rule: Rule) -> Answer:
-    """What can be said of a file that was cut off before a step was whole: that it was."""
-    if rule.NAME == partial_recording.NAME:
-        return rule.check(trace)
-    return NoData("no step is known to be whole in the file, which is cut off", "record again")
 
 
 def stage_of_rule(rule: Rule) -> Stage:

@@ -318,8 +318,8 @@ def unknown_reason(trace: Trace) -> str:
             around, shortest = f"{short(trace.strings[code])} ({percent(held)} of that time)", total(spans)
     of_time = "" if around else " of that time"
     names = [around] * bool(around) + [f"{name} ({percent(share)}{of_time})"] * (share >= 1 - MOST)
-    meanwhile = f"Meanwhile the host is in {listed(names)}: look there first"
-    return f"{text}. {meanwhile if names else 'Look at the longest slices of Idle'}"
+    text += f". Meanwhile the host is in {listed(names)}" if names else ""
+    return f"{text}. Look {'there first' if names and launched < MOST else 'at the longest slices of Idle'}"
 
 
 def busy(trace: Trace) -> str:

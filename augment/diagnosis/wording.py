@@ -5,7 +5,6 @@ what findings call the device, and its vendor's tools.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from augment.arrays import EventRows, Int32s, distinct
 from augment.core import GPU_WORK, LAUNCHES, ON_DEVICE, Category, Trace, derived
@@ -82,16 +81,6 @@ _LIMITS = {
     "copies": "copies are",
     "batches": "late batches are",
 }
-
-
-def advice(words: Words, finding: Finding) -> str:
-    """What to change."""
-    return finding.found.seen.advice(words)
-
-
-def evidence(words: Words, finding: Finding) -> Sequence[str]:
-    """More that was seen."""
-    return finding.found.seen.evidence(words)
 
 
 def answer_text(words: Words, answer: Answer) -> str:

@@ -31,7 +31,7 @@ from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_i
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import SEEN_OF_JOB, launch_bound, long_calls, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS, busy_text
-from augment.diagnosis.wording import advice, answer_text, evidence, saves, title
+from augment.diagnosis.wording import answer_text, saves, title
 from augment.facts.source.several_ranks import may_be_merged, rank_of_track
 from augment.facts.steps.window import only
 from augment.job.aggregates import Aggregation
@@ -147,7 +147,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     if finding is None:
         text = [answer_text(words, straggling)]
     else:
-        text = [title(words, finding), *evidence(words, finding), advice(words, finding)]
+        text = [title(words, finding), *finding.found.seen.evidence(words), finding.found.seen.advice(words)]
     text = [f"{capitalized(sentence)}." for sentence in text]
     if alone is None:
         return RankAnswer(text, [], [], figures)
@@ -223,9 +223,9 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         "at_least": finding is not None and finding.found.at_least,
         "confidence": finding.found.confidence if finding else None,
         "overlaps": [],
-        "evidence": list(evidence(words, finding)) if finding else [],
+        "evidence": list(finding.found.seen.evidence(words)) if finding else [],
         "figures": answer.seen.figures if isinstance(answer, Found | Fine) and isinstance(answer.seen, Seen) else {},
-        "advice": advice(words, finding) if finding else None,
+        "advice": finding.found.seen.advice(words) if finding else None,
     }
 
 

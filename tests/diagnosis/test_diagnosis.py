@@ -18,7 +18,7 @@ from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import MOST_LISTED, Spans
 from augment.diagnosis.rules.synchronizing_calls import SynchronizingCalls
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.wording import advice, heading, words
+from augment.diagnosis.wording import heading, words
 from augment.facts.critical.what_if import joined
 from augment.writers import metrics
 from tables import op
@@ -113,7 +113,7 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
     assert len(flows) > 0
     state, *others = verdict(trace_of(SLOW))
     first = next(each for each in diagnose(trace_of(SLOW)).findings if each.is_grave)
-    bar = f": {' '.join([*others, state])} → {advice(words(trace_of(SLOW)), first)}"
+    bar = f": {' '.join([*others, state])} → {first.found.seen.advice(words(trace_of(SLOW)))}"
     assert sum(name.startswith("Waiting for batches (a fix saves ") and bar in name for name in names) == 1
     for column in ("advice", "where", "confidence", "severity", "rule"):
         texts = track.args[column]

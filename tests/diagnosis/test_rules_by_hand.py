@@ -172,7 +172,7 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     ]  # the shorter of those that do
     held.append(annotation("metrics", 4_000_000, 8_200_000))  # not most of it
     assert (
-        "Meanwhile the host is in update (75 % of that time) and metrics (50 %): look there first"
+        "Meanwhile the host is in update (75 % of that time) and metrics (50 %). Look at the longest"
         in verdict(trace_of(*events, *held))[1]
     )
     later = [replace(each, ts=each.ts + 1_500_000, end=each.end + 1_500_000) for each in events[1:]]

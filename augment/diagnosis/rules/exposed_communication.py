@@ -182,6 +182,12 @@ def check(trace: Trace) -> rule.Answer:
     engine, decode_ratio, requests = _in_decodes(trace, every, inside)
     large = sized & ~small
     moved = float((sizes * every.bus_factor[worst])[large].sum()) / max(int(dur[large].sum()), 1)  # bytes a ns
+    beyond = 0.0  # the share of the time beyond the fastest of equal size
+    if sized.all() and len(sizes) > 3:
+        distinct, of_size = np.unique(sizes, return_inverse=True)
+        least = np.full(len(distinct), np.iinfo(np.int64).max, np.int64)
+        np.minimum.at(least, of_size, dur)
+        beyond = float((dur - least[of_size]).sum() / max(int(dur.sum()), 1))
     name = group.description if group.description not in ("", "undefined") else group.name
     exposed_ns = facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps
     saved = min(judging.saved_ahead(trace, cut), exposed_ns)
@@ -197,7 +203,7 @@ def check(trace: Trace) -> rule.Answer:
         trains=facts.collectives.trains(trace),
         collective_count=len(worst) / steps,
         median_bytes=float(arrays.median(sizes[sized])) if sized.any() else None,
-        beyond_fastest_ratio=_beyond_fastest(sizes, dur),
+        beyond_fastest_ratio=beyond if beyond > SURELY_WAITING else None,
         small_count=int(small.sum()) if dur[small].sum() > 0.5 * dur.sum() else None,
         engine=engine,
         decode_ratio=decode_ratio,
@@ -227,15 +233,3 @@ def _in_decodes(
     sizes = [steps.batches[place].requests for place in decodes.tolist() if steps.batches[place].requests >= 0]
     requests = round(arrays.median(np.array(sizes))) if sizes else None
     return steps.batches[int(decodes[0])].engine, exposed / max(int(steps.wall_ns[decodes].sum()), 1), requests
-
-
-def _beyond_fastest(sizes: arrays.Int64s, dur: arrays.Int64s) -> float | None:
-    """The share of the time of collectives beyond the fastest of equal size; None if that is not known, or little."""
-    if not (sizes != arrays.NO_VALUE).all() or len(sizes) <= 3:
-        return None
-    distinct, which = np.unique(sizes, return_inverse=True)
-    least = np.full(len(distinct), np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(least, which, dur)
-    excess = dur - least[which]
-    beyond = float(excess.sum() / max(int(dur.sum()), 1))
-    return beyond if excess.sum() > SURELY_WAITING * dur.sum() else None

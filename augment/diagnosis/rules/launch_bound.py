@@ -28,8 +28,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import arrays, facts
-from augment.core import Category, Trace, text
-from augment.core.source_code import shown_frame
+from augment.core import Category, Trace, source_code, text
 from augment.diagnosis import host_causes, judging, rule, served
 
 NAME = "launch_bound"
@@ -142,11 +141,8 @@ class LaunchBound(rule.Seen, frozen=True):
             where = f"of the time in which the {words.gpu} idles while the host is in operators, most is in"
         return [
             *([f"{where} {named}"] if named else []),
-            *(
-                [f"medians: {text.time(self.kernel_ns)} a kernel, {text.time(self.call_ns)} a launch"]
-                if self.launcher != "graphs"
-                else []
-            ),
+            *[f"medians: {text.time(self.kernel_ns)} a kernel, {text.time(self.call_ns)} a launch"]
+            * (self.launcher != "graphs"),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 
@@ -215,6 +211,7 @@ def _waiting_a_step(
     each = max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count
     ns_of_kind, ns_of_name, zeroing, long = np.zeros(256), np.zeros(len(trace.strings)), 0.0, 0.0
     zeroes = facts.names.starting(trace, "Optimizer.zero_grad")
+    is_frame = np.append(trace.events.category == Category.PYTHON_FUNCTION, False)  # row -1 reads the last entry
     for _, place, ns in _launching(trace, waits, short):
         ns_of_kind += np.bincount(short.kind[place], ns, len(ns_of_kind))
         others = arrays.is_any(short.kind[place], _NO_LAUNCHING)
@@ -222,18 +219,17 @@ def _waiting_a_step(
         if zeroes.any():
             rows, within = short.row[place].astype(arrays.EventRow), (Category.CPU_OP, Category.USER_ANNOTATION)
             zeroing += float(ns[facts.host.innermost(trace, rows, within, zeroes) >= 0].sum())
-        inside = arrays.is_any(short.kind[place], (facts.critical.BoundBy.CPU_OPERATOR, _COMPILED))
-        outside = short.kind[place] == facts.critical.BoundBy.OUTSIDE_OPERATORS
-        around = np.where(outside, short.row[place].astype(np.int64), arrays.NO_INDEX)
-        around[trace.events.category[around] != Category.PYTHON_FUNCTION] = arrays.NO_INDEX
-        around[inside] = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
-        ns_of_name += np.bincount(trace.events.name[around], ns * (around >= 0), len(ns_of_name))
+        inside = np.flatnonzero(arrays.is_any(short.kind[place], (facts.critical.BoundBy.CPU_OPERATOR, _COMPILED)))
+        around = facts.host.operators_around(trace, short.row[place[inside]].astype(np.int64))
+        ns_of_name += np.bincount(trace.events.name[around], ns[inside] * (around >= 0), len(ns_of_name))
+        outside = (short.kind[place] == facts.critical.BoundBy.OUTSIDE_OPERATORS) & is_frame[short.row[place]]
+        ns_of_name += np.bincount(trace.events.name[short.row[place[outside]]], ns[outside], len(ns_of_name))
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
     parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
-    operators = [(shown_frame(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
+    operators = [(source_code.shown_frame(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
     return whole, parts, operators, int(zeroing / each), int(long / each)
 
 

@@ -53,7 +53,10 @@ class LongCalls(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         if self.is_loading:
             idle = sum(ns for _, ns in self.calls) / self.step_count
-            return f"{self._what_loads} up the host while the {words.gpu} idles, for {words.share(idle)}: {self._calls}"
+            what = "The first launches of some kernels, which load them, hold"
+            if self.in_calls_of_its_own:
+                what = "The loading of kernels and libraries at their first use holds"
+            return f"{what} up the host while the {words.gpu} idles, for {words.share(idle)}: {self._calls}"
         if "aclop" in self.calls[0][0]:
             compiles, others = ([each for each in self.calls if ("aclop" in each[0]) == of] for of in (True, False))
             s = "s" * (len(compiles) == 1)
@@ -67,12 +70,6 @@ class LongCalls(rule.Seen, frozen=True):
     def in_calls_of_its_own(self) -> bool:
         """Whether some of the calls do nothing but load."""
         return any("aunch" not in name for name, _ in self.calls)
-
-    @property
-    def _what_loads(self) -> str:
-        if self.in_calls_of_its_own:
-            return "The loading of kernels and libraries at their first use holds"
-        return "The first launches of some kernels, which load them, hold"
 
     @property
     def _calls(self) -> str:
@@ -142,8 +139,7 @@ def check(trace: Trace) -> rule.Answer:
     mostly = is_loading and steps == 1 and judging.measure(trace).ratio(int(idle.sum())) >= MOSTLY
     may_be = idle.max() < first_calls.CONTEXT_NS and not seen.in_calls_of_its_own if is_loading else once
     confidence: rule.Confidence = "low" if may_be else "high" if steady and not is_loading else "medium"
-    worst = int(idle.argmax())
-    answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=worst)
+    answer = judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, shown=int(idle.argmax()))
     if not is_loading or not isinstance(answer, rule.Found):
         return answer
     severity = rule.severity_of(judging.measure(trace).ratio(saved))

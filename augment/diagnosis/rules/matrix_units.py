@@ -112,10 +112,10 @@ def check(trace: Trace) -> rule.Answer:
     products = inside & (families.matrix_units != facts.gpu.MatrixUnits.NO_QUESTION)
     if not products.any():
         return rule.NotApplicable("no matrix product runs in the steps")
-    fp32, dur = facts.operators.plain_products(trace), np.maximum(work.end - work.ts, 0)
-    untold = rule.NoData(*facts.operators.UNTOLD_UNITS)
-    unnamed = fp32 & (families.matrix_units == facts.gpu.MatrixUnits.UNTOLD)
-    is_untold = dur[unnamed & inside].sum() > rule.WARNING_RATIO * dur[inside].sum()
+    fp32, untold = facts.operators.plain_products(trace), rule.NoData(*facts.operators.UNTOLD_UNITS)
+    unnamed = work.where(fp32 & inside & (families.matrix_units == facts.gpu.MatrixUnits.UNTOLD))
+    unnamed_ns, whole_ns = (int((work.end[some] - work.ts[some]).sum()) for some in (unnamed, inside))
+    is_untold = unnamed_ns > rule.WARNING_RATIO * whole_ns
     limits = facts.operators.limits(trace)
     peaks = [peak for peak in limits.values() if peak is not None]
     ratios: dict[str, float] = {}  # how many times as fast as FP32 the devices multiply a type of number, 0: cannot
@@ -139,7 +139,7 @@ def check(trace: Trace) -> rule.Answer:
     places = work.where(products & (families.matrix_units == facts.gpu.MatrixUnits.NOT_USED))
     places = places[(plain[of_row[places]] | fp32[places]) & ~named(trace, _SHORT)[of_row[places]]]
     places = places[~facts.operators.in_narrow_groups(trace, places)]
-    dur = dur[places]
+    dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = facts.critical.without_work(trace, places, dur - (dur / faster).astype(np.int64))
     saved = judging.saved_a_step(trace, cut)
     convolves = families.is_any(("convolution",))

@@ -15,7 +15,6 @@ streams do the step's work, look whether one after the other is faster.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from augment import arrays, facts
 from augment.core import Category, Trace, text
@@ -72,9 +71,13 @@ def check(trace: Trace) -> rule.Answer:
     operators = facts.operators.work(trace)
     calls = np.append(operators.kind, -1)[operators.owner[kernels]]  # of operators' shapes
     (names, _), which = arrays.combinations(trace.events.name[work.row[kernels]], calls)
-    usual, slowed = (
-        _medians(ran_ns, which, chosen, len(names), least) for chosen, least in ((alone, LEAST_EQUAL), (beside, 1))
-    )
+    medians = np.full((2, len(names)), np.nan)  # of each kind of kernel; not of too few
+    for median, chosen, least in zip(medians, (alone, beside), (LEAST_EQUAL, 1), strict=True):
+        enough = np.bincount(which[chosen], minlength=len(names)) >= least
+        some = np.flatnonzero(chosen & enough[which])
+        used, code = arrays.numbered(which[some])
+        median[used] = arrays.grouped_medians(ran_ns[some], code, arrays.group_bounds(code, len(used)))
+    usual, slowed = medians
     factor = np.nan_to_num(slowed / usual)  # of each kind of kernel; 0 where that is not known
     known = np.flatnonzero(beside & (factor[which] > 0))
     grown = known[factor[which[known]] >= SLOWER]
@@ -101,15 +104,3 @@ def check(trace: Trace) -> rule.Answer:
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
     saved, most = judging.saved_a_step(trace, cut), total >= MOSTLY * int(ran_ns[beside].sum())
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=most)
-
-
-def _medians(
-    ran_ns: arrays.Int64s, kind: arrays.Int64s, chosen: arrays.Bools, count: int, least: int
-) -> npt.NDArray[np.float64]:
-    """The median time of the ``chosen`` kernels of each kind; NaN of fewer than ``least``."""
-    enough = np.bincount(kind[chosen], minlength=count) >= least
-    places = np.flatnonzero(chosen & enough[kind])
-    kinds, code = arrays.numbered(kind[places])
-    medians = np.full(count, np.nan)
-    medians[kinds] = arrays.grouped_medians(ran_ns[places], code, arrays.group_bounds(code, len(kinds)))
-    return medians
