@@ -622,7 +622,7 @@ def test_launches_that_take_long_are_judged_once() -> None:
 
 @pytest.mark.parametrize(("has_stacks", "first"), [
     (True, "the GPU idles longest while the host is in a/core.py(16): run (1.9 ms) and aten::x"),
-    (False, "of the time in which the GPU idles while the host is in operators, most is in aten::x"),
+    (False, "of operators only: the GPU idles longest while the host is in aten::x"),
 ])  # fmt: skip
 def test_what_is_outside_operators_is_named_or_left_out(has_stacks: bool, first: str) -> None:
     events: list[Event] = [annotation("ProfilerStep#1", 0, 4_000_000)]

@@ -135,12 +135,10 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
-        unknown_ns = 0 if self.has_stacks else dict(self.parts).get(_PARTS[facts.critical.BoundBy.OUTSIDE_OPERATORS], 0)
-        where = f"the {words.gpu} idles longest while the host is in"
-        if self.operators and unknown_ns > self.operators[0][1]:
-            where = f"of the time in which the {words.gpu} idles while the host is in operators, most is in"
+        outside = _PARTS[facts.critical.BoundBy.OUTSIDE_OPERATORS] in [name for name, _ in self.parts[:1]]
+        known = "of operators only: " * (outside and not self.has_stacks)  # where else most of it is, nothing tells
         return [
-            *([f"{where} {named}"] if named else []),
+            *([f"{known}the {words.gpu} idles longest while the host is in {named}"] if named else []),
             *[f"medians: {text.time(self.kernel_ns)} a kernel, {text.time(self.call_ns)} a launch"]
             * (self.launcher != "graphs"),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
