@@ -42,7 +42,7 @@ from augment.diagnosis.rules.graph_breaks import sentences_compiled
 from augment.diagnosis.rules.network_setup import sentences_alone
 from augment.diagnosis.rules.out_of_memory import snapshot_sentences
 from augment.diagnosis.verdict import named, sentences, verdict
-from augment.diagnosis.wording import answer_text, has_work, title, track_of, words
+from augment.diagnosis.wording import answer_text, known_slices, title, track_of, words
 from augment.facts.gpu.lines_of_work import lines_of_rows, source_lines
 
 NAME = "diagnosis"
@@ -94,7 +94,7 @@ class Row(OfRank, frozen=True):
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Ask every rule."""
-    if not has_work(trace):
+    if not len(known_slices(trace)):
         text = unjudged(trace)
         beside = snapshot_sentences(trace) or sentences_alone(trace) or sentences_compiled(trace)
         beside = beside or sentences_watched(trace)

@@ -10,13 +10,21 @@ table in ``augment/facts/names.py`` decides the type of each kernel.
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Annotated
 
 from augment.core import GPU_WORK, Findings, OfDevice, Trace, column
-from augment.facts.gpu.device_activity import all_masks, mask_name, type_coverage
+from augment.facts.gpu.device_activity import type_coverage
+from augment.facts.names import KernelType
 
 NAME = "kernel_type_breakdown"
 NEEDS = (GPU_WORK,)
+#: every combination of types by its mask, fewest types first
+_NAMES = {
+    sum(1 << kernel_type for kernel_type in some): " overlapping ".join(sorted(each.name for each in some))
+    for size in (1, 2, 3)
+    for some in combinations(KernelType, size)
+}
 
 
 class Row(OfDevice, frozen=True):
@@ -31,7 +39,7 @@ def analyze(trace: Trace) -> Findings:
     """Divide each device's busy time."""
     rows = []
     for coverage in type_coverage(trace):
-        device, times = coverage.device, {mask: coverage.time_ns[mask] for mask in all_masks()}
+        device, times = coverage.device, {name: coverage.time_ns[mask] for mask, name in _NAMES.items()}
         busy = sum(times.values())
-        rows += [Row(device.rank, device.device, mask_name(mask), ns, ns / busy) for mask, ns in times.items() if ns]
+        rows += [Row(device.rank, device.device, name, ns, ns / busy) for name, ns in times.items() if ns]
     return Findings(rows)

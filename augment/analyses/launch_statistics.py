@@ -84,7 +84,7 @@ def analyze(
                 stream.stream,
                 len(of_stream),
                 len(distinct(of_stream.row)),
-                int(np.count_nonzero(of_stream.is_short())),
+                int(np.count_nonzero(of_stream.gpu_ns < of_stream.cpu_ns)),
                 int(np.count_nonzero(of_stream.cpu_ns > runtime_cutoff_ns)),
                 int(np.count_nonzero(of_stream.delay_ns > launch_delay_cutoff_ns)),
                 *_described(of_stream.cpu_ns),

@@ -38,17 +38,12 @@ class CutChoice(Struct, frozen=True):
         return self.steps is not None or self.period is not None or bool(self.dropped)
 
 
-def cut(name: str, out: Path, choice: CutChoice) -> tuple[int, int]:
-    """Write a part of the trace ``name``; how many events were kept, and of how many.
+def cut_trace(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
+    """Write a part of a trace; how many events were kept, and of how many.
 
     Raises:
         UsageError: there are no such steps or categories, nothing would be left, or ``out`` names no format.
     """
-    return cut_trace(read(name), out, choice)
-
-
-def cut_trace(trace: Trace, out: Path, choice: CutChoice) -> tuple[int, int]:
-    """Write a part of a trace, as :func:`cut` does."""
     keep = np.ones(len(trace.events), np.bool_)
     if choice.steps is not None:
         keep &= window.chosen(trace, *window.limits_of(trace, *choice.steps), around=True)

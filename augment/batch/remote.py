@@ -156,9 +156,8 @@ def progress_text(what: str, done: int, of: int) -> str:
 
 
 class Folder(Struct, frozen=True):
-    """The inputs of one folder: its path, that of the outputs, and its name for the job."""
+    """The inputs of one folder: the path of the outputs, and its name for the job."""
 
-    top: str
     out: str
     name: str
     inputs: tuple[Input, ...]
@@ -177,7 +176,7 @@ class Folder(Struct, frozen=True):
             return None
         (top,) = tops
         whole = all(f"{top}/{item.key}" == path for path, item in zip(paths, inputs, strict=True))
-        return cls(top, out, folder_title(top), tuple(inputs)) if whole else None
+        return cls(out, folder_title(top), tuple(inputs)) if whole else None
 
 
 class RemoteJob(Struct, frozen=True):

@@ -130,10 +130,11 @@ def _cut(name: str, out: Path, choice: CutChoice, ranks: tuple[range, ...], stag
             )
         names = cut_timeline(Path(name), out, ranks)
         return [out], f"{', '.join(names)}: in {out}"
-    from augment.batch.cutting import cut
+    from augment.batch.cutting import cut_trace
+    from augment.readers import read
 
     if ranks:
         raise UsageError(f"--ranks: {name} is the trace of one process; name a folder or the timeline of a job")
     stage(f"reading {name}")
-    kept, all_events = cut(name, out, choice)
+    kept, all_events = cut_trace(read(name), out, choice)
     return [out], f"{kept:,} of {all_events:,} events are in {out}"

@@ -18,9 +18,10 @@ from augment.cli.options import (
     debug,
     listed,
     memory_of_one,
+    peaks_option,
     row_limit,
     server_options,
-    user_tables,
+    tables_option,
 )
 from augment.core.output_files import SERVER_JOB
 from augment.errors import UsageError
@@ -73,7 +74,8 @@ ROWS = 10  #: rows of a table of several runs by default
     help="A trace of the capture of the control's CUDA graphs, with shapes; {rank} stands for the rank.",
 )
 @click.option("--test-graph-capture", metavar="FILE", help="Likewise of the test.")
-@user_tables
+@tables_option
+@peaks_option
 @memory_of_one
 @server_options
 @row_limit(None, "Print every table, at most N rows of each; 0: all.  [default: the main tables; of several runs 10]")

@@ -13,7 +13,7 @@ from augment import facts
 from augment.arrays import NO_INDEX, Int64s
 from augment.core import COMPLETE, GPU_WORK, LAUNCHES, AugmentedTrace, Category, Skipped, Trace, attachment_kinds
 from augment.facts.names import strings_where
-from augment.readers import HEAD, perfetto, reader_named
+from augment.readers import HEAD, READERS, perfetto
 from augment.readers.attachments import Evidence
 from augment.readers.containers import at_least, open_text
 from augment.writers.metrics import document
@@ -122,13 +122,14 @@ def _file(trace: Trace) -> Report:
         names = [type(layer).__name__ for layer in text.layers]
         layers = [_LAYERS.get(name, "zip") for name in names if name != "RecorderText"]
         head = at_least(text, HEAD)
+    reader = next(reader for reader in READERS if source.format == reader.NAME)
     return {
         "path": source.path,
         "bytes": os.path.getsize(source.path),
         "compression": layers,
         "text_bytes": source.text_bytes,
         "format": source.format,
-        "layout": reader_named(source.format).layout(head),
+        "layout": reader.layout(head),
         "vendor": _vendor(trace),
         "schema_version": source.metadata.get("schemaVersion"),
         "elements": source.event_count,

@@ -283,7 +283,7 @@ tables_option = click.option(
     multiple=True,
     help="A TOML file with your own rules for kernels, which precede the built-in rules; repeatable.",
 )
-_PEAKS = click.option(
+peaks_option = click.option(
     "--peak",
     "peaks",
     metavar="[DEVICE:]NAME=VALUE",
@@ -293,14 +293,9 @@ _PEAKS = click.option(
 )
 
 
-def user_tables(function: Function) -> Function:
-    """``--tables`` and ``--peak``, of commands that make no request."""
-    return tables_option(_PEAKS(function))
-
-
 _REQUEST: tuple[Callable[..., Any], ...] = (
     *(click.option(f"--{kind.option}", metavar="FILE", help=kind.help) for kind in reversed(KINDS)),
-    _PEAKS,
+    peaks_option,
     click.option("--price", default="", metavar="PRICE", help="The price of a GPU hour: what steps and findings cost."),
     tables_option,
     click.option(

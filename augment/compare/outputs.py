@@ -81,8 +81,10 @@ def write_all(
         source, label = pair.test.trace.source, drawing.label or output_files.stem(pair.control.trace.source.label)
         augmented = drawn(pair, label, drawing.min_delta_ns, diff.verdict.text)
         for form in drawing.formats or (DEFAULT,):
-            written.append(output_files.output_path(source.name, folder, suffix_of(form)))
-            diagnostics += writer_named(form).write_seamed(augmented, written[-1]).diagnostics
+            writer = writer_named(form)
+            suffix = writer.SUFFIX.replace(".augmented", ".diff")
+            written.append(output_files.output_path(source.name, folder, suffix))
+            diagnostics += writer.write_seamed(augmented, written[-1]).diagnostics
         if drawing.overlay:
             labels = label, output_files.stem(source.label)
             written.append(output_files.output_path(source.name, folder, OVERLAY_SUFFIX))
@@ -94,11 +96,6 @@ def write_all(
     runs = dict(zip(("control", "test"), map(jsontext.storable, names), strict=True))
     metrics.write_sidecar({**document(diff, diagnostics), "runs": runs}, path, test.source.path)
     return [*written, path]
-
-
-def suffix_of(format_name: str) -> str:
-    """The suffix of an annotated trace of the test in this format."""
-    return writer_named(format_name).SUFFIX.replace(".augmented", ".diff")
 
 
 # Writes both traces of a comparison into one file, each as a group of tracks; a step in the middle begins together.

@@ -26,11 +26,6 @@ class Arg(Struct, frozen=True):
     is_text: bool = False
     also: tuple[str, ...] = ()
 
-    @property
-    def category_bits(self) -> int:
-        """The set of ``categories`` as an int with one bit per category."""
-        return sum(1 << category for category in set(self.categories))
-
 
 OPS = (Category.CPU_OP,)
 MEMORY = (Category.CPU_INSTANT_EVENT,)

@@ -76,8 +76,6 @@ class RankDump(Struct):
 
     path: str
     rank: int
-    version: str
-    library: str  #: NCCL's version, empty where not written
     groups: dict[str, DumpedGroup]
     progress: dict[int, tuple[int, int]]
     operations: list[DumpedOperation]
@@ -109,7 +107,6 @@ class Communicator(Struct):
     size: int
     device: int
     identity: str = ""  #: equal on all ranks (NCCL ≥ 2.16)
-    parent: str = ""
     nodes: int | None = None
     is_begun: bool = False  #: its beginning was logged (NCCL ≥ 2.18)
     is_complete: bool = False
@@ -122,17 +119,12 @@ class Communicator(Struct):
 
 
 class LoggedCollective(Struct):
-    """A collective as it was enqueued on one rank. ``count``: as NCCL logs it: of an all-gather what a rank sends, of a
-    reduce-scatter what it receives, else all.
-    """
+    """A collective as it was enqueued on one rank. ``bytes`` are, of an all-gather, what a rank sends, of a
+    reduce-scatter what it receives, else all."""
 
     communicator: int  #: index, -1 if its beginning was not logged
     kind: str  #: ``AllReduce``
-    count: int
-    type: str
     bytes: int
-    peer: int | None  #: of Send and Recv
-    line: int
     algorithm: str = ""
     protocol: str = ""
     channels: int | None = None
@@ -173,13 +165,6 @@ class NcclLog(Struct):
     left_out: int = 0  #: messages beyond the most that are kept
 
 
-class ChannelTimes(Struct):
-    """The kernel of one channel; Unix time, ns."""
-
-    start_ns: int
-    stop_ns: int
-
-
 class InspectorRecord(Struct):
     """A collective, or a message, that one rank ran. What was not recorded is None, or empty."""
 
@@ -194,13 +179,12 @@ class InspectorRecord(Struct):
     algorithm: str = ""
     protocol: str = ""
     peer: int | None = None
-    start_ns: int | None = None  #: Unix time when the host enqueued it
-    channels: list[ChannelTimes] = field(default_factory=list)
+    channel_ends: list[int] = field(default_factory=list)  #: when the kernel of each channel ended, Unix ns; 0: unknown
 
     @property
     def skew_ns(self) -> int | None:
         """How much later the last channel's kernel ended than the first one's."""
-        ends = [channel.stop_ns for channel in self.channels if channel.stop_ns]
+        ends = [end for end in self.channel_ends if end]
         return max(ends) - min(ends) if ends else None
 
 

@@ -147,8 +147,3 @@ def words(trace: Trace) -> Words:
 def known_slices(trace: Trace) -> EventRows:
     """The rows of slices that rules know: of PyTorch's profiler, on the host or on a device."""
     return trace.events.slices_of(*LAUNCHES, *GPU_WORK, Category.CPU_OP, Category.USER_ANNOTATION)
-
-
-def has_work(trace: Trace) -> bool:
-    """Whether the trace has slices that rules know."""
-    return len(known_slices(trace)) > 0

@@ -34,11 +34,6 @@ class Reader(Protocol):
 READERS: tuple[Reader, ...] = (recorded, stage_timeline, recorders.NSIGHT, recorders.ROCPROF, chrome, perfetto)
 
 
-def reader_named(name: str) -> Reader:
-    """The reader with this name."""
-    return next(reader for reader in READERS if name == reader.NAME)
-
-
 def suffixes() -> tuple[str, ...]:
     """The endings of names of files that may be traces, compressed or not."""
     of_readers = (suffix for reader in READERS for suffix in reader.SUFFIXES)

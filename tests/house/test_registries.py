@@ -71,7 +71,7 @@ def trace(job: Path) -> Trace:
     log = records.CompileLog(
         "log", compilations=[records.Compilation("0/0", CodeLine("model.py", 3, "forward"), stated_ns=7)]
     )
-    dump = records.RankDump("dump_0", recorded.rank or 0, "2.9", "", groups, {}, [operation])
+    dump = records.RankDump("dump_0", recorded.rank or 0, groups, {}, [operation])
     moments = np.linspace(int(recorded.events.ts[0]), int(recorded.events.end.max()), 6).astype(np.int64)
     spans = RequestSpans("spans", ["a"], ["vllm"], moments[None], np.array([7]), np.array([3]))
     made = records.Communicator("n0", None, "0xaa", 0, 2, 0, identity="0xfe", is_complete=True)

@@ -46,8 +46,6 @@ class LibraryRecord(Struct, frozen=True):
     recorder: Recorder
     group: str
     key: Key
-    sequence: int | None = None
-    start_ns: int | None = None  #: Unix time when it was enqueued, or its kernel began
     exec_ns: int | None = None
     algorithm: str = ""
     protocol: str = ""
@@ -103,7 +101,7 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
             width = element_bytes(operation.dtypes[0]) if operation.dtypes else None
             size = _bytes(elements * width if width is not None and elements >= 0 else -1)
             name, key = group.description or group.name, (len(group.ranks), kind, size)
-            records.append(LibraryRecord("flight_recorder", name, key, operation.sequence, operation.created_ns))
+            records.append(LibraryRecord("flight_recorder", name, key))
     for log in logs.logs:  # one of a single process without a pid is taken as it is
         known = {communicator.pid for communicator in log.communicators}
         ways = [" and ".join(sorted({each.via.partition("/")[0] for each in of.edges})) for of in log.communicators]
@@ -129,12 +127,11 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
         for record in each.records:
             if pids is None or (record.rank == trace.rank if each.pid is None else each.pid in pids):
                 size = _bytes(record.bytes * (record.ranks if record.kind in _ALL_RANKS else 1))
-                begun = min((channel.start_ns for channel in record.channels if channel.start_ns), default=None)
                 records.append(
                     LibraryRecord(
                         "nccl_inspector", record.communicator, (record.ranks, kind_of(record.kind), size),
-                        record.sequence, begun or record.start_ns, record.exec_ns, record.algorithm, record.protocol,
-                        len(record.channels) or None, "", record.timing_source, record.skew_ns,
+                        record.exec_ns, record.algorithm, record.protocol, len(record.channel_ends) or None, "",
+                        record.timing_source, record.skew_ns,
                     )
                 )  # fmt: skip
     return tuple(records)
@@ -185,7 +182,6 @@ class DifferingRanks(Struct, frozen=True):
     """Ranks of one communicator enqueue another collective than its other ranks at the same place of their order."""
 
     communicator: str  #: its identity
-    size: int  #: its ranks
     ranks: tuple[int, ...]  #: who differ from the most; all that were compared where no majority agrees
     has_majority: bool  #: whether most of the ranks agree on another collective
     place: int  #: how many collectives of the communicator came before
@@ -352,7 +348,6 @@ def _differing(logs: Sequence[NcclLog], identities: set[str]) -> DifferingRanks 
             of = log.communicators[index] if index >= 0 else None
             if of and of.is_complete and of.identity in identities - {""}:
                 orders[of.identity][of.rank].setdefault((of.host, of.pid, of.pointer), order)
-    sizes = {each.identity: each.size for log in logs for each in log.communicators}
     for identity, of_ranks in orders.items():
         if any(len(sides) > 1 for sides in of_ranks.values()):  # communicators that were split off with equal ids
             continue
@@ -372,9 +367,7 @@ def _differing(logs: Sequence[NcclLog], identities: set[str]) -> DifferingRanks 
         if any(len({order[at] for order in order_of.values()}) > 1 for at in after):
             continue
         ranks = sorted(rank for rank, order in order_of.items() if not has_majority or order[place] != counted[0][0])
-        return DifferingRanks(
-            identity, sizes[identity], tuple(ranks), has_majority, place, tuple(each for each, _ in counted)
-        )
+        return DifferingRanks(identity, tuple(ranks), has_majority, place, tuple(each for each, _ in counted))
     return None
 
 

@@ -6,8 +6,6 @@ All figures about busy time come from :func:`type_coverage`.
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -84,16 +82,6 @@ def communication_at(trace: Trace, device: Device, at: Int64s) -> WorkIndexes:
     begun = np.searchsorted(work.ts[places], at, side="right") - 1
     running: WorkIndexes = places[last_to_end[begun]]
     return running
-
-
-def mask_name(mask: int) -> str:
-    """The name of a mask, its types in alphabetical order: ``COMMUNICATION overlapping COMPUTATION``."""
-    return " overlapping ".join(sorted(kernel_type.name for kernel_type in KernelType if mask >> kernel_type & 1))
-
-
-def all_masks() -> list[int]:
-    """Every combination of types, fewest types first."""
-    return [sum(1 << bit for bit in some) for size in (1, 2, 3) for some in combinations(KernelType, size)]
 
 
 FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64

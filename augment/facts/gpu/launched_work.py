@@ -191,10 +191,6 @@ class LaunchDelays(Struct, frozen=True):
         """The rows at ``places``."""
         return LaunchDelays(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
-    def is_short(self) -> Bools:
-        """Whether the call took longer than the work."""
-        return self.gpu_ns < self.cpu_ns
-
 
 @derived(until="breakdowns")
 def launch_delays(trace: Trace) -> LaunchDelays:

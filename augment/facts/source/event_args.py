@@ -222,7 +222,8 @@ class ArgEntries:
         self._rows, self._values = np.empty(0, np.int64), np.empty(0, np.int64)
         self._flags = np.empty(0, np.uint8)
         self.table = ArgTable()
-        self.table.category_bits, self.table.is_text = arg.category_bits, arg.is_text
+        self.table.category_bits = sum(1 << category for category in set(arg.categories))
+        self.table.is_text = arg.is_text
 
     def reserve(self, more: int) -> None:
         """Make room for that many more entries."""

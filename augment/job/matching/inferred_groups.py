@@ -25,11 +25,6 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 ABOUT = "inferred: its ranks end together"  #: the description of such a group, and the evidence for its use
 
 
-def is_unnamed(group: Group) -> bool:
-    """Whether the traces do not say which ranks are in the group."""
-    return not group.identity or group.origin != "recorded"
-
-
 def inferred_groups(
     rows: Int64s,
     instance: Int64s,

@@ -36,7 +36,7 @@ from augment.facts.names import (
     SEND_RECV,
     SYNCHRONOUS,
 )
-from augment.job.matching.inferred_groups import inferred_groups, is_unnamed
+from augment.job.matching.inferred_groups import inferred_groups
 from augment.job.ranks import RankSummary
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks
@@ -104,8 +104,9 @@ class Matched(Struct, frozen=True, dict=True):
 
     def is_unnamed(self) -> Bools:
         """Whether the traces do not say which ranks are in the group of each collective."""
-        unnamed: Bools = np.array([is_unnamed(group) for group in self.groups], np.bool_)[self.group]
-        return unnamed
+        unnamed = [not group.identity or group.origin != "recorded" for group in self.groups]
+        of_collective: Bools = np.array(unnamed, np.bool_)[self.group]
+        return of_collective
 
     def is_synchronous(self) -> Bools:
         """Whether no part of each collective can end before all parts have begun."""

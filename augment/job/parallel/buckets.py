@@ -64,7 +64,6 @@ class Buckets(Struct, frozen=True):
     in order, ``grads_ready`` by step and gradient.
     """
 
-    group: int
     name: str
     step_count: int
     sizes: Int64s
@@ -177,7 +176,6 @@ def _of_group(
     columns = [values[table] - base[:, None] for values in times.latest]
     grads, ready = _gradients(summaries[members[0]], times, members[0], steps, base)
     return Buckets(
-        group=group,
         name=matched.groups[group].name,
         step_count=len(steps),
         sizes=np.array(usual, np.int64),

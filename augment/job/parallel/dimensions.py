@@ -307,12 +307,8 @@ def _named(group: Group) -> Use | None:
     if group.origin == "listed":
         return Use(EP, "medium", "kernels of a library of expert parallelism", "listed", LISTED)
     dimension = dimension_told(group.description)
-    return Use(dimension, "high", f"described as {_common(group.description)}") if dimension else None
-
-
-@lru_cache(maxsize=4096)
-def _common(description: str) -> str:
-    return description.rstrip("0123456789:")
+    common = group.description.rstrip("0123456789:")
+    return Use(dimension, "high", f"described as {common}") if dimension else None
 
 
 def _ranks(summaries: Sequence[RankSummary], matched: Matched, identities: Mapping[str, int]) -> list[tuple[int, ...]]:

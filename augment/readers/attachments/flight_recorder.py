@@ -85,8 +85,7 @@ def dump_of(document: Any, path: str) -> RankDump:
     if lacking and (operations or 2 * len(lacking) > len(listed)):  # a writer may list groups of other ranks, too
         whose = f"a group of ranks {ranges_text(sorted({*max(lacking, key=len)}))}"
         raise InputError(path, f"a dump of {whose}, and not of rank {rank}, which its name ends with: is it another's?")
-    library = written.nccl_version or written.comm_lib_version or ""
-    return RankDump(path, rank, str(written.version), library, groups, progress, operations)
+    return RankDump(path, rank, groups, progress, operations)
 
 
 Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  #: as columns hold it
@@ -125,9 +124,6 @@ class _DumpedEntry(Struct):
 
 
 class _Written(Struct):
-    version: str | float = ""
-    nccl_version: str | None = None
-    comm_lib_version: str | None = None
     pg_config: dict[str, _Config] = field(default_factory=dict)
     pg_status: dict[str, _Status] = field(default_factory=dict)
     entries: list[_DumpedEntry] = field(default_factory=list)

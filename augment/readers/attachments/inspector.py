@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from augment.core.records import ChannelTimes, InspectorLog, InspectorRecord
+from augment.core.records import InspectorLog, InspectorRecord
 from augment.errors import UnknownFormat
 from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
@@ -60,7 +60,6 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
         if performance is None:
             continue
         events = performance.get("event_trace_ts") or {}
-        begin = events.get(f"{prefix}_start_ts")
         log.records.append(
             InspectorRecord(
                 str(header.get("id", "")),
@@ -74,13 +73,7 @@ def _read(log: InspectorLog, line: dict[str, Any], shared: dict[str, Any]) -> di
                 _known(performance.get(f"{prefix}_algo")),
                 _known(performance.get(f"{prefix}_proto")),
                 _int(performance["p2p_peer"]) if "p2p_peer" in performance else None,
-                None if not begin else _int(begin) * 1000,
-                [
-                    ChannelTimes(
-                        _int(each.get("kernel_start_ts", 0)) * 1000, _int(each.get("kernel_stop_ts", 0)) * 1000
-                    )
-                    for each in events.get("kernel_events", ())
-                ],
+                [_int(each.get("kernel_stop_ts", 0)) * 1000 for each in events.get("kernel_events", ())],
             )
         )
     return shared

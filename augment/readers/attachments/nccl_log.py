@@ -20,9 +20,7 @@ MOST_WARNINGS, MOST_HOSTS = 1000, 64  #: of hosts those with equal pids and poin
 MOST_KEPT = 2_000_000  #: messages that say something; those after them are counted
 _DIGITS = 18  #: of a decimal number below 2**63
 
-#: by NCCL's numbers
-TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "fp8_e4m3",
-         "fp8_e5m2")  # fmt: skip
+#: by NCCL's numbers: int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, two of FP8
 TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -34,7 +32,7 @@ _HEADER = re.compile(
 _VERSION = re.compile(r"(NCCL|RCCL) version(?:\s*:)?\s*(\d+\.\d+(?:\.\d+)*)")
 _COLLECTIVE = re.compile(
     r"\b(?P<kind>\w+): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+(?: acc \S+)? count (?P<count>\d+) "
-    r"datatype (?P<type>\d+) op (?P<op>\d+) root (?P<root>-?\d+) comm (?P<comm>0x[0-9a-f]+) \[nranks="
+    r"datatype (?P<type>\d+) op \d+ root -?\d+ comm (?P<comm>0x[0-9a-f]+) \[nranks="
 )
 _TUNED = re.compile(
     r"(?:\b(?P<kind>\w+): )?(?<!\d)(?P<bytes>\d+) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
@@ -45,7 +43,6 @@ _INIT = re.compile(
     r"(?: nvmlDev \d+)?(?: busId [0-9a-f]+)?.{0,999}?- Init (?P<what>START|COMPLETE)"
 )
 _ID = re.compile(r" commId (0x[0-9a-f]+)")
-_PARENT = re.compile(r" parent (0x[0-9a-f]+)")
 _LAYOUT = re.compile(r"comm (?P<comm>0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (?P<nodes>\d+) localRanks \d+")
 _RING = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)\s*$")
 _EDGE = re.compile(
@@ -129,20 +126,9 @@ class _LogReading:
             log.max_bandwidth = max(log.max_bandwidth or 0.0, float(match[1]))
         if match := _COLLECTIVE.search(text):
             number = _int(match["type"])
-            kind, count = match["kind"], _int(match["count"])
+            size = _int(match["count"]) * (TYPE_BYTES[number] if number < len(TYPE_BYTES) else 1)
             self.running[here] = self.communicator_at(process, match["comm"])
-            size = count * (TYPE_BYTES[number] if number < len(TYPE_BYTES) else 1)
-            log.collectives.append(
-                LoggedCollective(
-                    self.running[here],
-                    kind,
-                    count,
-                    TYPES[number] if number < len(TYPES) else str(number),
-                    size,
-                    _int(match["root"]) if kind in ("Send", "Recv") else None,
-                    log.lines,
-                )
-            )
+            log.collectives.append(LoggedCollective(self.running[here], match["kind"], size))
         elif match := _TUNED.search(text):
             channels = _int(match["high"]) - _int(match["low"]) + 1 if match["low"] else None
             tuned = Tuned(
@@ -207,8 +193,6 @@ class _LogReading:
         communicator.is_begun |= match["what"] == "START"
         if identity := _ID.search(text):
             communicator.identity = identity[1]
-        if parent := _PARENT.search(text):
-            communicator.parent = parent[1]
         self.latest[here] = index
         self.end(here)
 
