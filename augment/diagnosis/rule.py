@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -67,13 +67,17 @@ class Seen(Struct, frozen=True):
     Names of fields end in their unit: ``_ns``, ``_bytes``, ``_count`` (per step, unless it says otherwise), ``_ratio``.
     """
 
+    #: what :meth:`cure` and :meth:`advice` say where no figures are needed
+    CURE: ClassVar[str] = "fixing that"
+    ADVICE: ClassVar[str]
+
     def title(self, words: text.Words) -> str:
         """The finding: a sentence without its full stop."""
         raise NotImplementedError
 
     def cure(self, words: text.Words) -> str:
         """What would save time, before ``would save``."""
-        return "fixing that"
+        return words.fill(self.CURE)
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         """What is seen where too little would be saved."""
@@ -81,7 +85,7 @@ class Seen(Struct, frozen=True):
 
     def advice(self, words: text.Words) -> str:
         """What to change: a sentence without its full stop."""
-        raise NotImplementedError
+        return words.fill(self.ADVICE)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         """More that was seen."""

@@ -35,6 +35,8 @@ class ClockDrop(rule.Seen, frozen=True):
     has_shapes: bool
     first_mhz: float | None = None  #: the mean clock of the first steps, by telemetry
     last_mhz: float | None = None
+    CURE = "a steady clock"
+    ADVICE = "Look at clocks, power and temperature ({clock_tool})"
 
     @property
     def is_denied(self) -> bool:
@@ -58,15 +60,9 @@ class ClockDrop(rule.Seen, frozen=True):
         clocks = f"{self.first_mhz:,.0f} MHz in the first steps and {self.last_mhz:,.0f} MHz in the last"
         return [f"telemetry says {'otherwise' if self.is_denied else 'so'}: the clock was {clocks}"]
 
-    def cure(self, words: text.Words) -> str:
-        return "a steady clock"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         change = f"{text.percent(abs(self.growth_ratio))} {'less' if self.growth_ratio < 0 else 'longer'}"
         return f"equal kernels take {change} at the end than at the start"
-
-    def advice(self, words: text.Words) -> str:
-        return f"Look at clocks, power and temperature ({words.clock_tool})"
 
 
 def check(trace: Trace) -> rule.Answer:

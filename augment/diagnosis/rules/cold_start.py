@@ -35,6 +35,10 @@ class ColdStart(rule.Seen, frozen=True):
     judged_ns: int
     operators: list[tuple[str, int]]  #: these by name, with the ns in them; the longest first
     context: tuple[str, int] | None  #: the call that creates the device's context, and its ns
+    ADVICE = (
+        "Record later steps, which do none of this again: call prof.step() in each, with schedule(wait=1, "
+        "warmup=2, active=3), or run some before the profiler starts"
+    )
 
     def title(self, words: text.Words) -> str:
         parts = []
@@ -45,12 +49,6 @@ class ColdStart(rule.Seen, frozen=True):
             share = f"{text.percent(self.loading_ns / self.judged_ns)} of {text.time(self.judged_ns)}"
             parts.append(f"loading kernels and libraries takes {share}, in {named}")
         return f"This is a cold start, not a steady run: {', and '.join(parts)}"
-
-    def advice(self, words: text.Words) -> str:
-        return (
-            "Record later steps, which do none of this again: call prof.step() in each, with "
-            "schedule(wait=1, warmup=2, active=3), or run some before the profiler starts"
-        )
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -52,6 +52,7 @@ class Fetches(rule.Seen, frozen=True):
     pace_ns: int = 0  #: of its workers, for the batches of a step, where most steps wait for them
 
     is_of_host = True
+    CURE = "having them ready"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         shared = job.shared
@@ -66,9 +67,6 @@ class Fetches(rule.Seen, frozen=True):
             return f"{fetch} and computes nothing meanwhile"
         part = "none" if not self.idle_ns else "all" if idle == whole else idle
         return f"{fetch}, {part} of it while the {words.gpu} idles"
-
-    def cure(self, words: text.Words) -> str:
-        return "having them ready"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fetch = f"fetching batches takes the host {text.time(self.fetch_ns)} {words.per_step}"

@@ -43,21 +43,16 @@ class Disturbed(rule.Seen, frozen=True):
     has_shapes: bool
 
     at_least = True  # other kernels are slowed down, too, and others less
+    CURE = "an undisturbed {gpu}"
+    ADVICE = (
+        "See whether other processes use this {gpu} ({process_tool}), and whether its clock is held back ({clock_tool})"
+    )
 
     def title(self, words: text.Words) -> str:
         kernels = f"{text.counted(self.kernel_count, 'kernel')} of {text.counted(self.name_count, 'name')}"
         return (
             f"In {text.counted(self.step_count, 'step')}, {kernels} take {self.times:.0f} times as long as equal ones, "
             f"while the file shows nothing beside them on the {words.gpu}"
-        )
-
-    def cure(self, words: text.Words) -> str:
-        return words.fill("an undisturbed {gpu}")
-
-    def advice(self, words: text.Words) -> str:
-        return words.fill(
-            "See whether other processes use this {gpu} ({process_tool}), and whether its clock is held back "
-            "({clock_tool})"
         )
 
     def evidence(self, words: text.Words) -> list[str]:

@@ -32,13 +32,11 @@ class EagerDecodes(rule.Seen, frozen=True):
     graph_ns: int  #: the median of the others
     least_requests: int | None  #: the smallest batch without a graph
     most_with_graph: int | None  #: the largest batch with one
+    CURE = "running them as graphs"
 
     def title(self, words: text.Words) -> str:
         takes = f"{text.time(self.eager_ns)} instead of {text.time(self.graph_ns)}"
         return f"{self.eager_count} of {self.decode_count} decodes run without graphs and take {takes}"
-
-    def cure(self, words: text.Words) -> str:
-        return "running them as graphs"
 
     @property
     def _is_larger(self) -> bool:

@@ -33,6 +33,8 @@ class Chains(rule.Seen, frozen=True):
     chain_count: float
     kernel_count: float
     gpu_ns: int  #: per step
+    CURE = "fusing them"
+    ADVICE = "torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)"
 
     def title(self, words: text.Words) -> str:
         kernels, each = text.counted(self.kernel_count, "kernel"), words.each(self.chain_count)
@@ -41,14 +43,8 @@ class Chains(rule.Seen, frozen=True):
     def _chains(self, words: text.Words) -> str:
         return words.often(self.chain_count, "chain", of=" of elementwise kernels")
 
-    def cure(self, words: text.Words) -> str:
-        return "fusing them"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"fusing {self._chains(words)} would save {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return "torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)"
 
 
 def check(trace: Trace) -> rule.Answer:

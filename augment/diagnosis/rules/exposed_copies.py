@@ -134,15 +134,13 @@ class CopiesWithin(rule.Seen, frozen=True):
     operators: list[str]  #: the outermost that copy; most bytes first
     lines: list[str]  #: of the user's program
     option: str = ""  #: of DDP, where that copies most bytes
+    CURE = "avoiding them"
 
     def title(self, words: text.Words) -> str:
         copies = f"{words.often(self.copy_count, 'copy', 'copies')} within its memory"
         where = f", most in {text.listed(self.operators)}" if self.operators else ""
         moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}"
         return f"The {words.gpu} makes {copies} ({moved}{words.each(self.copy_count)}){where}"
-
-    def cure(self, words: text.Words) -> str:
-        return "avoiding them"
 
     def advice(self, words: text.Words) -> str:
         if self.option:

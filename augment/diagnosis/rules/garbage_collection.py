@@ -24,13 +24,11 @@ class Collections(rule.Seen, frozen=True):
     collection_count: float
     longest_ns: int
     lines: list[str]  #: of the user's program
+    CURE = "avoiding that"
 
     def title(self, words: text.Words) -> str:
         often = words.often(self.collection_count, "time")
         return f"Python collects garbage {often}, for up to {text.time(self.longest_ns)}"
-
-    def cure(self, words: text.Words) -> str:
-        return "avoiding that"
 
     def advice(self, words: text.Words) -> str:
         way = "Call gc.freeze() after start-up, or gc.disable() and gc.collect() every few hundred steps on all ranks"

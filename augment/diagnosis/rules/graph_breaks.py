@@ -25,15 +25,13 @@ class GraphBreaks(rule.Seen, frozen=True):
 
     break_count: float
     reasons: list[str]
+    ADVICE = "Move what the log names out of compiled functions; what a break costs cannot be told from a recording"
 
     def title(self, words: text.Words) -> str:
         return f"Compiled code breaks its graph {words.often(self.break_count, 'time')}"
 
     def evidence(self, words: text.Words) -> list[str]:
         return [text.short(reason) for reason in self.reasons[:_MOST_NAMED]]
-
-    def advice(self, words: text.Words) -> str:
-        return "Move what the log names out of compiled functions; what a break costs cannot be told from a recording"
 
 
 def check(trace: Trace) -> rule.Answer:

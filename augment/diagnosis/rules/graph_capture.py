@@ -34,6 +34,7 @@ class Captures(rule.Seen, frozen=True):
     mostly: bool  #: devices idle in them for more than half of all, and no graph runs that is made again and again
     around_ns: int = 0  #: of it, in stalls beside the captures themselves
     again: bool = False  #: an operator captures more than once
+    CURE = "avoiding that"
 
     def title(self, words: text.Words) -> str:
         if self.mostly:
@@ -44,9 +45,6 @@ class Captures(rule.Seen, frozen=True):
         if self.around_ns:
             return f"{capture}, and what goes with that stalls the host for {text.time(self.around_ns)} more"
         return f"{capture}, while the {words.gpu} runs none of them"
-
-    def cure(self, words: text.Words) -> str:
-        return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = words.often(self.capture_count, "capture", of=" of graphs")

@@ -27,22 +27,18 @@ class LateGathers(rule.Seen, frozen=True):
 
     gather_count: float
     exposed_ns: int  #: per step, that they could have begun earlier
+    CURE = "prefetching them"
+    ADVICE = (
+        "Prefetch further ahead: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (FSDP2), "
+        "forward_prefetch=True and BACKWARD_PRE (FSDP1)"
+    )
 
     def title(self, words: text.Words) -> str:
         late, ns = f"{words.often(self.gather_count, 'gather')} begin too late", text.time(self.exposed_ns)
         return f"{late}: computation waits {ns}{words.each(self.gather_count)} for them though their stream was free"
 
-    def cure(self, words: text.Words) -> str:
-        return "prefetching them"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"prefetching gathers that could begin earlier would save {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return (
-            "Prefetch further ahead: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (FSDP2), "
-            "forward_prefetch=True and BACKWARD_PRE (FSDP1)"
-        )
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         of_transfers = saved_ns * job.transfer_ns // max(job.wait_ns + job.transfer_ns, 1)  # the rest is for late ranks

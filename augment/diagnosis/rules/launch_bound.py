@@ -96,6 +96,7 @@ class LaunchBound(rule.Seen, frozen=True):
     hides_more: bool  #: a host that launches faster would have other delays, of its own, while the device works
     engine: str | None = None  #: that serves
     prefill_tokens: int = 0  #: the most of a step, where most of an engine's steps only prefill
+    CURE = "removing that idle time"
 
     @property
     def at_least(self) -> bool:
@@ -112,9 +113,6 @@ class LaunchBound(rule.Seen, frozen=True):
         if 2 * self.long_ns > self.wait_ns:
             does = f"does other things between the launches of {number}"
         return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host {does}: {parts}"
-
-    def cure(self, words: text.Words) -> str:
-        return "removing that idle time"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = words.often(self.kernel_count, "kernel")

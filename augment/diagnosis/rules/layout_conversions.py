@@ -27,19 +27,15 @@ class LayoutConversions(rule.Seen, frozen=True):
 
     kernel_count: float
     convert_ns: int  #: per step
+    CURE = "NHWC throughout"
+    ADVICE = "{channels_last}"
 
     def title(self, words: text.Words) -> str:
         takes = f"takes {text.time(self.convert_ns)} {words.per_step} ({text.counted(self.kernel_count, 'kernel')})"
         return f"Converting tensors of convolutions between NCHW and NHWC {takes}"
 
-    def cure(self, words: text.Words) -> str:
-        return "NHWC throughout"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"conversions between NCHW and NHWC for convolutions cost {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return words.channels_last
 
 
 def check(trace: Trace) -> rule.Answer:

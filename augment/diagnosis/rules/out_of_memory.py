@@ -73,13 +73,11 @@ class NeverFreed(Seen, frozen=True):
 
     lines: list[str]
     step_bytes: list[int]
+    ADVICE = "Look for a list or a closure that keeps tensors, such as losses.append(loss) instead of loss.item()"
 
     def title(self, words: Words) -> str:
         named = [f"`{line}` ({size(count)})" for line, count in zip(self.lines, self.step_bytes, strict=True)]
         return f"Every step leaves memory behind that is never freed: {listed(named)}"
-
-    def advice(self, words: Words) -> str:
-        return "Look for a list or a closure that keeps tensors, such as losses.append(loss) instead of loss.item()"
 
 
 def check(trace: Trace) -> Answer:

@@ -28,6 +28,7 @@ class PageableCopies(rule.Seen, frozen=True):
     copy_count: float
     moved_bytes: float  #: per step
     lines: list[str]  #: of the user's program
+    CURE = "pinned memory"
 
     def title(self, words: text.Words) -> str:
         copies = f"{words.often(self.copy_count, 'copy', 'copies')}, {self._moved(words)}"
@@ -35,9 +36,6 @@ class PageableCopies(rule.Seen, frozen=True):
 
     def _moved(self, words: text.Words) -> str:
         return text.size(self.moved_bytes) + words.each(self.copy_count)
-
-    def cure(self, words: text.Words) -> str:
-        return "pinned memory"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         copies = f"{words.often(self.copy_count, 'copy', 'copies')} of pageable memory"

@@ -28,18 +28,14 @@ class PipelineBubble(rule.Seen, frozen=True):
 
     exposed_ns: int  #: per step
     transfer_gain_ns: int | None = None  #: of a step of the job, if communication took no time; None if unknown
+    CURE = "removing that wait"
+    ADVICE = "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"
 
     def title(self, words: text.Words) -> str:
         return f"This stage waits {text.time(self.exposed_ns)} {words.per_step} for messages of other stages"
 
-    def cure(self, words: text.Words) -> str:
-        return "removing that wait"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"removing the waits for other stages would save {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return "Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         return replace(self, transfer_gain_ns=job.transfer_gain_ns), saved_ns

@@ -27,6 +27,7 @@ class ProfilerOverhead(rule.Seen, frozen=True):
 
     overhead_ns: int  #: per step
     slices: list[str]
+    ADVICE = "Read all figures with care; {less}"
 
     def title(self, words: text.Words) -> str:
         overhead = f"{text.time(self.overhead_ns)}, {words.share(self.overhead_ns)}"
@@ -34,9 +35,6 @@ class ProfilerOverhead(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"without the profiler itself, {words.share(self.overhead_ns)} would be saved"
-
-    def advice(self, words: text.Words) -> str:
-        return f"Read all figures with care; {words.less}"
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         return [text.listed(self.slices)]

@@ -29,21 +29,17 @@ class Compilations(rule.Seen, frozen=True):
     longest_ns: int
     slices: list[str]
     guards: list[str] = msgspec.field(default_factory=list)  #: conditions that failed, by the compiler's log
+    CURE = "avoiding that"
+    ADVICE = "TORCH_LOGS=recompiles says why; mark sizes that change as dynamic, or pad batches to a few sizes"
 
     def title(self, words: text.Words) -> str:
         return f"Code is compiled during steps ({text.listed(self.slices)}, up to {text.time(self.longest_ns)})"
-
-    def cure(self, words: text.Words) -> str:
-        return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"avoiding compilation would save {words.share(saved_ns)}"
 
     def evidence(self, words: text.Words) -> list[str]:
         return self.guards[:_MOST_NAMED]
-
-    def advice(self, words: text.Words) -> str:
-        return "TORCH_LOGS=recompiles says why; mark sizes that change as dynamic, or pad batches to a few sizes"
 
 
 def check(trace: Trace) -> rule.Answer:

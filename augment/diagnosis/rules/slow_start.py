@@ -23,6 +23,7 @@ class SlowStart(rule.Seen, frozen=True):
 
     first_ns: int
     times: float  #: as long as the median of the others
+    ADVICE = "Give the profiler's schedule a warmup step, so that only steady steps are recorded"
 
     def title(self, words: text.Words) -> str:
         first = f"The first recorded step takes {text.time(self.first_ns)}"
@@ -31,9 +32,6 @@ class SlowStart(rule.Seen, frozen=True):
     def fine(self, words: text.Words, saved_ns: int) -> str:
         later = "; so do some later ones" if self.times > judging.WARM_UP else ", so it is no warm-up"
         return f"the first step takes {self.times:.1f} times as long as the others{later}"
-
-    def advice(self, words: text.Words) -> str:
-        return "Give the profiler's schedule a warmup step, so that only steady steps are recorded"
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -29,6 +29,8 @@ class SmallCollectives(rule.Seen, frozen=True):
     kinds: list[str]
     mean_bytes: float | None  #: None if no size was recorded
     median_ns: int = 0  #: of their durations
+    CURE = "joining them"
+    ADVICE = "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
 
     def title(self, words: text.Words) -> str:
         number = words.often(self.collective_count, "collective")
@@ -39,16 +41,10 @@ class SmallCollectives(rule.Seen, frozen=True):
         of = f"{text.listed(self.kinds)}, {text.size(self.mean_bytes)} on average"
         return f"{number} move less than 1 MB each ({of})"
 
-    def cure(self, words: text.Words) -> str:
-        return "joining them"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         what = "of a few µs" if self.mean_bytes is None else "below 1 MB"
         often = words.often(self.collective_count, "collective")
         return f"{often} {what}; {self.cure(words)} would save {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         return self, min(saved_ns, job.most_saved_ns)

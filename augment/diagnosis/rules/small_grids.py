@@ -26,6 +26,7 @@ class SmallGrids(rule.Seen, frozen=True):
     small_ns: int  #: per step
     filled_ratio: float  #: of the SMs, the mean over their time
     longest: str  #: the kernel with most of the time
+    ADVICE = "Give each kernel more work ({more_work}), or run independent work beside it"
 
     def title(self, words: text.Words) -> str:
         name = text.short(self.longest)
@@ -34,9 +35,6 @@ class SmallGrids(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"larger grids would save {words.share(self.small_ns, 'at most ')}"
-
-    def advice(self, words: text.Words) -> str:
-        return words.fill("Give each kernel more work ({more_work}), or run independent work beside it")
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -31,6 +31,11 @@ class StarvedHost(rule.Seen, frozen=True):
     still_ns: int  #: per step
     longest_ns: int
     slices: list[str]  #: what they are in, with most of the time first; empty: between operators
+    CURE = "letting it run"
+    ADVICE = (
+        "Compare the cores that the job may use (nproc, the cgroup's cpu.max) with its ranks, loader workers and "
+        "threads (OMP_NUM_THREADS); pin each rank to cores of its own; look for other jobs on the machine"
+    )
 
     def title(self, words: text.Words) -> str:
         where = text.listed([name or "between operators" for name in self.slices])
@@ -38,15 +43,6 @@ class StarvedHost(rule.Seen, frozen=True):
         return (
             f"The host stands still {often}, for up to {text.time(self.longest_ns)}, in what usually takes "
             f"microseconds ({where}): its thread probably gets no CPU"
-        )
-
-    def cure(self, words: text.Words) -> str:
-        return "letting it run"
-
-    def advice(self, words: text.Words) -> str:
-        return (
-            "Compare the cores that the job may use (nproc, the cgroup's cpu.max) with its ranks, loader workers and "
-            "threads (OMP_NUM_THREADS); pin each rank to cores of its own; look for other jobs on the machine"
         )
 
     def evidence(self, words: text.Words) -> Sequence[str]:

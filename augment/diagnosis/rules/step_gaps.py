@@ -59,14 +59,12 @@ class StepGaps(rule.Seen, frozen=True):
     median_gap_ns: int
     parts: list[tuple[str, float]]  #: what the host does meanwhile, and its share of the gaps
     has_stacks: bool
+    CURE = "preparing the next step meanwhile"
 
     def title(self, words: text.Words) -> str:
         doing = text.listed([f"{what} ({text.percent(share)})" for what, share in self.parts])
         why = f", while the host is {doing}" if self.parts else ""
         return f"The {words.gpu} idles {text.time(self.gap_ns)} between two steps{why}"
-
-    def cure(self, words: text.Words) -> str:
-        return "preparing the next step meanwhile"
 
     def advice(self, words: text.Words) -> str:
         if self.parts and self.parts[0][0] == _WAITS:

@@ -36,24 +36,20 @@ class Contention(rule.Seen, frozen=True):
     beside_ns: int
     times: float  #: as long as equal ones alone
     others: list[str]  #: what runs on the other streams, with most of the time first
+    CURE = "running them alone"
+    ADVICE = (
+        "Move what the step does not need to where the {gpu} has room, or give its stream a lower priority and fewer "
+        "blocks; if the step needs both, look whether one after the other is faster"
+    )
 
     def title(self, words: text.Words) -> str:
         kernels = words.often(self.kernel_count, "kernel")
         what = f" ({text.listed(self.others)})" if self.others else ""
         return f"{kernels} take {self.times:.1f} times as long as equal ones, while other streams compute{what}"
 
-    def cure(self, words: text.Words) -> str:
-        return "running them alone"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         beside = f"{text.time(self.beside_ns)} {words.per_step}"
         return f"kernels beside those of other streams ({beside}) take as long as alone"
-
-    def advice(self, words: text.Words) -> str:
-        return (
-            f"Move what the step does not need to where the {words.gpu} has room, or give its stream a lower priority "
-            "and fewer blocks; if the step needs both, look whether one after the other is faster"
-        )
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -36,15 +36,13 @@ class SynchronizingCalls(rule.Seen, frozen=True):
     long_ns: int = 0  #: per step, the idle time in waits for the host of 1 ms and more, if that is most of it
 
     is_of_host = True
+    CURE = "avoiding that"
 
     def _waits(self, words: text.Words) -> str:
         return f"host waits for the {words.gpu} in {words.often(self.call_count, 'call')}"
 
     def title(self, words: text.Words) -> str:
         return f"The {self._waits(words)}, longest in {text.listed(self.callers)}"
-
-    def cure(self, words: text.Words) -> str:
-        return "avoiding that"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         waits = f"{self._waits(words)} ({text.time(self.wait_ns)}{words.each(self.call_count)})"

@@ -32,6 +32,7 @@ class UnalignedShapes(rule.Seen, frozen=True):
 
     product_ns: int  #: per step
     operators: list[str]  #: with their sizes; most of the time first
+    ADVICE = "Pad these sizes to multiples of 64 (such as a vocabulary of 50257 to 50304), or at least of 8"
 
     def title(self, words: text.Words) -> str:
         products = f"Matrix products with sizes that are not multiples of {facts.operators.MULTIPLE}"
@@ -41,9 +42,6 @@ class UnalignedShapes(rule.Seen, frozen=True):
         if words.ratio(self.product_ns) < text.LEAST_SHARE:
             return f"16-bit products of sizes that are not multiples of {facts.operators.MULTIPLE} take next to no time"
         return f"padding products with unaligned sizes would save {words.share(self.product_ns, 'at most ')}"
-
-    def advice(self, words: text.Words) -> str:
-        return "Pad these sizes to multiples of 64 (such as a vocabulary of 50257 to 50304), or at least of 8"
 
 
 def check(trace: Trace) -> rule.Answer:

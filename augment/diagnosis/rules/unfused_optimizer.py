@@ -31,6 +31,8 @@ class Optimizer(rule.Seen, frozen=True):
 
     optimizers: list[str]
     kernel_count: float
+    CURE = "fusing it"
+    ADVICE = "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
     def _launches(self, words: text.Words) -> str:
         return f"optimizer ({text.listed(self.optimizers)}) launches {words.often(self.kernel_count, 'kernel')}"
@@ -40,15 +42,9 @@ class Optimizer(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         return f"The {self._launches(words)} where a fused one launches a few"
 
-    def cure(self, words: text.Words) -> str:
-        return "fusing it"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""
         return f"the {self._launches(words)}{fusing}"
-
-    def advice(self, words: text.Words) -> str:
-        return "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
 
 def check(trace: Trace) -> rule.Answer:

@@ -26,19 +26,15 @@ class WideNorms(rule.Seen, frozen=True):
     """Norms and softmax in FP32."""
 
     norm_ns: int  #: per step
+    CURE = "halving that"
+    ADVICE = "Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model"
 
     def title(self, words: text.Words) -> str:
         norms = f"Norms and softmax take {text.time(self.norm_ns)} {words.per_step} in FP32"
         return f"{norms}, between products of 16-bit numbers"
 
-    def cure(self, words: text.Words) -> str:
-        return "halving that"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"norms and softmax in FP32 at twice the speed would save {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return "Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model"
 
 
 def check(trace: Trace) -> rule.Answer:

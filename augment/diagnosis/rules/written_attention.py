@@ -37,6 +37,11 @@ class WrittenAttention(rule.Seen, frozen=True):
     scores_ns: int  #: per step, of the kernels between the products that touch scores
     product_ns: int  #: per step
     trains: bool  #: there is a backward pass
+    CURE = "scaled_dot_product_attention"
+    ADVICE = (
+        'Use torch.nn.functional.scaled_dot_product_attention (Transformers: attn_implementation="sdpa"), unless '
+        "attention weights are needed"
+    )
 
     def title(self, words: text.Words) -> str:
         number = words.often(self.attention_count, "attention")
@@ -45,17 +50,8 @@ class WrittenAttention(rule.Seen, frozen=True):
         writes = "writes its" if self.attention_count == 1 else "write their"
         return f"{number} {writes} scores ({'x'.join(map(str, self.scores))}) to memory ({times})"
 
-    def cure(self, words: text.Words) -> str:
-        return "scaled_dot_product_attention"
-
     def fine(self, words: text.Words, saved_ns: int) -> str:
         return f"scaled_dot_product_attention would save {words.share(saved_ns)}"
-
-    def advice(self, words: text.Words) -> str:
-        return (
-            'Use torch.nn.functional.scaled_dot_product_attention (Transformers: attn_implementation="sdpa"), unless '
-            "attention weights are needed"
-        )
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         return ["the backward pass, which is not counted, would gain, too"] if self.trains else []
