@@ -19,14 +19,3 @@ from augment.arrays.types import (
     NO_INDEX, NO_VALUE, Bools, Bytes, CollectiveIndex, CollectiveIndexes, EventRow, EventRows, Int32s, Int64s,
     MemberIndex, MemberIndexes, Places, StackIndex, StackIndexes, WorkIndex, WorkIndexes,
 )
-
-__all__ = [
-    "NO_INDEX", "NO_VALUE", "OUTLIER", "Bools", "Bytes", "CollectiveIndex", "CollectiveIndexes", "EventRow",
-    "EventRows", "Int32s", "Int64s", "Intervals", "Joined", "Masks", "MemberIndex", "MemberIndexes", "Places",
-    "StackIndex", "StackIndexes", "Values", "WorkIndex", "WorkIndexes", "beyond_others", "changing", "clip",
-    "combinations", "compressed", "distinct", "distribution", "each", "expand", "group_bounds", "grouped",
-    "grouped_medians", "grouped_statistics", "held_between", "is_among", "is_any", "joined", "keyed", "least_over",
-    "longest", "looked_up", "means", "median", "narrowed", "numbered", "occurring", "order_of", "ordered", "peaks",
-    "percentiles", "positions", "reserved", "robust_z", "run_starts", "sequence_hashes", "settled", "subtract", "sums",
-    "time_weighted", "total", "touched", "union", "where_in",
-]

@@ -6,6 +6,4 @@ from __future__ import annotations
 from augment.job.matching.clocks import Clock, align
 from augment.job.matching.inferred_groups import ABOUT
 from augment.job.matching.matching import Floats, Matched, match
-
-__all__ = ["ABOUT", "Clock", "Floats", "Matched", "align", "match"]
 # fmt: on

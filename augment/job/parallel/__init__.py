@@ -8,5 +8,3 @@ from __future__ import annotations
 
 from augment.job.parallel.dimensions import CONTRADICTED, Dimensions, nodes
 from augment.job.parallel.group_roles import chains
-
-__all__ = ["CONTRADICTED", "Dimensions", "chains", "nodes"]

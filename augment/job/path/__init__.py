@@ -7,9 +7,4 @@ from augment.job.path.path import Path, is_handover, path_of
 from augment.job.path.progress import LAST, CommonSteps, Stretches, WorkProgress, beside_peers, progress_of, stretches
 from augment.job.path.replay import Replay, Scale, Shift, replay_of
 from augment.job.path.step_parts import exposed_parts
-
-__all__ = [
-    "LAST", "CommonSteps", "Path", "Replay", "Scale", "Shift", "Stretches", "WorkProgress", "beside_peers",
-    "exposed_parts", "is_handover", "path_of", "progress_of", "replay_of", "stretches",
-]
 # fmt: on

@@ -13,11 +13,4 @@ from augment.job.ranks.summary import (
     SPENT, Figures, OwnDiagnosis, RankSummary, drawn_under, rank_names, rank_texts, ranks_text, read_summary,
     summarize, summary_of,
 )
-
-__all__ = [
-    "DATA_PARALLEL", "DP", "DP_SHARD", "EP", "IDLE", "LISTED", "PP", "SPENT", "STATED", "TP", "UNKNOWN", "WORLD",
-    "ActionKind", "ActionSource", "Figures", "OwnDiagnosis", "Parts", "Phase", "RankSummary", "Table", "as_text",
-    "dimension_told", "drawn_under", "rank_names", "rank_texts", "ranks_text", "read_summary", "summarize",
-    "summary_of",
-]
 # fmt: on

@@ -8,9 +8,4 @@ from augment.job.verdict.hangs import report_on_dumps
 from augment.job.verdict.job_verdict import Judgement
 from augment.job.verdict.late_ranks import lead_parts, tally
 from augment.job.verdict.verdict_text import MOST_PEERS, Row, WhatIfRow, may_be_loading, unrelated
-
-__all__ = [
-    "MOST_PEERS", "Excess", "Judgement", "Row", "WhatIfRow", "lead_parts", "may_be_loading", "report_on_dumps",
-    "tally", "unrelated",
-]
 # fmt: on
