@@ -80,23 +80,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment.arrays import (
-    NO_INDEX,
-    NO_VALUE,
-    Bytes,
-    EventRows,
-    Int32s,
-    Int64s,
-    Intervals,
-    Places,
-    combinations,
-    distribution,
-    each,
-    expand,
-    ordered,
-    touched,
-    where_in,
-)
+from augment import arrays
 from augment.core import (
     GPU_WORK,
     ArgColumn,
@@ -128,8 +112,8 @@ class StreamIdle(Struct, frozen=True):
     for each of ``CAUSES``, a column for each gap), which add up to the gap's length; and the ``pieces`` to draw."""
 
     gaps: gap_causes.IdleGaps
-    category: Bytes
-    parts: Int64s
+    category: arrays.Bytes
+    parts: arrays.Int64s
     pieces: gap_causes.IdlePieces
 
 
@@ -173,34 +157,34 @@ class _IdleDevice(Struct, frozen=True):
     pause; the last column is the total."""
 
     idle: gap_causes.IdlePieces
-    until: Int64s
+    until: arrays.Int64s
 
-    def within(self, start: Int64s, end: Int64s) -> Int64s:
+    def within(self, start: arrays.Int64s, end: arrays.Int64s) -> arrays.Int64s:
         """The time of the pauses in each ``[start, end)``, which cuts no pause, ns; a row for each category."""
-        first, stop = touched(start, end, Intervals(self.idle.start, self.idle.end))
+        first, stop = arrays.touched(start, end, arrays.Intervals(self.idle.start, self.idle.end))
         return self.until[:, stop] - self.until[:, first]
 
 
-def _hta(category: Bytes, cause: Bytes) -> Texts:
+def _hta(category: arrays.Bytes, cause: arrays.Bytes) -> Texts:
     """HTA's category of each piece where it differs from the cause."""
     return Texts(np.where(cause == category, np.int32(-1), category.astype(np.int32)), CAUSES)
 
 
 def _pieces(
-    trace: Trace, gaps: gap_causes.IdleGaps, category: Bytes, device: _IdleDevice, pause: Places
+    trace: Trace, gaps: gap_causes.IdleGaps, category: arrays.Bytes, device: _IdleDevice, pause: arrays.Places
 ) -> gap_causes.IdlePieces:
     """The pieces of the gaps: the device's long pauses within them, and the rest, in which another stream works."""
     idle = device.idle
     busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])), kind="stable")  # merges what ascends
     busy_end = np.sort(np.concatenate((gaps.end, idle.start[pause])), kind="stable")
     real = busy_end > busy_start
-    busy = Intervals(busy_start[real], busy_end[real])
+    busy = arrays.Intervals(busy_start[real], busy_end[real])
     start, end = np.concatenate((idle.start[pause], busy.start)), np.concatenate((idle.end[pause], busy.end))
     cause = np.concatenate((idle.cause[pause], np.full(len(busy.start), OTHER_STREAM_BUSY, np.uint8)))
-    gap = where_in(gaps.start, start, side="right") - 1
+    gap = arrays.where_in(gaps.start, start, side="right") - 1
     busy_evidence, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
     ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # otherwise the arrow begins at another stream's work
-    row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_INDEX), row))
+    row = np.concatenate((np.where(ends_gap, idle.row[pause], arrays.NO_INDEX), row))
     order = np.argsort(start, kind="stable")
     evidence = {
         name: _joined(idle.evidence.get(name), pause, busy_evidence.get(name), len(busy.start), order)
@@ -210,7 +194,7 @@ def _pieces(
     return gap_causes.IdlePieces(start[order], end[order], cause[order], evidence, row[order])
 
 
-def _long_pauses(gaps: Sequence[gap_causes.IdleGaps], idle: gap_causes.IdlePieces) -> list[Places]:
+def _long_pauses(gaps: Sequence[gap_causes.IdleGaps], idle: gap_causes.IdlePieces) -> list[arrays.Places]:
     """For each stream of a device, the places in ``idle`` of the pauses that take at least 1/:data:`SHARE` of the gap
     around them, ascending.
 
@@ -223,23 +207,25 @@ def _long_pauses(gaps: Sequence[gap_causes.IdleGaps], idle: gap_causes.IdlePiece
     power = np.maximum(np.frexp(least.astype(np.float64))[1] - 2, 0)  # 2 ** power is at most ``least``
     long = np.arange(len(size))
     parts = [(long[:0], stream[:0])]
-    for exponent, index in each(power, int(power.max(initial=0)) + 1):
+    for exponent, index in arrays.each(power, int(power.max(initial=0)) + 1):
         long = long[size[long] >= 1 << exponent]
-        whose, place = expand(*touched(start[index], end[index], Intervals(idle.start[long], idle.end[long])))
+        whose, place = arrays.expand(
+            *arrays.touched(start[index], end[index], arrays.Intervals(idle.start[long], idle.end[long]))
+        )
         fits = size[long[place]] >= least[index[whose]]
         parts.append((long[place[fits]], stream[index[whose[fits]]]))
     pause, of = (np.concatenate(column) for column in zip(*parts, strict=True))
-    pauses = dict(each(of, len(gaps)))
-    return [ordered(pause[pauses[index]]) if index in pauses else pause[:0] for index in range(len(gaps))]
+    pauses = dict(arrays.each(of, len(gaps)))
+    return [arrays.ordered(pause[pauses[index]]) if index in pauses else pause[:0] for index in range(len(gaps))]
 
 
 def _busy_evidence(
-    trace: Trace, gaps: gap_causes.IdleGaps, busy: Intervals, gap: Places, device: _IdleDevice
-) -> tuple[dict[str, ArgColumn], EventRows]:
+    trace: Trace, gaps: gap_causes.IdleGaps, busy: arrays.Intervals, gap: arrays.Places, device: _IdleDevice
+) -> tuple[dict[str, ArgColumn], arrays.EventRows]:
     """For the pieces in which another stream works: the evidence, and the row of the work waited for."""
     work, waits = gpu_work(trace), device_waits(trace)
     cause, count = waits.cause[gaps.next], len(gap)
-    waiting = np.flatnonzero((cause != NO_INDEX) & np.isin(np.arange(len(gaps)), gap))
+    waiting = np.flatnonzero((cause != arrays.NO_INDEX) & np.isin(np.arange(len(gaps)), gap))
     piece = np.searchsorted(busy.start, np.minimum(work.end[cause[waiting]], gaps.end[waiting]), side="left") - 1
     held = gap[piece] == waiting
     place = gap_causes.spread(cause[waiting[held]], piece[held], count)
@@ -249,15 +235,17 @@ def _busy_evidence(
     evidence: dict[str, ArgColumn] = {
         "correlation": trace.events.correlation[work.row[gaps.next[gap]]],
         "previous_kernel": gap_causes.names_of_work(trace, gaps.previous[gap], np.ones(count, np.bool_)),
-        "device_idle_ns": np.where(paused > 0, paused, NO_VALUE),
+        "device_idle_ns": np.where(paused > 0, paused, arrays.NO_VALUE),
         "waited_for": gap_causes.names_of_work(trace, place, known),
         "waited_for_stream": Texts(np.where(known, on_stream, np.int32(-1)), waits.streams),
         "known_by": Texts(np.where(known, known_by, np.int32(-1)), KNOWN_BY),
     }
-    return evidence, np.where(known, work.row[place], NO_INDEX)
+    return evidence, np.where(known, work.row[place], arrays.NO_INDEX)
 
 
-def _joined(pauses: ArgColumn | None, chosen: Places, busy: ArgColumn | None, count: int, order: Places) -> ArgColumn:
+def _joined(
+    pauses: ArgColumn | None, chosen: arrays.Places, busy: ArgColumn | None, count: int, order: arrays.Places
+) -> ArgColumn:
     """A column over the ``chosen`` pauses and ``count`` other pieces, in ``order``; -1 where a side has no such column.
 
     The texts of both sides index the trace's strings.
@@ -285,9 +273,9 @@ class DeviceWaits(Struct, frozen=True):
     ``NO_INDEX``; the cause's stream (int32, a place in ``streams``, the names of all); and the evidence (uint8, a
     place in :data:`KNOWN_BY`)."""
 
-    cause: Places
-    on_stream: Int32s
-    known_by: Bytes
+    cause: arrays.Places
+    on_stream: arrays.Int32s
+    known_by: arrays.Bytes
     streams: tuple[str, ...]
 
 
@@ -302,12 +290,14 @@ def device_waits(trace: Trace) -> DeviceWaits:
     the delay after it.
     """
     work = gpu_work(trace)
-    cause, known_by = np.full(len(work), NO_INDEX, np.intp), np.full(len(work), INFERRED, np.uint8)
+    cause, known_by = np.full(len(work), arrays.NO_INDEX, np.intp), np.full(len(work), INFERRED, np.uint8)
     # which work ends a gap of its stream, and the earliest moment at which it could have started, ns
     ends_gap, ready = np.zeros(len(work), np.bool_), work.ts.copy()
     for gaps in gap_causes.stream_gaps(trace):
         ends_gap[gaps.next] = True
-        returned = np.where(work.launch[gaps.next] == NO_INDEX, gaps.start, gap_causes.launch_end(trace, gaps.next))
+        returned = np.where(
+            work.launch[gaps.next] == arrays.NO_INDEX, gaps.start, gap_causes.launch_end(trace, gaps.next)
+        )
         ready[gaps.next] = np.clip(returned, gaps.start, gaps.end)
     edges = waiting_streams(trace).dependencies
     held = ends_gap[edges.to_work] & (work.end[edges.from_work] > ready[edges.to_work])
@@ -315,7 +305,7 @@ def device_waits(trace: Trace) -> DeviceWaits:
     order = np.argsort(work.end[before], kind="stable")
     cause[after[order]] = before[order]  # of several assignments, the last one to end stays
     known_by[after] = RECORDED
-    late = ends_gap & (work.launch != NO_INDEX) & (cause == NO_INDEX) & (work.ts - ready > UNEXPLAINED_NS)
+    late = ends_gap & (work.launch != arrays.NO_INDEX) & (cause == arrays.NO_INDEX) & (work.ts - ready > UNEXPLAINED_NS)
     sizes = [stream.stop - stream.start for stream in work.streams]
     stream = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     for device in work.devices:
@@ -325,7 +315,9 @@ def device_waits(trace: Trace) -> DeviceWaits:
     return DeviceWaits(cause, stream[cause], known_by, tuple(str(stream.stream) for stream in work.streams))
 
 
-def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: Int32s) -> Places:
+def _inferred(
+    trace: Trace, device: slice, late: arrays.Places, ready: arrays.Int64s, stream: arrays.Int32s
+) -> arrays.Places:
     """What the ``late`` work of a device waited for since it was ``ready``; ``NO_INDEX`` where this is unclear."""
     work, launch = gpu_work(trace), trace.events.ts
     by_end = device.start + np.argsort(work.end[device], kind="stable")
@@ -333,7 +325,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
     since = np.maximum(ready, work.ts[late] - UNEXPLAINED_NS)
     launched = launch[work.launch[late]]
     match, several, unclear = (
-        np.full(len(late), NO_INDEX, np.intp),
+        np.full(len(late), arrays.NO_INDEX, np.intp),
         np.zeros_like(late, bool),
         np.zeros_like(late, bool),
     )
@@ -343,10 +335,10 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
         if not near.any():
             break
         fits = near & (stream[other] != stream[late]) & (work.ts[other] < work.ts[late])
-        fits &= (work.launch[other] == NO_INDEX) | (launch[work.launch[other]] <= launched)
-        several |= fits & (match != NO_INDEX)
+        fits &= (work.launch[other] == arrays.NO_INDEX) | (launch[work.launch[other]] <= launched)
+        several |= fits & (match != arrays.NO_INDEX)
         unclear |= several & fits & (stream[other] != stream[match])
-        match = np.where(fits & (match == NO_INDEX), other, match)
+        match = np.where(fits & (match == arrays.NO_INDEX), other, match)
         at -= 1
     else:
         unclear |= near  # too many ends to examine
@@ -354,10 +346,10 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
     # whether it was the last launched on its stream until then
     following = np.minimum(match + 1, len(work) - 1)
     last = (following == match) | (stream[following] != stream[match])
-    last |= (work.launch[following] != NO_INDEX) & (launch[work.launch[following]] > launched)
+    last |= (work.launch[following] != arrays.NO_INDEX) & (launch[work.launch[following]] > launched)
     sure = last | (~several & (BY_CHANCE * delay <= work.end[match] - work.ts[match]))
-    sure &= ~unclear & (work.launch[match] != NO_INDEX) & (2 * delay <= work.ts[late] - ready)
-    return np.where(sure, match, NO_INDEX)
+    sure &= ~unclear & (work.launch[match] != arrays.NO_INDEX) & (2 * delay <= work.ts[late] - ready)
+    return np.where(sure, match, arrays.NO_INDEX)
 
 
 NAME = "idle_time_breakdown"
@@ -431,7 +423,7 @@ def analyze(
                     ns / idle_ns if idle_ns else None,
                     parts[OTHER_STREAM_BUSY],
                     *parts[:OTHER_STREAM_BUSY],
-                    *(distribution(dur[chosen]) or (None,) * 7),
+                    *(arrays.distribution(dur[chosen]) or (None,) * 7),
                 )
             )
     drawn = [
@@ -467,7 +459,7 @@ def _drawn(name: str, under: int, idle: gap_causes.IdlePieces, arrow_min_gap_ns:
         streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)
         taken = idle.evidence.get(f"{arg}_ns")
         partly = np.zeros(len(idle), np.bool_) if taken is None else 2 * np.asarray(taken) < dur
-        (text_code, number, several), which = combinations(column.codes[chosen], streams, partly[chosen])
+        (text_code, number, several), which = arrays.combinations(column.codes[chosen], streams, partly[chosen])
         codes[chosen] = len(values) + which
         for text, place, is_several in zip(text_code.tolist(), number.tolist(), several.tolist(), strict=True):
             known = stream.values[place] if isinstance(stream, Texts) and place >= 0 else "?"
@@ -485,5 +477,5 @@ def _drawn(name: str, under: int, idle: gap_causes.IdlePieces, arrow_min_gap_ns:
         description="time between two pieces of GPU work in which none runs",
         inner=inner,
     )
-    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_INDEX))
+    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != arrays.NO_INDEX))
     return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))

@@ -11,19 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from augment.client import connection, transfers
-from augment.client.session import (
-    Attached,
-    JobWatch,
-    NothingSent,
-    Progress,
-    Sent,
-    Session,
-    Wanted,
-    as_input,
-    attached,
-    beside_all,
-)
+from augment.client import connection, session, transfers
 from augment.compare.gate import GateLimits, Limit, Line, line_of
 from augment.core import attachment_kinds, output_files
 from augment.errors import AugmentError, ServiceError, UsageError
@@ -38,7 +26,7 @@ CUT_FORMATS = {".json.gz": "chrome", ".pftrace": "perfetto"}  #: of the new file
 _ANY = ""  #: the key of the STEM here of whatever the server names after a trace of an earlier job
 
 
-class Client(Session):
+class Client(session.Session):
     """A client of one server. Several threads may share it. Close it, or use it in a ``with`` statement.
 
     Args:
@@ -63,7 +51,7 @@ class Client(Session):
         summaries: bool = False,
         metrics_only: bool = False,
         out: str | os.PathLike[str] | None = None,
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
         **fields: Any,
     ) -> Augmented:
@@ -100,10 +88,10 @@ class Client(Session):
         )
         spec = spec_of(request, summaries=summaries)
         spec.metrics_only = metrics_only
-        beside = [*beside_all(request), *attached(request.evidence.of_traces.get(name, {}))]
+        beside = [*session.beside_all(request), *session.attached(request.evidence.of_traces.get(name, {}))]
 
         def wanted() -> resources_pb2.JobSpec:
-            spec.input.CopyFrom(as_input(self._upload(name, deadline, tell)))
+            spec.input.CopyFrom(session.as_input(self._upload(name, deadline, tell)))
             del spec.attachments[:]
             spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(augment=spec)
@@ -131,7 +119,7 @@ class Client(Session):
         peaks: Sequence[str] = (),
         captures: tuple[str | Mapping[str, str] | None, str | Mapping[str, str] | None] = (None, None),
         out: str | os.PathLike[str] | None = None,
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
     ) -> Augmented:
         """Compare two runs on the server and write the outputs: the same files as ``augment diff`` writes.
@@ -183,17 +171,17 @@ class Client(Session):
             arrow_count=arrow_count,
             peaks=peaks,
         )
-        beside = [Attached(attachment_kinds.TABLES, table, None) for table in tables]
+        beside = [session.Attached(attachment_kinds.TABLES, table, None) for table in tables]
         controls_at = [1, *range(len(tests) + 1, len(paths))]
         tests_at = [0, *range(2, len(tests) + 1)]
         for capture, places in zip(captures, (controls_at, tests_at), strict=True):
             named = capture if isinstance(capture, Mapping) else {paths[places[0]]: capture}
             for place in places:
-                beside += attached({"graph_capture": path} if (path := named.get(paths[place])) else {}, place)
+                beside += session.attached({"graph_capture": path} if (path := named.get(paths[place])) else {}, place)
         self._expect_taken(beside or peaks, "diff", "attachment_jobs")
 
         def wanted() -> resources_pb2.JobSpec:
-            sent = [as_input(self._upload(path, deadline, tell)) for path in paths]
+            sent = [session.as_input(self._upload(path, deadline, tell)) for path in paths]
             spec.test.CopyFrom(sent[0])
             spec.control.CopyFrom(sent[1])
             del spec.tests[:], spec.controls[:]
@@ -224,7 +212,7 @@ class Client(Session):
         metrics_only: bool = False,
         summaries: bool = False,
         out: str | os.PathLike[str] = ".",
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
         **fields: Any,
     ) -> AugmentedJob:
@@ -270,23 +258,23 @@ class Client(Session):
             merge=resources_pb2.MergeSpec() if merge else None,
         )
         spec.augment.metrics_only = metrics_only
-        sent = Sent()
+        sent = session.Sent()
 
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(paths, deadline, tell))
             uploads = sent.uploads.items()
-            inputs = [as_input(upload, names.there[n]) for n, upload in uploads]
+            inputs = [session.as_input(upload, names.there[n]) for n, upload in uploads]
             del spec.inputs[:], spec.augment.attachments[:]
             spec.inputs.extend(inputs)
-            beside = beside_all(request)
+            beside = session.beside_all(request)
             for at, called in enumerate(sent.uploads):
-                beside += attached(request.evidence.of_traces.get(paths[called], {}), at)
+                beside += session.attached(request.evidence.of_traces.get(paths[called], {}), at)
             spec.augment.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(job=spec)
 
         try:
             job = self._created(wanted, deadline, title)
-        except NothingSent:
+        except session.NothingSent:
             return AugmentedJob(sent.unread, ())
         answers: dict[str, Augmented | AugmentError] = {**sent.unread}
         with self._cancelling(job.name):
@@ -308,7 +296,7 @@ class Client(Session):
         request: Request | None = None,
         *,
         name: str = "",
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
     ) -> Diagnosis:
         """Diagnose the traces of one folder on the server, as ``augment diagnose`` does.
@@ -327,21 +315,21 @@ class Client(Session):
         tell = progress or (lambda _stage, _done, _of: None)
         title = next(iter(named.values())) if len(named) == 1 else name or "job"
         deadline, request = connection.Deadline(timeout_s, title), request or Request()
-        sent, beside = Sent(), beside_all(request)
+        sent, beside = session.Sent(), session.beside_all(request)
         self._expect_taken(beside or request.peaks or request.region, "diagnose", "attachment_jobs")
         spec = resources_pb2.DiagnoseSpec(name=transfers.sent_name(name), peaks=request.peaks, region=request.region)
 
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(named, deadline, tell))
             del spec.inputs[:], spec.attachments[:]
-            spec.inputs.extend(as_input(upload) for upload in sent.uploads.values())
+            spec.inputs.extend(session.as_input(upload) for upload in sent.uploads.values())
             spec.attachments.extend(self._attachments(beside, deadline, tell))
             return resources_pb2.JobSpec(diagnose=spec)
 
         try:
             with self._ran(wanted, deadline, tell, title) as done:
                 lines = transfers.Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
-        except NothingSent:
+        except session.NothingSent:
             return Diagnosis((), {named[called]: error for called, error in sent.unread.items()})
         failed: dict[str, AugmentError] = {named[called]: error for called, error in sent.unread.items()}
         for failure in done.failures:
@@ -359,7 +347,7 @@ class Client(Session):
         labels: Mapping[str, str] | None = None,
         limits: GateLimits | None = None,
         region: str = "",
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
     ) -> CheckResult:
         """Judge a run against a baseline on the server, as ``augment check`` does.
@@ -380,7 +368,7 @@ class Client(Session):
         deadline = connection.Deadline(timeout_s, tests[0])
 
         def wanted() -> resources_pb2.JobSpec:
-            sent = [as_input(self._upload(path, deadline, tell)) for path in (*tests, *baselines)]
+            sent = [session.as_input(self._upload(path, deadline, tell)) for path in (*tests, *baselines)]
             spec = resources_pb2.CheckSpec(
                 tests=sent[: len(tests)],
                 baselines=sent[len(tests) :],
@@ -416,7 +404,7 @@ class Client(Session):
 
     def watch(
         self, matching: str = "", *, resume_token: str = "", whole: bool = False, timeout_s: float | None = None
-    ) -> JobWatch:
+    ) -> session.JobWatch:
         """The jobs of the server that match, first as they are and then after each change, until it is closed.
 
         Each is a message ``Job`` of ``augment.v1.resources_pb2``. Interruptions, also by a restart of the server, are
@@ -438,7 +426,7 @@ class Client(Session):
             request = service_pb2.WatchJobsRequest(filter=matching, resume_token=token, view=view, parent=self._parent)
             return self._stub.WatchJobs(request, timeout=deadline.left_s(), metadata=self._connection.metadata)
 
-        return JobWatch(stream, self._connection, deadline, resume_token)
+        return session.JobWatch(stream, self._connection, deadline, resume_token)
 
     def cut(
         self,
@@ -450,7 +438,7 @@ class Client(Session):
         drop: Sequence[str] = (),
         ranks: Sequence[range] = (),
         part: bool = False,
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
     ) -> list[Path]:
         """Make a smaller trace on the server, as ``augment cut`` does.
@@ -486,7 +474,7 @@ class Client(Session):
             moment.FromNanoseconds(round(1e6 * ms))
 
         def wanted() -> resources_pb2.JobSpec:
-            spec.input.CopyFrom(as_input(self._upload(path, deadline, tell)))
+            spec.input.CopyFrom(session.as_input(self._upload(path, deadline, tell)))
             return resources_pb2.JobSpec(cut=spec)
 
         with self._ran(wanted, deadline, tell, path) as done:
@@ -513,7 +501,7 @@ class Client(Session):
         align: bool = True,
         everything: bool = False,
         ranks: Sequence[range] = (),
-        progress: Progress | None = None,
+        progress: session.Progress | None = None,
         timeout_s: float | None = None,
     ) -> tuple[str, ...]:
         """Write one timeline of all ranks of a job to ``out``, as ``augment run --merge -o OUT`` does; notes on it.
@@ -547,7 +535,7 @@ class Client(Session):
             if unread := next((answer for answer in sent.values() if not isinstance(answer, str)), None):
                 raise unread
             inputs = [
-                as_input(str(upload), "" if upload == paths[called] else transfers.sent_path(called))
+                session.as_input(str(upload), "" if upload == paths[called] else transfers.sent_path(called))
                 for called, upload in sent.items()
             ]
             spec = resources_pb2.WholeJobSpec(
@@ -558,7 +546,7 @@ class Client(Session):
                 trust_clocks=request.trust_clocks,
                 merge=merge,
             )
-            spec.augment.attachments.extend(self._attachments(beside_all(request), deadline, tell))
+            spec.augment.attachments.extend(self._attachments(session.beside_all(request), deadline, tell))
             return resources_pb2.JobSpec(job=spec)
 
         with self._ran(wanted, deadline, tell, title) as done:
@@ -568,7 +556,9 @@ class Client(Session):
             self._receive(done.artifacts, [Path(out)], title, deadline, tell)
             return tuple(done.notes)
 
-    def _told(self, wanted: Wanted, deadline: connection.Deadline, tell: Progress, path: str) -> dict[str, Any]:
+    def _told(
+        self, wanted: session.Wanted, deadline: connection.Deadline, tell: session.Progress, path: str
+    ) -> dict[str, Any]:
         """What the last artifact of a job tells, in JSON."""
         with self._ran(wanted, deadline, tell, path) as done:
             text = transfers.Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
@@ -581,7 +571,7 @@ class Client(Session):
         targets: Sequence[Path],
         path: str,
         deadline: connection.Deadline,
-        tell: Progress,
+        tell: session.Progress,
     ) -> None:
         for artifact, target in zip(artifacts, targets, strict=True):
             download = transfers.Download(artifact, target, self._connection)
@@ -593,7 +583,7 @@ class Client(Session):
         names: transfers.JobNames,
         paths: Mapping[str, str],
         deadline: connection.Deadline,
-        tell: Progress,
+        tell: session.Progress,
     ) -> AugmentedJob:
         """Fetch the artifacts of a whole job, the files of seams only into memory."""
         places = [names.place(artifact.file_name) for artifact in job.artifacts]
@@ -619,11 +609,11 @@ class Client(Session):
 
     def _done(
         self,
-        wanted: Wanted,
+        wanted: session.Wanted,
         path: str,
         out: str | os.PathLike[str] | None,
         deadline: connection.Deadline,
-        tell: Progress,
+        tell: session.Progress,
         control: str = "",
         stems: Mapping[str, str] | None = None,
         inputs: Sequence[str] = (),
@@ -645,7 +635,7 @@ class Client(Session):
         stems: Mapping[str, str],
         out: Path,
         deadline: connection.Deadline,
-        tell: Progress,
+        tell: session.Progress,
         paths: Sequence[str],
     ) -> Augmented:
         endings = output_files.OF_DIFF if job.spec.WhichOneof("kind") == "diff" else output_files.OF_TRACE

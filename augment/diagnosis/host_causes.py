@@ -15,18 +15,9 @@ from augment import arrays
 from augment.arrays.intervals import Intervals, clip, expand, subtract, touched, union, where
 from augment.core import COMPLETE, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.attachments import WORKERS
+from augment.diagnosis import judging
 from augment.diagnosis.captures import captured_in, captures, compilations, compiles
 from augment.diagnosis.first_calls import DRIVERS_OWN, cold_start, cold_times, waiting_calls
-from augment.diagnosis.judging import (
-    fetches_in_steps,
-    host_cut,
-    idle_ns,
-    measure,
-    rows_in_steps,
-    saved_a_step,
-    saved_by_host,
-    within_steps,
-)
 from augment.diagnosis.recording_completeness import kernel_launches
 from augment.diagnosis.rule import NOWHERE, WARNING_RATIO, Spans
 from augment.diagnosis.standstills import MOST_AROUND, elsewhere, standstills
@@ -57,7 +48,7 @@ class Cause(Struct, frozen=True):
 @derived
 def fetching(trace: Trace) -> Cause | None:
     """Fetches of batches, but those that only take from workers what is there: their time is the host's own."""
-    rows = fetches_in_steps(trace)
+    rows = judging.fetches_in_steps(trace)
     of_workers = names.matching(trace, _OF_WORKERS)[trace.events.name[rows]]
     if of_workers.any() and len(launches := kernel_launches(trace)):
         rows = rows[~of_workers | (trace.events.dur[rows] > TAKING * arrays.median(trace.events.dur[launches]))]
@@ -68,8 +59,8 @@ def fetching(trace: Trace) -> Cause | None:
 def workers_pace_ns(trace: Trace) -> int:
     """How long the workers of loaders need for the batches of a step; 0 where less than half of the steps wait for one.
     Such a fetch ends at a moment of the clock: two in a row that wait are as far apart as workers need for a batch."""
-    cause, whole = fetching(trace), measure(trace)
-    rows = fetches_in_steps(trace)
+    cause, whole = fetching(trace), judging.measure(trace)
+    rows = judging.fetches_in_steps(trace)
     rows = rows[names.matching(trace, _OF_WORKERS)[trace.events.name[rows]]]
     waits = arrays.is_among(rows, cause.spans.row if cause else rows[:0])
     steps = arrays.distinct(whole.windows.of_host(trace.events.ts[rows[waits]]))
@@ -81,7 +72,7 @@ def workers_pace_ns(trace: Trace) -> int:
 def beside_workers_ns(trace: Trace) -> int | None:
     """The most per step that anything but quicker batches saves, where their pace decides how long steps are, by enough
     to be grave: if anything else takes less time, the host waits as much longer. None: it does not."""
-    cause, whole, pace_ns = fetching(trace), measure(trace), workers_pace_ns(trace)
+    cause, whole, pace_ns = fetching(trace), judging.measure(trace), workers_pace_ns(trace)
     if cause is None or whole.ratio(cause.saved_ns) < WARNING_RATIO or not pace_ns:
         return None
     return max(whole.length_ns - pace_ns, 0)
@@ -91,15 +82,15 @@ def beside_workers_ns(trace: Trace) -> int | None:
 def allocating(trace: Trace) -> Cause | None:
     """Calls that ask the driver for memory, and wait while they do."""
     calls = trace.events.slices_of(*LAUNCHES)
-    rows = rows_in_steps(trace, calls[names.matching(trace, names.CALLS_FOR_MEMORY)[trace.events.name[calls]]])
+    rows = judging.rows_in_steps(trace, calls[names.matching(trace, names.CALLS_FOR_MEMORY)[trace.events.name[calls]]])
     rows = _of_no_cold_start(trace, rows[~arrays.is_among(rows, single_calls(trace))])  # those create the context
     if not len(rows):
         return None
     spans = Spans.of(trace, rows)
     cut = critical.joined(
-        [host_cut(trace, trace.events.track[rows], spans.start, spans.end), critical.without_waits(trace, rows)]
+        [judging.host_cut(trace, trace.events.track[rows], spans.start, spans.end), critical.without_waits(trace, rows)]
     )
-    return Cause(spans, cut, saved_a_step(trace, cut))
+    return Cause(spans, cut, judging.saved_a_step(trace, cut))
 
 
 @derived
@@ -113,15 +104,15 @@ def stalling(trace: Trace) -> Cause | None:
     """Long stretches of the launching threads that are no launching, and long handovers between them."""
     (spans, _), (handed, edges) = _stretches(trace), _long_handovers(trace)
     track = np.where(spans.row >= 0, trace.events.track[spans.row], critical.main_track(trace)).astype(np.int32)
-    which, parts = within_steps(trace, handed.start, handed.end)
+    which, parts = judging.within_steps(trace, handed.start, handed.end)
     cut = critical.joined(
-        [host_cut(trace, track, spans.start, spans.end), critical.Cut(edges[which], parts.end - parts.start)]
+        [judging.host_cut(trace, track, spans.start, spans.end), critical.Cut(edges[which], parts.end - parts.start)]
     )
     whole = Spans.joined([spans, handed])
-    if not len(within_steps(trace, whole.start, whole.end)[0]):
+    if not len(judging.within_steps(trace, whole.start, whole.end)[0]):
         return None
     inferred = 2 * (handed.end - handed.start).sum() > (whole.end - whole.start).sum()
-    return Cause(whole, cut, saved_by_host(trace, cut), bool(inferred))
+    return Cause(whole, cut, judging.saved_by_host(trace, cut), bool(inferred))
 
 
 @derived
@@ -130,7 +121,12 @@ def may_lack_requests(trace: Trace) -> bool:
     steps nor lines of Python are recorded, nor anything of a training."""
     cause, known = stalling(trace), names.starting(trace, "autograd::", "Optimizer.").any()
     known |= (trace.events.category == Category.PYTHON_FUNCTION).any()
-    return measure(trace).unit == "recording" and cause is not None and not known and bool((cause.spans.row < 0).all())
+    return (
+        judging.measure(trace).unit == "recording"
+        and cause is not None
+        and not known
+        and bool((cause.spans.row < 0).all())
+    )
 
 
 @derived
@@ -160,9 +156,9 @@ def collecting(trace: Trace) -> Cause | None:
 def compiling(trace: Trace) -> Cause | None:
     """Work of the compiler in steady steps; without steps it cannot be said whether it goes on."""
     rows = compilations(trace)
-    if not len(rows) or measure(trace).unit == "recording":
+    if not len(rows) or judging.measure(trace).unit == "recording":
         return None
-    spans = Spans.of(trace, rows_in_steps(trace, rows))
+    spans = Spans.of(trace, judging.rows_in_steps(trace, rows))
     return _of_spans(trace, spans, trace.events.track[spans.row])
 
 
@@ -170,7 +166,7 @@ def compiling(trace: Trace) -> Cause | None:
 def capturing(trace: Trace) -> Cause | None:
     """Captures and instantiations of graphs, and the long stretches that belong to them."""
     spans = Spans.joined([captures(trace), _stretches(trace)[1]])
-    if not len(within_steps(trace, spans.start, spans.end)[0]):
+    if not len(judging.within_steps(trace, spans.start, spans.end)[0]):
         return None
     return _of_spans(trace, spans, trace.events.track[spans.row])
 
@@ -198,7 +194,7 @@ def profiler_slices(trace: Trace) -> arrays.EventRows:
     there = np.isin(events.track[rows], lanes)
     spans = Spans.of(trace, rows)
     unknown = np.array([track.tid in (0, "0") for track in trace.tracks], np.bool_)
-    still = ~there & unknown[events.track[rows]] & (2 * idle_ns(trace, spans) > spans.end - spans.start)
+    still = ~there & unknown[events.track[rows]] & (2 * judging.idle_ns(trace, spans) > spans.end - spans.start)
     for lane in lanes:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part].astype(np.int64)
@@ -223,8 +219,8 @@ def _of_slices(trace: Trace, rows: arrays.EventRows) -> Cause | None:
 
 
 def _of_spans(trace: Trace, spans: Spans, track: arrays.Int32s) -> Cause:
-    cut = host_cut(trace, track, spans.start, spans.end)
-    return Cause(spans, cut, saved_by_host(trace, cut))
+    cut = judging.host_cut(trace, track, spans.start, spans.end)
+    return Cause(spans, cut, judging.saved_by_host(trace, cut))
 
 
 @derived(until="diagnosis")
@@ -232,7 +228,7 @@ def single_calls(trace: Trace) -> arrays.EventRows:
     """The rows of single long calls of the runtime in steady steps, during which devices idle; of calls within each
     other, the outermost."""
     events = trace.events
-    rows = rows_in_steps(trace, events.slices_of(*LAUNCHES))
+    rows = judging.rows_in_steps(trace, events.slices_of(*LAUNCHES))
     rows = rows[events.dur[rows] >= names.LONG_CALL_NS]
     named = events.name[rows]
     rows = rows[~names.matching(trace, names.OTHER_CALLS)[named]]
@@ -240,11 +236,11 @@ def single_calls(trace: Trace) -> arrays.EventRows:
         ~arrays.is_among(rows, waiting_calls(trace)) & ~arrays.is_among(rows, arrays.distinct(standstills(trace).row))
     ]
     memory = names.matching(trace, names.CALLS_FOR_MEMORY)[events.name[rows]]
-    rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (measure(trace).unit == "recording"))]
+    rows = rows[~memory | ((events.dur[rows] >= MEMORY_NS) & (judging.measure(trace).unit == "recording"))]
     rows = rows[host.outermost(trace, rows, LAUNCHES) == rows]
     rows = _of_no_cold_start(trace, rows)
     chosen: arrays.EventRows = rows[
-        idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], names.LONG_CALL_NS)
+        judging.idle_ns(trace, Spans.of(trace, rows)) >= np.minimum(IDLE_RATIO * events.dur[rows], names.LONG_CALL_NS)
     ]
     return chosen
 
@@ -262,7 +258,7 @@ def _collections(trace: Trace) -> arrays.EventRows:
     named = names.matching(trace, _COLLECTING)
     rows = events.where((events.phase == COMPLETE) & named.take(events.name[:]) & (events.dur > 0))
     rows = rows[~arrays.is_any(events.category[rows], (*ON_DEVICE, Category.CPU_OP))]
-    rows = rows_in_steps(trace, rows)
+    rows = judging.rows_in_steps(trace, rows)
     end = events.ts[rows] + events.dur[rows]
     inside = np.zeros(len(rows), np.bool_)
     inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
@@ -314,7 +310,7 @@ def _runs_of_frames(trace: Trace, lane: int, ts: arrays.Int64s, row: arrays.Even
     events = trace.events
     chosen = np.append(critical.host_kinds(trace, row) == critical.BoundBy.OUTSIDE_OPERATORS, False)
     polls = np.flatnonzero((row >= 0) & names.matching(trace, _POLLS)[events.name[row]])
-    chosen[polls] = idle_ns(trace, Spans(ts[polls], ts[polls + 1], row[polls])) > 0
+    chosen[polls] = judging.idle_ns(trace, Spans(ts[polls], ts[polls + 1], row[polls])) > 0
     outside = where(ts, chosen)
     alone = where(ts, chosen & (np.diff(ts, append=ts[-1:]) >= LONG_NS))  # each of these is a stretch itself
     start, end = subtract(outside, alone)

@@ -17,15 +17,7 @@ from augment.core import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace, derived,
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
-from augment.facts.steps.step_windows import (
-    StepWindows,
-    is_served,
-    phases,
-    recorded_windows,
-    step_of_work,
-    steps,
-    whole_steps,
-)
+from augment.facts.steps import step_windows
 
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
 AGAIN = 1.25  #: and so many times as long as each later one but the second, else it is what comes again
@@ -47,7 +39,7 @@ class Measure(Struct, frozen=True):
     and it is left out.
     """
 
-    windows: StepWindows
+    windows: step_windows.StepWindows
     unit: Literal["step", "recording"]
     length_ns: int
     warm_up: bool
@@ -76,11 +68,11 @@ class Measure(Struct, frozen=True):
 @derived
 def measure(trace: Trace) -> Measure:
     """The steps to judge."""
-    windows = recorded_windows(trace)
-    real = len(steps(trace)) > 0
+    windows = step_windows.recorded_windows(trace)
+    real = len(step_windows.steps(trace)) > 0
     lead_in, host_from = 0, int(windows.begin.min(initial=0))
-    tail = int((whole_steps(trace).end - windows.end).sum())
-    if (not real or is_served(trace)) and len(windows):
+    tail = int((step_windows.whole_steps(trace).end - windows.end).sum())
+    if (not real or step_windows.is_served(trace)) and len(windows):
         whole = real or facts.source.limits_of(trace.source.metadata) is not None
         lead_in = max(int(windows.start[0] - (windows.begin[0] if whole else trace.events.ts[0])), 0)
         # When the launch of the first GPU work returned, if that was just before its ``start``; else the start
@@ -108,7 +100,7 @@ def measure(trace: Trace) -> Measure:
         windows = windows.take(np.arange(1, len(windows)))
         length = length[1:]
     left_out = [0, 0]  # steps of an engine in which it captures graphs, if most do not, or compiles, if very few do
-    if is_served(trace):
+    if step_windows.is_served(trace):
         least = (len(windows) - 1) // 2, max(ONE_OFF * len(windows), 1)
         for place, moments in enumerate((captures(trace).start, trace.events.ts[compilations(trace)])):
             inside = windows.of_host(moments)
@@ -121,9 +113,9 @@ def measure(trace: Trace) -> Measure:
     return Measure(windows, unit, mean, warm_up, hidden, lead_in, tail, host_from, *left_out)
 
 
-def like_first(trace: Trace, windows: StepWindows) -> StepWindows:
+def like_first(trace: Trace, windows: step_windows.StepWindows) -> step_windows.StepWindows:
     """The steps to compare the first with: of an engine those of its phase, as prefills are slower than decodes."""
-    phase = phases(trace, windows) if is_served(trace) else np.zeros(len(windows))
+    phase = step_windows.phases(trace, windows) if step_windows.is_served(trace) else np.zeros(len(windows))
     return windows.take(np.flatnonzero(phase == phase[:1]))
 
 
@@ -148,7 +140,7 @@ def work_in_steps(trace: Trace) -> arrays.Bools:
     """Whether each piece of ``gpu_work`` was launched in a steady step."""
     if measure(trace).unit == "recording":
         return np.ones(len(facts.gpu.work(trace)), np.bool_)
-    inside: arrays.Bools = step_of_work(trace, measure(trace).windows) >= 0
+    inside: arrays.Bools = step_windows.step_of_work(trace, measure(trace).windows) >= 0
     return inside
 
 
@@ -262,7 +254,7 @@ def _host_ns(trace: Trace) -> int:
 def has_pauses(trace: Trace) -> bool:
     """Whether time passes between the steps of an engine that belongs to none."""
     windows = measure(trace).windows
-    return bool(is_served(trace) and (windows.start[1:] > windows.end[:-1]).any())
+    return bool(step_windows.is_served(trace) and (windows.start[1:] > windows.end[:-1]).any())
 
 
 def decided_in_steps(trace: Trace, cut: what_if.Cut) -> tuple[what_if.Decided, what_if.Decided]:

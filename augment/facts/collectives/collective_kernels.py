@@ -14,24 +14,7 @@ from typing import Literal, cast
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import (
-    NO_INDEX,
-    NO_VALUE,
-    Bools,
-    Bytes,
-    CollectiveIndexes,
-    EventRows,
-    Int64s,
-    WorkIndexes,
-    clip,
-    combinations,
-    distinct,
-    is_any,
-    looked_up,
-    sums,
-    total,
-    union,
-)
+from augment import arrays
 from augment.core import Category, Texts, Trace, derived
 from augment.facts import gpu, steps
 from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, places_of
@@ -83,7 +66,7 @@ class Group(Struct, frozen=True):
     description: str = ""
     ranks: str = ""
     comms_id: str = ""
-    size: int = NO_VALUE
+    size: int = arrays.NO_VALUE
     origin: Origin = "recorded"
 
     @property
@@ -97,33 +80,33 @@ class Group(Struct, frozen=True):
 class Collectives(Struct, frozen=True):
     """Communication kernels: equal-length columns, ascending ``ts``, then stream. ``NO_VALUE``: not recorded."""
 
-    place: WorkIndexes  #: the kernel
-    ts: Int64s  #: ns
-    end: Int64s  #: ns
-    group: Int64s  #: an index of ``groups``
+    place: arrays.WorkIndexes  #: the kernel
+    ts: arrays.Int64s  #: ns
+    end: arrays.Int64s  #: ns
+    group: arrays.Int64s  #: an index of ``groups``
     kind: Texts  #: such as AllReduce
-    seq: Int64s  #: its number in the group
-    bytes: Int64s  #: as nccl-tests counts them
-    step: Int64s  #: the number of the step
-    peer: Int64s  #: the rank that a Send goes to or a Recv comes from
-    received: Int64s  #: bytes that the rank receives
-    exposed_ns: Int64s  #: the part of the duration in which the device computes nothing
+    seq: arrays.Int64s  #: its number in the group
+    bytes: arrays.Int64s  #: as nccl-tests counts them
+    step: arrays.Int64s  #: the number of the step
+    peer: arrays.Int64s  #: the rank that a Send goes to or a Recv comes from
+    received: arrays.Int64s  #: bytes that the rank receives
+    exposed_ns: arrays.Int64s  #: the part of the duration in which the device computes nothing
     groups: tuple[Group, ...]  #: the process groups
 
     def __len__(self) -> int:
         return len(self.place)
 
-    def where(self, chosen: Bools) -> CollectiveIndexes:
+    def where(self, chosen: arrays.Bools) -> arrays.CollectiveIndexes:
         """The indexes of the ``chosen`` collectives, ascending."""
-        return cast("CollectiveIndexes", np.flatnonzero(chosen))
+        return cast("arrays.CollectiveIndexes", np.flatnonzero(chosen))
 
     @property
-    def dur(self) -> Int64s:
+    def dur(self) -> arrays.Int64s:
         """Durations, int64 ns."""
         return self.end - self.ts
 
     @property
-    def is_message(self) -> Bools:
+    def is_message(self) -> arrays.Bools:
         """Whether each is a message from one rank to another, as between the stages of a pipeline."""
         table = np.array([kind in (SEND, RECV) for kind in self.kind.values], np.bool_)
         return table[self.kind.codes] if len(self) else np.zeros(0, np.bool_)
@@ -131,7 +114,7 @@ class Collectives(Struct, frozen=True):
     @property
     def bus_factor(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """The factor from bytes to what a link carries, for each collective; NaN where unknown."""
-        (kinds, groups), which = combinations(self.kind.codes, self.group)
+        (kinds, groups), which = arrays.combinations(self.kind.codes, self.group)
         pairs = zip(kinds.tolist(), groups.tolist(), strict=True)
         factors = [bus_factor(self.kind.values[kind], self.groups[group].size) for kind, group in pairs]
         return np.array([np.nan if factor is None else factor for factor in factors])[which]
@@ -146,7 +129,7 @@ def collectives(trace: Trace) -> Collectives:
     reader = _Told(trace, work.row[place], work.launch[place])
     kind = reader.kinds()
     groups, group = reader.groups()
-    numbers = np.append(steps.recorded(trace).number, NO_VALUE)
+    numbers = np.append(steps.recorded(trace).number, arrays.NO_VALUE)
     # the time of each place of gpu_work in which its device communicates and computes nothing, ns
     exposed = np.zeros(len(place), np.int64)
     for coverage in gpu.coverage(trace):
@@ -172,24 +155,24 @@ def collectives(trace: Trace) -> Collectives:
 class _Told:
     """The args of collectives, by the rows of their kernels and of the operators that launched them."""
 
-    def __init__(self, trace: Trace, row: EventRows, launch: EventRows) -> None:
+    def __init__(self, trace: Trace, row: arrays.EventRows, launch: arrays.EventRows) -> None:
         self._trace, self._row, self._launch = trace, row, launch
         self._columns: ArgColumns = arg_columns(trace)
         self._op = innermost(trace, launch, (Category.CPU_OP,), starting(trace, _COMMS))
 
-    def ints(self, name: str) -> Int64s:
+    def ints(self, name: str) -> arrays.Int64s:
         column = self._columns.ints(name)
-        values = column.at(self._row, NO_VALUE)
-        return np.where(values == NO_VALUE, column.at(self._op, NO_VALUE), values)
+        values = column.at(self._row, arrays.NO_VALUE)
+        return np.where(values == arrays.NO_VALUE, column.at(self._op, arrays.NO_VALUE), values)
 
     def texts(self, name: str) -> Texts:
         """The codes of a text arg, -1 where there is none."""
         rows, texts = self._columns.texts(name)
         if not len(rows):
-            return Texts(np.full(len(self._row), NO_VALUE, np.int32), ())
+            return Texts(np.full(len(self._row), arrays.NO_VALUE, np.int32), ())
         of_kernel, of_operator = (
-            np.where(is_there, texts.codes[where], NO_VALUE)
-            for where, is_there in (looked_up(rows, wanted) for wanted in (self._row, self._op))
+            np.where(is_there, texts.codes[where], arrays.NO_VALUE)
+            for where, is_there in (arrays.looked_up(rows, wanted) for wanted in (self._row, self._op))
         )
         return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
 
@@ -202,37 +185,37 @@ class _Told:
             self._trace, self._launch, (Category.CPU_OP, Category.USER_ANNOTATION), starting(self._trace, *_TELLING)
         )
         known: dict[str, int] = {}
-        sources: list[tuple[Int64s, Sequence[str]]] = [
+        sources: list[tuple[arrays.Int64s, Sequence[str]]] = [
             (arg.codes.astype(np.int64), arg.values),
-            (np.where(host == NO_INDEX, NO_VALUE, name[host]), strings),
+            (np.where(host == arrays.NO_INDEX, arrays.NO_VALUE, name[host]), strings),
             (name[self._row].astype(np.int64), strings),
         ]
-        codes = np.full(len(self._row), NO_VALUE, np.int32)
+        codes = np.full(len(self._row), arrays.NO_VALUE, np.int32)
         kernel = name[self._row]
-        for code in distinct(kernel.astype(np.int64)).tolist():
+        for code in arrays.distinct(kernel.astype(np.int64)).tolist():
             if (kind_stated := stated_kind(self._trace, strings[code])) is not None:
                 codes[kernel == code] = known.setdefault(kind_stated, len(known))
         for source, values in sources:
             open_ = np.flatnonzero((codes < 0) & (source >= 0))
-            for code in distinct(source[open_]).tolist():
+            for code in arrays.distinct(source[open_]).tolist():
                 if (kind := kind_of(values[code])) != OTHER:
                     codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
         codes[codes < 0] = known.setdefault(OTHER, len(known))
         return Texts(codes, tuple(known))
 
-    def peers(self, kind: Texts) -> Int64s:
-        peer = np.full(len(self._row), NO_VALUE, np.int64)
+    def peers(self, kind: Texts) -> arrays.Int64s:
+        peer = np.full(len(self._row), arrays.NO_VALUE, np.int64)
         for name, arg in ((SEND, "Dst Rank"), (RECV, "Src Rank")):
             if name in kind.values:
                 is_kind = kind.codes == kind.values.index(name)
                 peer[is_kind] = self.ints(arg)[is_kind]
         return peer
 
-    def groups(self) -> tuple[tuple[Group, ...], Int64s]:
+    def groups(self) -> tuple[tuple[Group, ...], arrays.Int64s]:
         names = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Comms Id")
         columns = [self.texts(name) for name in names]
         size = self.ints("Group size")
-        values, which = combinations(*(column.codes for column in columns), size)
+        values, which = arrays.combinations(*(column.codes for column in columns), size)
         groups = []
         for row in zip(*(value.tolist() for value in values), strict=True):
             name, about, ranks, comms = (
@@ -241,13 +224,15 @@ class _Told:
             groups.append(Group(name, about, ranks, comms, row[-1]))
         return tuple(groups), which
 
-    def received(self) -> Int64s:
+    def received(self) -> arrays.Int64s:
         dtype, count = self.texts("dtype"), self.ints("Out msg nelems")
-        sizes = np.array([*(element_bytes(name) or NO_VALUE for name in dtype.values), NO_VALUE], np.int64)[dtype.codes]
+        sizes = np.array(
+            [*(element_bytes(name) or arrays.NO_VALUE for name in dtype.values), arrays.NO_VALUE], np.int64
+        )[dtype.codes]
         known = (sizes > 0) & (count >= 0) & (count <= _INT64_MAX // 16)
-        return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), NO_VALUE)
+        return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), arrays.NO_VALUE)
 
-    def bytes(self, kind: Texts) -> Int64s:
+    def bytes(self, kind: Texts) -> arrays.Int64s:
         dtype = self.texts("dtype")
         size = [element_bytes(value) for value in dtype.values]
         columns = (
@@ -257,25 +242,27 @@ class _Told:
             self.ints("Out msg nelems"),
             self.ints("Group size"),
         )
-        values, which = combinations(*columns)
+        values, which = arrays.combinations(*columns)
         sizes = []
         for code_of_kind, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
             count = size_elements(kind.values[code_of_kind], sent, received, ranks)
             each = size[code] if code >= 0 else None
-            size_bytes = count * each if each is not None and count >= 0 else NO_VALUE
-            sizes.append(size_bytes if size_bytes <= _INT64_MAX else NO_VALUE)
+            size_bytes = count * each if each is not None and count >= 0 else arrays.NO_VALUE
+            sizes.append(size_bytes if size_bytes <= _INT64_MAX else arrays.NO_VALUE)
         return np.array(sizes, np.int64)[which]
 
 
-def exposed_ns(trace: Trace, chosen: CollectiveIndexes, start: Int64s) -> int:
+def exposed_ns(trace: Trace, chosen: arrays.CollectiveIndexes, start: arrays.Int64s) -> int:
     """For how long a device, in the mean, communicates in the ``chosen`` collectives from ``start`` on and computes
     nothing, ns. What several streams do at a time counts once."""
     every, exposed, devices = collectives(trace), 0, gpu.coverage(trace)
     for coverage in devices:
         places = every.place[chosen]
         here = (places >= coverage.device.start) & (places < coverage.device.stop)
-        running = union(start[here], np.maximum(every.end[chosen][here], start[here]))
-        exposed += total(clip(running, coverage.intervals_of(any_of=gpu.COMMUNICATION, none_of=gpu.COMPUTATION))[2])
+        running = arrays.union(start[here], np.maximum(every.end[chosen][here], start[here]))
+        exposed += arrays.total(
+            arrays.clip(running, coverage.intervals_of(any_of=gpu.COMMUNICATION, none_of=gpu.COMPUTATION))[2]
+        )
     return exposed // max(len(devices), 1)
 
 
@@ -290,11 +277,11 @@ _GROUP = re.compile(r"fsdp|dp_shard|zero3", re.IGNORECASE)
 def trains(trace: Trace) -> bool:
     """Whether a backward pass or an optimizer was recorded."""
     phases = training_phases(trace)
-    return phases is not None and bool(is_any(phases, (TrainingPhase.BACKWARD, TrainingPhase.OPTIMIZER)).any())
+    return phases is not None and bool(arrays.is_any(phases, (TrainingPhase.BACKWARD, TrainingPhase.OPTIMIZER)).any())
 
 
 @derived
-def gathers_of_parameters(trace: Trace) -> Bools:
+def gathers_of_parameters(trace: Trace) -> arrays.Bools:
     """Whether each of ``collectives`` is a gather of parameters, as far as the trace tells.
 
     It is if FSDP or ZeRO-3 launches it, or its group's description says so. Without such names the use of the group
@@ -305,12 +292,12 @@ def gathers_of_parameters(trace: Trace) -> Bools:
     kinds = np.array(every.kind.values)
     gathers, scatters = ((kinds == kind)[every.kind.codes] for kind in (ALL_GATHER, REDUCE_SCATTER))
     phase = _phases(trace)
-    in_model = is_any(phase, (TrainingPhase.FORWARD, TrainingPhase.BACKWARD))
+    in_model = arrays.is_any(phase, (TrainingPhase.FORWARD, TrainingPhase.BACKWARD))
     backward, forward = (
-        sums(every.group, scatters & (phase == each), len(every.groups))
+        arrays.sums(every.group, scatters & (phase == each), len(every.groups))
         for each in (TrainingPhase.BACKWARD, TrainingPhase.FORWARD)
     )
-    gathered = sums(every.group, gathers & in_model, len(every.groups))
+    gathered = arrays.sums(every.group, gathers & in_model, len(every.groups))
     behaves = (backward > 0) & (forward == 0) & (gathered > 0)
     described = np.array([bool(_GROUP.search(group.description)) for group in every.groups], np.bool_)
     by_use = described[every.group] | behaves[every.group]
@@ -319,12 +306,12 @@ def gathers_of_parameters(trace: Trace) -> Bools:
     named = places_of(trace, Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION).where(_SHARDS.search)
     if len(named) and len(launch):
         by_shards = (launch >= 0) & (enclosing(trace, named) >= 0)[launch]
-    chosen: Bools = gathers & (phase != TrainingPhase.OPTIMIZER) & (by_shards | by_use)
+    chosen: arrays.Bools = gathers & (phase != TrainingPhase.OPTIMIZER) & (by_shards | by_use)
     return chosen
 
 
 @derived
-def carries_activations(trace: Trace) -> Bools:
+def carries_activations(trace: Trace) -> arrays.Bools:
     """Whether each of ``collectives`` carries, or may carry, what the next computation needs.
 
     That is one of a run without training, or of a kind and group that also communicate in the forward pass, other than
@@ -333,13 +320,13 @@ def carries_activations(trace: Trace) -> Bools:
     every = collectives(trace)
     if not trains(trace):
         return np.ones(len(every), np.bool_)
-    (kinds, _), which = combinations(every.kind.codes, every.group)
+    (kinds, _), which = arrays.combinations(every.kind.codes, every.group)
     forward = (_phases(trace) == TrainingPhase.FORWARD) & ~gathers_of_parameters(trace)
-    of_model: Bools = sums(which, forward, len(kinds)) > 0
+    of_model: arrays.Bools = arrays.sums(which, forward, len(kinds)) > 0
     return of_model[which] & ~gathers_of_parameters(trace)
 
 
-def _phases(trace: Trace) -> Bytes:
+def _phases(trace: Trace) -> arrays.Bytes:
     """The phase in which each collective was launched, :class:`TrainingPhase`."""
     places, phases = _launch_places(trace), training_phases(trace)
     if phases is None or not len(phases):
@@ -347,10 +334,10 @@ def _phases(trace: Trace) -> Bytes:
     return np.where(places >= 0, phases[places], np.uint8(TrainingPhase.OTHER))
 
 
-def _launch_places(trace: Trace) -> Int64s:
+def _launch_places(trace: Trace) -> arrays.Int64s:
     """The place of each collective's launch in the call stacks, int64; -1: none."""
     launch = gpu.work(trace).launch[collectives(trace).place]
     places = np.full(len(launch), -1, np.int64)
-    known = launch != NO_INDEX
+    known = launch != arrays.NO_INDEX
     places[known] = call_stacks(trace).place_of[launch[known]]
     return places

@@ -7,18 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import (
-    NO_INDEX,
-    Bools,
-    EventRows,
-    Int32s,
-    Int64s,
-    Places,
-    StackIndexes,
-    WorkIndexes,
-    is_among,
-    settled,
-)
+from augment import arrays
 from augment.core import LAUNCHES, NO_CORRELATION, Diagnostic, Trace, derived, text
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
 from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
@@ -31,24 +20,24 @@ class LaunchedWork(Struct, frozen=True):
     If launches begin at one moment, the lower correlation comes first.
     """
 
-    place: WorkIndexes  #: the work
-    listed: WorkIndexes  #: ``place``, then lists of slices whose work is not one range, because slices cross
-    before: Int32s  #: of each call stack, how many of ``place`` are launched before it
-    last: Int32s  #: of each call stack, the index after its last descendant
+    place: arrays.WorkIndexes  #: the work
+    listed: arrays.WorkIndexes  #: ``place``, then lists of slices whose work is not one range, because slices cross
+    before: arrays.Int32s  #: of each call stack, how many of ``place`` are launched before it
+    last: arrays.Int32s  #: of each call stack, the index after its last descendant
     apart: dict[int, tuple[int, int]]  #: spans in ``listed`` of slices that cross, by the index of their call stack
 
-    def spans(self, places: StackIndexes) -> tuple[Int64s, Int64s]:
+    def spans(self, places: arrays.StackIndexes) -> tuple[arrays.Int64s, arrays.Int64s]:
         """The ``start`` and ``stop`` of the work launched by each of ``places`` and all that these enclose:
         ``listed[start:stop]``. ``places`` are of the call stacks, and not runtime calls."""
         start, stop = (self.before[each].astype(np.int64) for each in (places, self.last[places]))
         if self.apart:
             at = np.array(sorted(self.apart), np.int64)
-            known = is_among(places, at)
+            known = arrays.is_among(places, at)
             spans = [self.apart[place] for place in places[known].tolist()]
             start[known], stop[known] = np.array(spans, np.int64).reshape(-1, 2).T
         return start, stop
 
-    def under(self, stacks: StackIndexes) -> WorkIndexes:
+    def under(self, stacks: arrays.StackIndexes) -> arrays.WorkIndexes:
         """The work launched by any of ``stacks`` and all that these enclose, ascending and distinct. ``stacks`` are
         indexes of the call stacks, and not runtime calls."""
         depth = np.zeros(len(self.listed) + 1, np.int64)
@@ -62,7 +51,7 @@ class LaunchedWork(Struct, frozen=True):
 def launched_work(trace: Trace) -> LaunchedWork:
     """Joins operators to the work that they launch: ``gpu.launched(trace).under(…)``, of indexes of ``host.stacks``."""
     work, stacks = gpu_work(trace), call_stacks(trace)
-    place = work.by_time[work.launch[work.by_time] != NO_INDEX]
+    place = work.by_time[work.launch[work.by_time] != arrays.NO_INDEX]
     launch = stacks.place_of[work.launch[place]]
     order = np.argsort(launch, kind="stable")
     place, launch = place[order], launch[order]
@@ -73,7 +62,7 @@ def launched_work(trace: Trace) -> LaunchedWork:
     others = np.cumsum(~is_of(trace, LAUNCHES))[launch]
     ts, thread = trace.events.ts[work.launch[place]], trace.events.track[work.launch[place]]
     tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1]) & (others[1:] == others[:-1])
-    by_correlation = settled(tied, correlations_of(trace, work.row[place])) if tied.any() else None
+    by_correlation = arrays.settled(tied, correlations_of(trace, work.row[place])) if tied.any() else None
     place = place if by_correlation is None else place[by_correlation]
     # ``listed``, and the spans in it of slices that launched more than their call tree holds. Where another slice
     # crosses the end of such a slice, later launches can lie outside its tree, although it encloses them
@@ -105,7 +94,7 @@ def launched_work(trace: Trace) -> LaunchedWork:
 
 
 @derived(until="diagnosis")
-def work_operators(trace: Trace) -> EventRows:
+def work_operators(trace: Trace) -> arrays.EventRows:
     """The innermost operator around the launch of each piece of work: ``aten::copy_`` in ``aten::contiguous``.
 
     Of a launch that was put on a queue, the operator that put it there; ``NO_INDEX`` where unknown.
@@ -117,7 +106,7 @@ TOLD = 0.99  #: least share of other work with a known launch in a recording tha
 
 
 @derived(until="summary")
-def before_recording(trace: Trace) -> Bools:
+def before_recording(trace: Trace) -> arrays.Bools:
     """Whether each piece of ``gpu_work`` was launched before the recording; false also where this is unknown.
 
     Correlations ascend with the calls of a process, and a stream runs its work in the order of launches. So work was
@@ -131,7 +120,7 @@ def before_recording(trace: Trace) -> Bools:
     For work without a correlation, and in a trace without runtime calls, the answer is unknown.
     """
     work = gpu_work(trace)
-    known = work.launch != NO_INDEX
+    known = work.launch != arrays.NO_INDEX
     nothing = np.zeros(len(work), np.bool_)
     recorded = correlations_of(trace, trace.events.slices_of(*LAUNCHES))
     recorded = recorded[recorded > 0]  # 0 and below mean none
@@ -147,9 +136,9 @@ def before_recording(trace: Trace) -> Bools:
     return early if len(others) and others.mean() >= TOLD else nothing
 
 
-def launch_unknown(trace: Trace) -> Bools:
+def launch_unknown(trace: Trace) -> arrays.Bools:
     """Whether the time of launch of each piece of ``gpu_work`` is unknown."""
-    unknown: Bools = (gpu_work(trace).launch == NO_INDEX) & ~before_recording(trace)
+    unknown: arrays.Bools = (gpu_work(trace).launch == arrays.NO_INDEX) & ~before_recording(trace)
     return unknown
 
 
@@ -164,7 +153,9 @@ def launch_unknown_diagnostics(trace: Trace) -> list[Diagnostic]:
     return _told("launch_unknown", [trace], launch_unknown, "", what)
 
 
-def _told(code: str, traces: Sequence[Trace], which: Callable[[Trace], Bools], of: str, what: str) -> list[Diagnostic]:
+def _told(
+    code: str, traces: Sequence[Trace], which: Callable[[Trace], arrays.Bools], of: str, what: str
+) -> list[Diagnostic]:
     whole = count = ns = 0
     for trace in traces:
         work, chosen = gpu_work(trace), which(trace)
@@ -178,16 +169,16 @@ def _told(code: str, traces: Sequence[Trace], which: Callable[[Trace], Bools], o
 class LaunchDelays(Struct, frozen=True):
     """Equal-length columns, with a row for each piece of GPU work of known launch, in ``gpu_work``'s order."""
 
-    place: WorkIndexes  #: the work
-    row: EventRows  #: the launching call
-    cpu_ns: Int64s  #: the call's duration, which pieces of work of one call (a CUDA graph) share
-    gpu_ns: Int64s  #: the work's duration
-    delay_ns: Int64s  #: from the end of the call to the start of the work, 0 if the work starts first
+    place: arrays.WorkIndexes  #: the work
+    row: arrays.EventRows  #: the launching call
+    cpu_ns: arrays.Int64s  #: the call's duration, which pieces of work of one call (a CUDA graph) share
+    gpu_ns: arrays.Int64s  #: the work's duration
+    delay_ns: arrays.Int64s  #: from the end of the call to the start of the work, 0 if the work starts first
 
     def __len__(self) -> int:
         return len(self.place)
 
-    def take(self, chosen: Places | Bools | slice) -> LaunchDelays:
+    def take(self, chosen: arrays.Places | arrays.Bools | slice) -> LaunchDelays:
         """The rows at ``places``."""
         return LaunchDelays(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
@@ -196,7 +187,7 @@ class LaunchDelays(Struct, frozen=True):
 def launch_delays(trace: Trace) -> LaunchDelays:
     """How long launched work waited for its start."""
     work, events = gpu_work(trace), trace.events
-    place = work.where(work.launch != NO_INDEX)
+    place = work.where(work.launch != arrays.NO_INDEX)
     row = work.launch[place]
     start = work.ts[place]
     cpu_ns = events.dur[row]

@@ -19,17 +19,7 @@ from augment.facts.source.event_args import PADDING, Block, PacketDecode, blocks
 from augment.kernels import encode_packets as kernel
 from augment.kernels.dictionary import KnownBytes
 from augment.kernels.native import address, native
-from augment.writers.perfetto import wire
-from augment.writers.perfetto.packets import (
-    ArgsEncoder,
-    Blobs,
-    Events,
-    InternedTexts,
-    blobs_of,
-    counters,
-    ends,
-    with_ends,
-)
+from augment.writers.perfetto import packets, wire
 from augment.writers.perfetto.plan import NEVER, Plan
 from augment.writers.perfetto.tracks import Tracks
 
@@ -41,9 +31,9 @@ _ROWS = 1 << 18
 class SourceEvents:
     """The events of a trace's source, in pieces in the order of writing."""
 
-    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: InternedTexts) -> None:
+    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: packets.InternedTexts) -> None:
         self._trace, self._plan, self._tracks = trace, plan, tracks
-        self._encoder = ArgsEncoder(interned)
+        self._encoder = packets.ArgsEncoder(interned)
         events = trace.events
         columns = events.name, events.category_name
         names, categories = trace.context.threads.all([partial(_counts, trace, column, plan) for column in columns])
@@ -63,16 +53,16 @@ class SourceEvents:
             return
         place = np.empty(len(events), np.int64)
         place[plan.order[:]] = np.arange(len(plan.order))
-        more = blobs_of(self._encoder.args(args) for args in extras.values())
+        more = packets.blobs_of(self._encoder.args(args) for args in extras.values())
         places = np.concatenate([plan.suffix_places, place[list(extras)]])
         order = np.argsort(places, kind="stable")
         known = plan.suffixes
         data = np.concatenate([known.data, more.data])
         start = np.concatenate([known.start, more.start + len(known.data)])[order]
         plan.suffix_places = places[order]
-        plan.suffixes = Blobs(data, start, np.concatenate([known.size, more.size])[order])
+        plan.suffixes = packets.Blobs(data, start, np.concatenate([known.size, more.size])[order])
 
-    def all(self) -> Generator[Events | Callable[[], Events], None, None]:
+    def all(self) -> Generator[packets.Events | Callable[[], packets.Events], None, None]:
         """All events, in the order of the file. What makes events may be called by any thread, once."""
         plan, events = self._plan, self._trace.events
         # the ends of slices with a duration may all come first, because Perfetto sorts by time
@@ -81,7 +71,7 @@ class SourceEvents:
             dur = plan.dur(events, rows)
             lasting = np.flatnonzero((dur > 0) & (dur != NEVER))
             rows = rows[lasting]
-            yield ends(events.ts[rows] + dur[lasting], plan.track[rows])
+            yield packets.ends(events.ts[rows] + dur[lasting], plan.track[rows])
         order = plan.order[:]
         offsets, lengths = events.offset[order], events.length[order]
         del order
@@ -103,7 +93,7 @@ class SourceEvents:
             yield partial(self._begun, rows, blobs, ~late)
         for start in range(0, len(self._plan.late), _ROWS):
             rows = self._plan.late[start : start + _ROWS]
-            yield self._begun(rows, blobs_of(self._late[row] for row in rows.tolist()))
+            yield self._begun(rows, packets.blobs_of(self._late[row] for row in rows.tolist()))
         # each number in the args of a counter event becomes a point of a separate counter
         points: dict[int, tuple[list[int], list[float]]] = {}
         rows = np.flatnonzero(events.phase == ord("C"))
@@ -121,11 +111,11 @@ class SourceEvents:
                 ts.append(int(events.ts[row]))
                 values.append(number)
         for track, (ts, values) in points.items():
-            yield counters(np.array(ts, np.int64), np.array(values), track)
+            yield packets.counters(np.array(ts, np.int64), np.array(values), track)
 
-    def _begun(self, rows: Int64s, blobs: Blobs, drawn: Bools | None = None) -> Events:
+    def _begun(self, rows: Int64s, blobs: packets.Blobs, drawn: Bools | None = None) -> packets.Events:
         plan, events = self._plan, self._trace.events
-        made = Events(
+        made = packets.Events(
             plan.kind[rows].astype(np.int64),
             events.ts[rows],
             plan.track[rows],
@@ -135,7 +125,7 @@ class SourceEvents:
         )
         if drawn is not None and not drawn.all():
             made, rows = made.take(drawn), rows[drawn]
-        return with_ends(made, (made.kind == wire.BEGIN) & (plan.dur(events, rows) == 0))
+        return packets.with_ends(made, (made.kind == wire.BEGIN) & (plan.dur(events, rows) == 0))
 
 
 def _number(value: Any) -> float | None:
@@ -158,7 +148,7 @@ def _counts(trace: Trace, column: Values[np.int32], plan: Plan) -> Int64s:
     return counts
 
 
-def _numbers(trace: Trace, counts: Int64s, interned: InternedTexts, kind: int) -> Int64s:
+def _numbers(trace: Trace, counts: Int64s, interned: packets.InternedTexts, kind: int) -> Int64s:
     """The number of each string of the trace that occurs. Frequent strings get small numbers, which take fewer
     bytes.
     """
@@ -172,18 +162,18 @@ def _numbers(trace: Trace, counts: Int64s, interned: InternedTexts, kind: int) -
 class _PlainBlobs:
     """As :class:`ArgsScanner`, for sources that are neither JSON nor packets."""
 
-    def __init__(self, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> None:
+    def __init__(self, encoder: packets.ArgsEncoder, plan: Plan, decode: Decode) -> None:
         self._encoder, self._decode = encoder, decode
         self._places, self._suffixes = plan.suffix_places, plan.suffixes
 
-    def blobs(self, block: Block, offsets: Int64s, lengths: Any) -> Blobs:
+    def blobs(self, block: Block, offsets: Int64s, lengths: Any) -> packets.Blobs:
         """The blobs of the rows of a block."""
         made = [self._encoder.args(args_of_event(event)) for event in decoded(block, offsets, lengths, self._decode)]
         first, last = np.searchsorted(self._places, (block.start, block.stop)).tolist()
         part = slice(first, last)
         for place, piece in zip(self._places[part].tolist(), self._suffixes.take(part).pieces(), strict=True):
             made[place - block.start] += piece
-        return blobs_of(made)
+        return packets.blobs_of(made)
 
 
 _OUT_BYTES = 4 << 20
@@ -203,7 +193,7 @@ class ArgsScanner:
     _of_packets = 0
     _decode: Decode = staticmethod(json_event)
 
-    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs) -> None:
+    def __init__(self, encoder: packets.ArgsEncoder, suffix_rows: Int64s, suffixes: packets.Blobs) -> None:
         self._encoder = encoder
         self._known = KnownBytes()
         self._suffixes = [np.ascontiguousarray(each, np.int64) for each in (suffix_rows, suffixes.start, suffixes.size)]
@@ -213,7 +203,7 @@ class ArgsScanner:
         self._state.suffixes, self._state.code = address(suffixes.data), address(self._code)
         self._out, self._next_out = np.empty(_OUT_BYTES, np.uint8), np.empty(_OUT_BYTES, np.uint8)
 
-    def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
+    def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> packets.Blobs:
         """The blobs of the rows of a block. They are valid until the next call but one."""
         self._out, self._next_out = self._next_out, self._out
         offsets = np.ascontiguousarray(offsets[block.start : block.stop])
@@ -232,7 +222,7 @@ class ArgsScanner:
                 scan_args = native("encode_blobs.scan_args").prepared(*source, address(out), len(out), *rows, *tables)
             why = scan_args()
             if why == kernel.DONE:
-                return Blobs(out, start, size)
+                return packets.Blobs(out, start, size)
             if why == kernel.FULL:
                 self._out = np.concatenate([out, np.empty(len(out) + state.ready_size, np.uint8)])
                 scan_args = None
@@ -295,7 +285,9 @@ class PacketArgsScanner(ArgsScanner):
 
     _of_packets = 1
 
-    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs, decode: PacketDecode) -> None:
+    def __init__(
+        self, encoder: packets.ArgsEncoder, suffix_rows: Int64s, suffixes: packets.Blobs, decode: PacketDecode
+    ) -> None:
         super().__init__(encoder, suffix_rows, suffixes)
         self._decode: PacketDecode = decode
         self._state.begins = self._state.ends = -1
