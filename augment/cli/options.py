@@ -84,9 +84,8 @@ class _TraceName(click.ParamType):  # type: ignore[type-arg]  # generic from cli
 TRACE = _TraceName()  #: the type of arguments that name traces
 
 
-def debug(function: Function) -> Function:
-    """``--debug``; ``cli.main`` reads it from the arguments."""
-    return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")(function)
+#: ``cli.main`` reads it from the arguments
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 
 
 def row_limit(rows: int | None, text: str = "Maximum rows of a table; 0: all.") -> Callable[[Function], Function]:

@@ -10,8 +10,6 @@ import click
 
 from augment.errors import UsageError
 
-_SERVICE = "augment_server.ops.main"
-
 
 class Served(click.Command):
     """Stands in for a command of the service, which is loaded only when it is used."""
@@ -36,7 +34,7 @@ class Served(click.Command):
         for package in ("augment_server", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"):
             if importlib.util.find_spec(package) is None:
                 raise UsageError(f"the service needs {package}: pip install 'kineto-augment[service]'")
-        command: click.Command = getattr(importlib.import_module(_SERVICE), str(self.name))
+        command: click.Command = getattr(importlib.import_module("augment_server.ops.main"), str(self.name))
         return command
 
 

@@ -53,9 +53,9 @@ class Context:
         """The attachment of this type, if there is one."""
         return self._attachments.get(kind)  # type: ignore[return-value]
 
-    def fresh(self, *attachments: object, facts: dict[str, Any] | None = None) -> Context:
-        """The context of a trace that was changed: with these ``attachments``, too, and without facts but ``facts``."""
-        return Context([*self._attachments.values(), *attachments], facts, self.threads)
+    def fresh(self, *attachments: object) -> Context:
+        """The context of a trace that was changed: with these ``attachments``, too, and without facts."""
+        return Context([*self._attachments.values(), *attachments], None, self.threads)
 
     def of_run(self, threads: Threads, planned: Sequence[Stage] = ()) -> Context:
         """The same attachments and facts, for a run by these threads of the tasks of ``planned``."""

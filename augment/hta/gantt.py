@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 ANNOTATION_STREAM = 0  #: where :func:`align_module_with_kernels` puts annotations
 _BACKWARD, _STEP = "## backward ##", "ProfilerStep#"  #: annotations in which the backward pass lies
-_MODULES = ("num_kernels", "first_kernel_start", "kernel_span")
 
 
 class CallGraph:
@@ -122,7 +121,7 @@ def align_module_with_kernels(
     Raises:
         UsageError: the frame lacks the columns of :class:`CallGraph`.
     """
-    missing = [column for column in _MODULES if column not in events_df]
+    missing = [column for column in ("num_kernels", "first_kernel_start", "kernel_span") if column not in events_df]
     if missing:
         raise UsageError(f"the frame has no column {', '.join(missing)}: run CallGraph(trace) first")
     on_host = events_df["stream"].eq(NO_STREAM)

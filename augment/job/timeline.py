@@ -27,7 +27,6 @@ from augment.job.verdict import excess as causes
 
 NAME = "job_timeline"
 VERDICT, PATH, LATE, WAITING = "Job diagnosis", "Job critical path", "Late rank", "Ranks waiting"
-HOSTS = "Devices that wait for their hosts"
 _CAUSES = {
     "gpu": "its device works",
     "host": "its host is late",
@@ -284,7 +283,7 @@ def hosts_track(
     ts, count = intervals.steps(np.concatenate(edges), np.concatenate(change))
     return CounterTrack(
         analysis=NAME,
-        name=HOSTS,
+        name="Devices that wait for their hosts",
         under=0,
         ts=ts,
         values=count,
@@ -421,7 +420,6 @@ def _slices(
 
 
 ANALYSIS = "cross_rank_critical_path"
-PATH_TRACK = "Cross-rank critical path"
 _CAME, _LEFT = "handover_before", "handover_after"  #: args: equal numbers on two ranks' tracks mark one handover
 
 
@@ -459,7 +457,7 @@ def path_tracks(
     return [
         SliceTrack(
             analysis=ANALYSIS,
-            name=PATH_TRACK,
+            name="Cross-rank critical path",
             under=streams[0].device_track,
             ts=path.own_start[pieces],
             dur=path.own_end[pieces] - path.own_start[pieces],

@@ -23,7 +23,6 @@ from augment.errors import AugmentError, InputError, UsageError, expect_regular
 
 Cell = int | float | str | bytes | None
 
-_SCRIPT = Path(__file__).with_name("engine.js")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -100,7 +99,7 @@ class CarriedEngine:
 
     def __init__(self) -> None:
         self.answer = QueryAnswer()
-        command = [node(), str(_SCRIPT), str(engine_folder())]
+        command = [node(), str(Path(__file__).with_name("engine.js")), str(engine_folder())]
         # its stderr is meant for its developers
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

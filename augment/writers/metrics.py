@@ -31,7 +31,6 @@ from augment.writers.seams import Addable, Seam
 
 NAME = "metrics"  #: of the seam; users cannot choose this writer, because the sidecar is always written
 SCHEMA_VERSION = "1.2"
-DISTRIBUTION = "kineto-augment"
 _ANALYSES, _DIAGNOSIS = b',\n  "analyses": ', b'\n    "diagnosis": '
 ROWS_ALONE = "rows_alone"  #: of what a job tells: the rank's own answers in their place
 ALONE = "verdict_alone"  #: the member with a rank's verdict without its job
@@ -185,10 +184,6 @@ def _lines(values: Sequence[Any], indent: bytes) -> bytes:
     return b"[%s%s\n%s]" % (separator[1:], _ENCODER.encode_lines(values)[:-1].replace(b"\n", separator), indent)
 
 
-def _json(value: Any) -> bytes:
-    return _ENCODER.encode(value)
-
-
 def _plain_number(value: Any) -> Any:
     """A numpy scalar as a Python number."""
     if isinstance(value, np.generic):
@@ -197,11 +192,12 @@ def _plain_number(value: Any) -> Any:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain_number)  # writes NaN and Infinity as null
+_json = _ENCODER.encode
 
 
 def tool() -> dict[str, str]:
     """The program that wrote the sidecar, and its version."""
-    return {"name": DISTRIBUTION, "version": __version__}
+    return {"name": "kineto-augment", "version": __version__}
 
 
 def analysis_of(outcome: Outcome) -> dict[str, Any]:
@@ -241,7 +237,6 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
 
 Schema = dict[str, Any]
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _WITH_VERDICT = "diagnosis"  #: the analysis that provides the rows of a verdict
 _STATUS = ("ok", "partial", "skipped", "failed")
 
@@ -265,7 +260,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
             TOLD: _told_schema(rows[_WITH_VERDICT], closed),
         }
     whole = {
-        "$schema": _DIALECT,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kineto-augment metrics",
         **record_schema(
             {

@@ -77,7 +77,8 @@ def sentences_compiled(trace: Trace) -> list[str]:
     way = f"{'' if ahead == len(every) else f', {ahead} of them'} ahead of time (AOTInductor)" if ahead else ""
     said = [f"The compiler's log has {count} in {taken}{way}"]
     if again:
-        named = text.listed([*dict.fromkeys(map(_again, again))][:_MOST_NAMED])
+        guards = [f"`{each.function or each.compile_id}` for `{each.guard}`" for each in again]
+        named = text.listed([*dict.fromkeys(guards)][:_MOST_NAMED])
         said.append(f"{text.counted(len(again), 'compilation')} again, as a guard failed: {named}")
     if breaks:
         named = "; ".join([*dict.fromkeys(map(_said, breaks))][:_MOST_NAMED])
@@ -85,7 +86,3 @@ def sentences_compiled(trace: Trace) -> list[str]:
     if failed := [each.failure for each in every if each.failure]:
         said.append(f"{text.counted(len(failed), 'compilation')} failed: {failed[0]}")
     return [f"{sentence.rstrip('.')}." for sentence in said]
-
-
-def _again(each: records.Compilation) -> str:
-    return f"`{each.function or each.compile_id}` for `{each.guard}`"

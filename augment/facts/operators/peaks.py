@@ -27,12 +27,11 @@ from augment.facts import gpu
 from augment.facts.operators.operator_work import OperatorWork, operator_work, work_families
 
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
-_TELLING = ("device", "capability", "units", "least_bytes", "below_bytes", "whole_units")
 _RATES = ("memory_gbps", "l2_bytes", "link_gbps")
 VALUES = "peak_values"  #: the key of single figures among the user's tables
 _SLICE = re.compile(r"\bMIG\b")  #: in names of slices of a device
 _MOST = 1e6  #: 10^12 operations a second: a greater value must be in the wrong unit
-KEYS = (*_TELLING, *NUMBERS, *_RATES, "source")
+KEYS = ("device", "capability", "units", "least_bytes", "below_bytes", "whole_units", *NUMBERS, *_RATES, "source")
 _TEXTS = ("device", "capability", "source")
 
 

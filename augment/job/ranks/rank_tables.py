@@ -27,7 +27,6 @@ Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
 _EXPERT = re.compile(r"(?:deep_?ep|hybrid_?ep|moeA2A|\b(?:mori|pplx)::)", re.IGNORECASE)  #: as in ``kernel_types``
 _OF_COLLECTIVES = ("phase", "unit", "ready", "received", "expert", "launched")
-_LIMITER = "FullyShardedDataParallel.rate_limiter"
 _UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 
@@ -74,7 +73,7 @@ def tables_of(trace: Trace, chosen: CollectiveIndexes, window: Window | None) ->
     tables["gradients"] = {"bytes": gradient_bytes(trace, rows, step), "step": step, "ready": _done_before(trace, ts)}
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[facts.names.matching(trace, re.compile(_LIMITER))[events.name[rows]]]
+    rows = rows[facts.names.matching(trace, re.compile("FullyShardedDataParallel.rate_limiter"))[events.name[rows]]]
     step = step_at(trace, events.ts[rows])
     inside = step >= 0
     if window is not None:
@@ -133,14 +132,13 @@ def _done_before(trace: Trace, moments: Int64s) -> Int64s:
 
 
 MOST_GRADIENTS = 20_000  #: limit for a summary: the first are kept
-_ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
 def gradient_rows(trace: Trace) -> EventRows:
     """The rows of the operators that accumulate a parameter's gradient in steps, at most :data:`MOST_GRADIENTS`."""
     events = trace.events
     rows = np.sort(events.slices_of(Category.CPU_OP))
-    named = facts.names.strings_where(trace, lambda name: name == _ACCUMULATE)
+    named = facts.names.strings_where(trace, lambda name: name == "torch::autograd::AccumulateGrad")
     rows = rows[named[events.name[rows]]]
     return rows[step_at(trace, events.ts[rows]) >= 0][:MOST_GRADIENTS]
 
@@ -347,10 +345,6 @@ def _none() -> Actions:
 # The phase of training that launched GPU work.
 
 
-_ENGINE = "autograd::engine::evaluate_function"
-_AUTOGRAD_THREAD = "pt_autograd"
-
-
 class Phase(IntEnum):
     """Backward is what the thread of the autograd engine launches. The optimizer is what its annotation encloses, and
     all that follows the last backward of the step. The rest is forward."""
@@ -363,10 +357,10 @@ class Phase(IntEnum):
 def phases(trace: Trace, launch: EventRows, step: Int64s) -> Int64s:
     """The :class:`Phase` of work by the rows of its launches (in steps of these numbers), -1 where unknown, int64."""
     events = trace.events
-    engine = facts.names.starting(trace, _ENGINE)
+    engine = facts.names.starting(trace, "autograd::engine::evaluate_function")
     ops = events.slices_of(Category.CPU_OP)
     ops = ops[engine[events.name[ops]]]
-    is_autograd = np.array([_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks], np.bool_)
+    is_autograd = np.array(["pt_autograd" in (track.thread_name or "") for track in trace.tracks], np.bool_)
     is_autograd[events.track[ops]] = True
     annotations = events.slices_of(Category.USER_ANNOTATION)
     is_autograd[events.track[annotations[facts.names.starting(trace, facts.names.STEP)[events.name[annotations]]]]] = (

@@ -63,7 +63,6 @@ SPENT = {
     for moment in ("ts", "start", "end")
 }
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
-_HOST_KEYS = ("hostname", "host_name", "hostName")
 
 
 class Figures(msgspec.Struct):
@@ -221,7 +220,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     passes = tables["actions"]["start"], tables["actions"]["end"]
     moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
     results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
-    hosts = (trace.source.metadata.get(key) for key in _HOST_KEYS)
+    hosts = (trace.source.metadata.get(key) for key in ("hostname", "host_name", "hostName"))
     in_name = _HOST_IN_NAME.match(trace.source.label)
     host = next((name for name in hosts if isinstance(name, str) and name), in_name[1] if in_name else "")
     # The option ``link_gbps`` of the analysis of collectives, which each of its rows contains

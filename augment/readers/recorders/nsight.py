@@ -25,7 +25,6 @@ _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _NVTX = ("NVTX_EVENTS", "NVTX_EVENTS_V2", "NVTX_EVENTS_V3")
 #: one of these makes a database an export
 SIGNS = frozenset((*_NVTX, *(_CUPTI + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "GRAPH_TRACE"))))
-_HOST_TABLES = (_CUPTI + "RUNTIME", *_NVTX)
 _DEVICE_TABLES = tuple(_CUPTI + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION"))
 
 # NVTX's types of events
@@ -57,7 +56,6 @@ _PROBLEMS = (2, 3)  #: severities of nsys: warning and error
 _OF_CUDA = re.compile(r"CUDA|CUPTI")
 _LONGEST, _MOST_REASONS = 160, 3
 _REMEMBERED = 1 << 14  #: texts that occur again and again
-_MESSAGE = "Message size [bytes]"
 _LANE = 1 << 24  #: above all tids
 _ANNOTATION = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)")  #: what Kineto counts as the user's
 _COLLECTIVES = {
@@ -122,7 +120,7 @@ class Nsight:
         # look at all events: when the first begins, the processes and the host's threads
         self._first, self._threads = 1 << 62, dict[int, None]()
         self._pids: dict[int, None] = {}  # that have events
-        for table in _HOST_TABLES:
+        for table in (_CUPTI + "RUNTIME", *_NVTX):
             for start, thread in self.tables.rows(table, ("start", "globalTid")):
                 if _are_numbers(start, thread):
                     self._first = min(self._first, start)
@@ -284,7 +282,7 @@ class Nsight:
         if len(some) != 1 or some[0].name not in _COLLECTIVES:
             return ""
         kind, values = _COLLECTIVES[some[0].name], some[0].values
-        group, size, peer = (values.get(name) for name in ("NCCL communicator ID", _MESSAGE, "Peer rank"))
+        group, size, peer = (values.get(name) for name in ("NCCL communicator ID", "Message size [bytes]", "Peer rank"))
         ranks = self._group_sizes.get(group, 0) if group is not None else 0
         args = f'"Collective name":"{kind}",'
         args += f'"Process Group Name":"{group:x}",' if group is not None else ""
