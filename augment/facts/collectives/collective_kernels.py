@@ -16,23 +16,9 @@ from msgspec import Struct
 
 from augment import arrays
 from augment.core import Category, Texts, Trace, derived
-from augment.facts import gpu, steps
+from augment.facts import gpu, names, steps
 from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, places_of
 from augment.facts.host.training_phases import TrainingPhase, training_phases
-from augment.facts.names import (
-    ALL_GATHER,
-    OTHER,
-    RECV,
-    REDUCE_SCATTER,
-    SEND,
-    KernelType,
-    bus_factor,
-    element_bytes,
-    kind_of,
-    size_elements,
-    starting,
-    stated_kind,
-)
 from augment.facts.source.event_args import ArgColumns, arg_columns
 
 _INT64_MAX = (1 << 63) - 1
@@ -108,7 +94,7 @@ class Collectives(Struct, frozen=True):
     @property
     def is_message(self) -> arrays.Bools:
         """Whether each is a message from one rank to another, as between the stages of a pipeline."""
-        table = np.array([kind in (SEND, RECV) for kind in self.kind.values], np.bool_)
+        table = np.array([kind in (names.SEND, names.RECV) for kind in self.kind.values], np.bool_)
         return table[self.kind.codes] if len(self) else np.zeros(0, np.bool_)
 
     @property
@@ -116,7 +102,7 @@ class Collectives(Struct, frozen=True):
         """The factor from bytes to what a link carries, for each collective; NaN where unknown."""
         (kinds, groups), which = arrays.combinations(self.kind.codes, self.group)
         pairs = zip(kinds.tolist(), groups.tolist(), strict=True)
-        factors = [bus_factor(self.kind.values[kind], self.groups[group].size) for kind, group in pairs]
+        factors = [names.bus_factor(self.kind.values[kind], self.groups[group].size) for kind, group in pairs]
         return np.array([np.nan if factor is None else factor for factor in factors])[which]
 
 
@@ -124,7 +110,7 @@ class Collectives(Struct, frozen=True):
 def collectives(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
     work = gpu.work(trace)
-    place = work.where(work.type == KernelType.COMMUNICATION)
+    place = work.where(work.type == names.KernelType.COMMUNICATION)
     place = place[np.argsort(work.ts[place], kind="stable")]
     reader = _Told(trace, work.row[place], work.launch[place])
     kind = reader.kinds()
@@ -158,7 +144,7 @@ class _Told:
     def __init__(self, trace: Trace, row: arrays.EventRows, launch: arrays.EventRows) -> None:
         self._trace, self._row, self._launch = trace, row, launch
         self._columns: ArgColumns = arg_columns(trace)
-        self._op = innermost(trace, launch, (Category.CPU_OP,), starting(trace, _COMMS))
+        self._op = innermost(trace, launch, (Category.CPU_OP,), names.starting(trace, _COMMS))
 
     def ints(self, name: str) -> arrays.Int64s:
         column = self._columns.ints(name)
@@ -182,7 +168,10 @@ class _Told:
         name = self._trace.events.name[:]
         arg = self.texts("Collective name")
         host = innermost(
-            self._trace, self._launch, (Category.CPU_OP, Category.USER_ANNOTATION), starting(self._trace, *_TELLING)
+            self._trace,
+            self._launch,
+            (Category.CPU_OP, Category.USER_ANNOTATION),
+            names.starting(self._trace, *_TELLING),
         )
         known: dict[str, int] = {}
         sources: list[tuple[arrays.Int64s, Sequence[str]]] = [
@@ -193,27 +182,27 @@ class _Told:
         codes = np.full(len(self._row), arrays.NO_VALUE, np.int32)
         kernel = name[self._row]
         for code in arrays.distinct(kernel.astype(np.int64)).tolist():
-            if (kind_stated := stated_kind(self._trace, strings[code])) is not None:
+            if (kind_stated := names.stated_kind(self._trace, strings[code])) is not None:
                 codes[kernel == code] = known.setdefault(kind_stated, len(known))
         for source, values in sources:
             open_ = np.flatnonzero((codes < 0) & (source >= 0))
             for code in arrays.distinct(source[open_]).tolist():
-                if (kind := kind_of(values[code])) != OTHER:
+                if (kind := names.kind_of(values[code])) != names.OTHER:
                     codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
-        codes[codes < 0] = known.setdefault(OTHER, len(known))
+        codes[codes < 0] = known.setdefault(names.OTHER, len(known))
         return Texts(codes, tuple(known))
 
     def peers(self, kind: Texts) -> arrays.Int64s:
         peer = np.full(len(self._row), arrays.NO_VALUE, np.int64)
-        for name, arg in ((SEND, "Dst Rank"), (RECV, "Src Rank")):
+        for name, arg in ((names.SEND, "Dst Rank"), (names.RECV, "Src Rank")):
             if name in kind.values:
                 is_kind = kind.codes == kind.values.index(name)
                 peer[is_kind] = self.ints(arg)[is_kind]
         return peer
 
     def groups(self) -> tuple[tuple[Group, ...], arrays.Int64s]:
-        names = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Comms Id")
-        columns = [self.texts(name) for name in names]
+        args = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Comms Id")
+        columns = [self.texts(name) for name in args]
         size = self.ints("Group size")
         values, which = arrays.combinations(*(column.codes for column in columns), size)
         groups = []
@@ -227,14 +216,14 @@ class _Told:
     def received(self) -> arrays.Int64s:
         dtype, count = self.texts("dtype"), self.ints("Out msg nelems")
         sizes = np.array(
-            [*(element_bytes(name) or arrays.NO_VALUE for name in dtype.values), arrays.NO_VALUE], np.int64
+            [*(names.element_bytes(name) or arrays.NO_VALUE for name in dtype.values), arrays.NO_VALUE], np.int64
         )[dtype.codes]
         known = (sizes > 0) & (count >= 0) & (count <= _INT64_MAX // 16)
         return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), arrays.NO_VALUE)
 
     def bytes(self, kind: Texts) -> arrays.Int64s:
         dtype = self.texts("dtype")
-        size = [element_bytes(value) for value in dtype.values]
+        size = [names.element_bytes(value) for value in dtype.values]
         columns = (
             kind.codes,
             dtype.codes,
@@ -245,7 +234,7 @@ class _Told:
         values, which = arrays.combinations(*columns)
         sizes = []
         for code_of_kind, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
-            count = size_elements(kind.values[code_of_kind], sent, received, ranks)
+            count = names.size_elements(kind.values[code_of_kind], sent, received, ranks)
             each = size[code] if code >= 0 else None
             size_bytes = count * each if each is not None and count >= 0 else arrays.NO_VALUE
             sizes.append(size_bytes if size_bytes <= _INT64_MAX else arrays.NO_VALUE)
@@ -290,7 +279,7 @@ def gathers_of_parameters(trace: Trace) -> arrays.Bools:
     """
     every = collectives(trace)
     kinds = np.array(every.kind.values)
-    gathers, scatters = ((kinds == kind)[every.kind.codes] for kind in (ALL_GATHER, REDUCE_SCATTER))
+    gathers, scatters = ((kinds == kind)[every.kind.codes] for kind in (names.ALL_GATHER, names.REDUCE_SCATTER))
     phase = _phases(trace)
     in_model = arrays.is_any(phase, (TrainingPhase.FORWARD, TrainingPhase.BACKWARD))
     backward, forward = (

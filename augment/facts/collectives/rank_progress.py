@@ -15,24 +15,10 @@ from msgspec import Struct
 
 from augment import arrays
 from augment.core import GPU_WORK, LAUNCHES, Category, Texts, Trace, Where, derived
-from augment.facts import gpu, host, steps, waits
+from augment.facts import gpu, host, names, steps, waits
 from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.gpu.device_activity import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.facts.host.occupancy import occupants
-from augment.facts.names import (
-    ALL_GATHER,
-    CALLS_FOR_MEMORY,
-    COMPILED,
-    LONG_CALL_NS,
-    OTHER,
-    OTHER_CALLS,
-    STEP,
-    KernelType,
-    element_bytes,
-    kind_of,
-    matching,
-    starting,
-)
 from augment.facts.waits.sync_dependencies import freeing_calls, sync_calls
 
 SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
@@ -75,7 +61,7 @@ def held_up(trace: Trace) -> arrays.Bools:
         before = np.searchsorted(coverage.ts, end, side="left") - 1  # -1: no earlier work with a duration
         computing = np.append(coverage.mask, 0)[before] & COMPUTATION != 0
         other = work.by_time[coverage.device.places]
-        other = other[work.type[other] != KernelType.COMMUNICATION]
+        other = other[work.type[other] != names.KernelType.COMMUNICATION]
         following = np.searchsorted(work.ts[other], end, side="left")
         last = following == len(other)
         after = np.append(other, 0)[following]
@@ -184,16 +170,16 @@ def host_collectives(trace: Trace) -> HostCollectives:
     row = events.slices_of()
     if not len(gpu.work(trace)):
         row = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-        row = row[(starting(trace, *_BACKENDS) | matching(trace, _IN_MEMORY))[events.name[row]]]
+        row = row[(names.starting(trace, *_BACKENDS) | names.matching(trace, _IN_MEMORY))[events.name[row]]]
         inner = np.zeros(len(row), np.bool_)  # the same under a name of the dispatcher and of the library
         for track in arrays.distinct(events.track[row]).tolist():
             of_track = np.flatnonzero(events.track[row] == track)
             end = events.end[row[of_track]]
             inner[of_track[1:]] = end[1:] <= np.maximum.accumulate(end)[:-1]
         row = row[~inner]
-    names = [trace.strings[code].partition(":")[2] for code in events.name[row].tolist()]
-    kinds = dict.fromkeys(kind_of(name) for name in names) or {OTHER: None}
-    codes = np.array([list(kinds).index(kind_of(name)) for name in names], np.int32)
+    called = [trace.strings[code].partition(":")[2] for code in events.name[row].tolist()]
+    kinds = dict.fromkeys(names.kind_of(name) for name in called) or {names.OTHER: None}
+    codes = np.array([list(kinds).index(names.kind_of(name)) for name in called], np.int32)
     ts, end = events.ts[row], events.ts[row] + np.maximum(events.dur[row], 0)
     number = np.append(steps.recorded(trace).number, arrays.NO_VALUE)
     operators = host_operators(trace) if len(row) else arrays.Intervals(ts, end)
@@ -214,7 +200,7 @@ def host_collectives(trace: Trace) -> HostCollectives:
         ts=ts,
         end=end,
         kind=Texts(codes, tuple(kinds)),
-        bytes=np.array([*map(_bytes, trace.args_of(row), names)], np.int64),
+        bytes=np.array([*map(_bytes, trace.args_of(row), called)], np.int64),
         step=number[steps.recorded(trace).at(ts)],
         exposed_ns=exposed,
         group=only_group,
@@ -228,9 +214,11 @@ def host_operators(trace: Trace) -> arrays.Intervals:
     events = trace.events
     rows = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     name, is_operator = events.name[rows], events.category[rows] == Category.CPU_OP
-    shared = matching(trace, _IN_MEMORY)
-    waiting = rows[is_operator & (starting(trace, *_HANDING_OVER) | shared)[name]]
-    rows = rows[(is_operator & ~(starting(trace, *_NO_WORK) | shared)[name]) | starting(trace, COMPILED)[name]]
+    shared = names.matching(trace, _IN_MEMORY)
+    waiting = rows[is_operator & (names.starting(trace, *_HANDING_OVER) | shared)[name]]
+    rows = rows[
+        (is_operator & ~(names.starting(trace, *_NO_WORK) | shared)[name]) | names.starting(trace, names.COMPILED)[name]
+    ]
     parts = []
     # what encloses an operator that waits does not compute then
     for track in arrays.distinct(events.track[rows]).tolist():
@@ -250,13 +238,13 @@ def _bytes(args: dict[str, Any], name: str) -> int:
         return arrays.NO_VALUE
     sizes = []
     for shape, kind in zip(dims, types, strict=True):
-        width = element_bytes(kind) if isinstance(kind, str) else None
+        width = names.element_bytes(kind) if isinstance(kind, str) else None
         if name.startswith(":") and shape == [] and width is None:
             continue  # a number, or nothing
         if width is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
             return arrays.NO_VALUE
         sizes.append(width * math.prod(shape))
-    if name.startswith(":") and (not sizes or (kind_of(name) == ALL_GATHER and len(sizes) < 2)):
+    if name.startswith(":") and (not sizes or (names.kind_of(name) == names.ALL_GATHER and len(sizes) < 2)):
         return arrays.NO_VALUE  # what is received is not among the tensors
     total = max(sizes) if name.startswith(":") else sum(sizes)
     return total if 0 <= total < 1 << 63 else arrays.NO_VALUE
@@ -352,7 +340,7 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     in_slices = (Category.CPU_OP, Category.USER_ANNOTATION)
     name, name_ns, row, inside_ns = occupants(trace, in_slices, start, end, thread)
     # In slices of many names, none with most of a wait: the innermost around the longest that holds most of it
-    stacks, of_slices = host.stacks(trace), host.is_of(trace, in_slices, ~starting(trace, STEP))
+    stacks, of_slices = host.stacks(trace), host.is_of(trace, in_slices, ~names.starting(trace, names.STEP))
     left = np.flatnonzero((2 * inside_ns >= end - start) & (2 * name_ns < end - start))
     around = stacks.parent[stacks.place_of[row[left]]]
     while len(left := left[around >= 0]):  # one round per level of nesting
@@ -365,10 +353,10 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
     where = np.where(2 * inside_ns < end - start, _NOTHING, _ANNOTATION)
     where[(where == _ANNOTATION) & (trace.events.category[row] == Category.CPU_OP)] = _OPERATOR
     call, call_ns, row, _ = occupants(trace, LAUNCHES, start, end, thread)
-    single = (2 * call_ns >= end - start) & (trace.events.dur[row] >= LONG_CALL_NS)
-    single &= ~matching(trace, OTHER_CALLS)[call]
+    single = (2 * call_ns >= end - start) & (trace.events.dur[row] >= names.LONG_CALL_NS)
+    single &= ~names.matching(trace, names.OTHER_CALLS)[call]
     where, name = np.where(single, _CALL, where), np.where(single, call, name)
-    for_memory = matching(trace, CALLS_FOR_MEMORY)
+    for_memory = names.matching(trace, names.CALLS_FOR_MEMORY)
     calls = trace.events.slices_of(*LAUNCHES)
     calls = calls[for_memory[trace.events.name[calls]]]
     for lane in arrays.distinct(thread).tolist():
@@ -378,12 +366,12 @@ def host_gaps(trace: Trace, main_track: int) -> HostWaits:
         asks = 2 * arrays.sums(which, parts.end - parts.start, len(asked)) >= (end - start)[asked]
         where[asked[asks]] = _MEMORY
     name = np.where((where == _NOTHING) | (where == _MEMORY), arrays.NO_INDEX, name)
-    (kinds, names), doing = arrays.combinations(where, name)
+    (kinds, codes), doing = arrays.combinations(where, name)
     asking = next((trace.strings[code] for code in np.flatnonzero(for_memory).tolist()), "")
     driver = "hip" if asking.startswith("hip") else "cuda"
     doings = [
         (f"{driver}Malloc, {driver}Free and the like" if kind == _MEMORY else trace.strings[code], _WHERE[kind])
-        for kind, code in zip(kinds.tolist(), names.tolist(), strict=True)
+        for kind, code in zip(kinds.tolist(), codes.tolist(), strict=True)
         if kind != _NOTHING
     ]
     return HostWaits(start, end, (doing - (len(kinds) - len(doings))).astype(np.int32), doings)

@@ -19,21 +19,10 @@ from msgspec import Struct
 from augment.arrays import Int64s
 from augment.core import Trace, derived
 from augment.core.records import Communicator, FlightDumps, InspectorLogs, NcclLog, NcclLogs
+from augment.facts import names
 from augment.facts.collectives.collective_kernels import Group, collectives
 from augment.facts.collectives.rank_progress import host_collectives
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.names import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    POINT_TO_POINT,
-    RECV,
-    REDUCE_SCATTER,
-    SEND,
-    bus_factor,
-    element_bytes,
-    kind_of,
-    size_elements,
-)
 
 Recorder = Literal["flight_recorder", "nccl_log", "nccl_inspector"]
 Key = tuple[int, str, int]  #: the size of the group, the kind, the bytes as nccl-tests count them
@@ -96,9 +85,9 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
     records: list[LibraryRecord] = []
     for dump in dumps.dumps:
         for operation in dump.operations if pids is None or trace.rank in (None, dump.rank) else ():
-            group, kind = dump.groups[operation.group], kind_of(operation.kind)
-            elements = size_elements(kind, operation.sent, operation.received, len(group.ranks))
-            width = element_bytes(operation.dtypes[0]) if operation.dtypes else None
+            group, kind = dump.groups[operation.group], names.kind_of(operation.kind)
+            elements = names.size_elements(kind, operation.sent, operation.received, len(group.ranks))
+            width = names.element_bytes(operation.dtypes[0]) if operation.dtypes else None
             size = _bytes(elements * width if width is not None and elements >= 0 else -1)
             name, key = group.description or group.name, (len(group.ranks), kind, size)
             records.append(LibraryRecord("flight_recorder", name, key))
@@ -110,13 +99,13 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
             pid = communicator.pid if communicator else None
             if pids is not None and pid not in pids and known != {None}:
                 continue
-            kind = kind_of(collective.kind)
+            kind = names.kind_of(collective.kind)
             size = _bytes(collective.bytes * (communicator.size if communicator and kind in _ALL_RANKS else 1))
             records.append(
                 LibraryRecord(
                     "nccl_log",
                     (communicator.identity or communicator.pointer) if communicator else "",
-                    (2 if kind in (SEND, RECV) else communicator.size if communicator else -1, kind, size),
+                    (2 if kind in (names.SEND, names.RECV) else communicator.size if communicator else -1, kind, size),
                     algorithm=collective.algorithm,
                     protocol=collective.protocol,
                     channels=collective.channels or (communicator.channels if communicator else None),
@@ -129,7 +118,7 @@ def library_records(trace: Trace) -> tuple[LibraryRecord, ...]:
                 size = _bytes(record.bytes * (record.ranks if record.kind in _ALL_RANKS else 1))
                 records.append(
                     LibraryRecord(
-                        "nccl_inspector", record.communicator, (record.ranks, kind_of(record.kind), size),
+                        "nccl_inspector", record.communicator, (record.ranks, names.kind_of(record.kind), size),
                         record.exec_ns, record.algorithm, record.protocol, len(record.channel_ends) or None, "",
                         record.timing_source, record.skew_ns,
                     )
@@ -157,7 +146,7 @@ def traced_collectives(trace: Trace) -> TracedCollectives:
         ts, end, kind, moved = here.ts, here.end, here.kind, here.bytes
     kinds = [kind.values[code] for code in kind.codes.tolist()]
     keys = [
-        (2 if name in (SEND, RECV) else size, name, count)
+        (2 if name in (names.SEND, names.RECV) else size, name, count)
         for name, size, count in zip(kinds, sizes.tolist(), moved.tolist(), strict=True)
     ]
     return TracedCollectives(ts, end, track, keys)
@@ -280,12 +269,12 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
     # how many nodes the largest of these communicators joins: as logged (NCCL ≥ 2.20), else by the hosts of those of
     # one identity (≥ 2.16). Alone, where neither is logged, the hosts of the log.
     every = [each for log in logs for each in log.communicators]
-    names = {each.host for each in every if each.host}
-    if len(names) <= _MOST_HOSTS:  # without those to whose name something was glued
-        names -= {name for name in names for other in names if name != other and name.endswith(other)}
+    called = {each.host for each in every if each.host}
+    if len(called) <= _MOST_HOSTS:  # without those to whose name something was glued
+        called -= {name for name in called for other in called if name != other and name.endswith(other)}
     hosts = defaultdict[str, set[str]](set)
     for each in every:
-        if each.host in names:
+        if each.host in called:
             hosts[each.identity].add(each.host)
     known = [each.nodes or min(len(hosts[each.identity]) if each.identity else 0, each.size) for each in communicators]
     if (pids is None) and not any(known):
@@ -342,7 +331,7 @@ def _differing(logs: Sequence[NcclLog], identities: set[str]) -> DifferingRanks 
             continue
         enqueued = defaultdict[int, list[tuple[str, int]]](list)
         for each in log.collectives:
-            if each.kind not in POINT_TO_POINT:
+            if each.kind not in names.POINT_TO_POINT:
                 enqueued[each.communicator].append((each.kind, each.bytes))
         for index, order in enqueued.items():
             of = log.communicators[index] if index >= 0 else None
@@ -380,7 +369,7 @@ def _rings_of_little(trace: Trace) -> RingsOfLittle | None:
     sizes = defaultdict[int, list[tuple[int, bool]]](list)
     for record in library_records(trace):
         ranks, kind, moved = record.key
-        if kind == ALL_REDUCE and record.algorithm and ranks >= _MANY_RANKS and 0 <= moved <= _LITTLE:
+        if kind == names.ALL_REDUCE and record.algorithm and ranks >= _MANY_RANKS and 0 <= moved <= _LITTLE:
             sizes[ranks].append((moved, record.algorithm.upper() == "RING"))
     for ranks, of_size in sorted(sizes.items(), reverse=True):
         rings = [moved for moved, is_ring in of_size if is_ring]
@@ -398,8 +387,13 @@ def _reached(trace: Trace, communicators: Sequence[Communicator]) -> Iterator[Re
     by_kernels = (each for each in library_records(trace) if each.timing_source.startswith("kernel"))
     timed += [(each.key, each.exec_ns) for each in by_kernels if each.exec_ns]
     for (ranks, kind, moved), dur in timed:
-        factor = bus_factor(kind, ranks)
-        if kind in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER) and moved >= _LARGE and dur > 0 and factor is not None:
+        factor = names.bus_factor(kind, ranks)
+        if (
+            kind in (names.ALL_REDUCE, names.ALL_GATHER, names.REDUCE_SCATTER)
+            and moved >= _LARGE
+            and dur > 0
+            and factor is not None
+        ):
             rates[ranks].append(moved * factor / dur)
     for ranks, of_size in sorted(rates.items()):
         known = {(each.nodes, each.max_bandwidth) for each in communicators if each.size == ranks}
