@@ -31,7 +31,9 @@ WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window wi
 
 _TIMED = re.compile(r"(.+)\.(\d{10,19})")
 _SGLANG = re.compile(r"(.+?)((?:-(?:TP|DP|PP|EP)-\d+)+)(.*)")
-_ASCEND = re.compile(r"(.+)_(20\d\d)(0[1-9]|1[0-2])(\d\d)(\d\d)(\d\d)(\d\d)\d*_ascend_(?:pt|ms)")
+_ASCEND = re.compile(
+    r"([^/\\]+)_(20\d\d)(0[1-9]|1[0-2])(\d\d)(\d\d)(\d\d)(\d\d)\d*_ascend_(?:pt|ms)[/\\]" + ASCEND_EXPORTS + "$"
+)
 _DAEMON = re.compile(r"(libkineto_(?:trace|activities))_(\d+)")
 _WINDOW_FOLDER = re.compile(r"(?:iteration|iter|step|epoch)[-_]?(\d+)", re.IGNORECASE)
 _FILES_FOLDER = re.compile(r"kineto(?:[-_]traces?)?|(?:torch|pytorch)?[-_]?profiler?s?|traces?", re.IGNORECASE)
@@ -103,6 +105,8 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
     for item in inputs:
         identity = known.get(item.path) or identify(item.path)
         folder, window = locations.parent(item.path), ""
+        if exports := _ASCEND.search(folder):
+            folder = locations.parent(locations.parent(folder))
         while True:
             last = os.path.basename(folder.rstrip("/"))
             in_window = _WINDOW_FOLDER.fullmatch(last)
@@ -112,9 +116,7 @@ def group(inputs: Iterable[Input], known: Mapping[str, FileIdentity] | None = No
             folder = locations.parent(folder.rstrip("/"))
         member = Member(item, identity.rank)
         name = stem(item.basename)
-        exports = _ASCEND.fullmatch(os.path.basename(locations.parent(folder)))
-        if exports and os.path.basename(folder) == ASCEND_EXPORTS:
-            folder = locations.parent(locations.parent(folder))
+        if exports:
             moment = str(timegm(tuple(int(part) for part in exports.groups()[1:])))
             entry = _Entry(member, identity.world_size, folder, "*", window, exports[1], moment)
         elif timed := _TIMED.fullmatch(name):

@@ -159,7 +159,7 @@ def launches_block(trace: Trace) -> bool:
     places = work.where((events.category[work.row] == Category.KERNEL) & (work.launch != arrays.NO_INDEX))
     ts, end = work.ts[places], work.end[places]
     after, ns = np.maximum(end - np.maximum(ts, events.end[work.launch[places]]), 0), end - ts
-    lasts = ns >= LASTING_NS
+    lasts = (ns >= LASTING_NS) & (events.ts[work.launch[places]] <= ts)  # else clocks are off
     return bool(2 * ns[lasts].sum() > ns.sum() and after[lasts].sum() < BLOCKING * ns[lasts].sum())
 
 

@@ -230,7 +230,7 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, least_ratio
     beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)
-    if words.ratio(saved) < least_ratio:
+    if not saved or words.ratio(saved) < least_ratio:
         return Fine(seen, saved)
     known = not finding.at_most or (job.transfer_gain_ns is not None and job.is_whole)
     sure = finding.confidence if known or finding.confidence == "low" else "medium"

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import NO_INDEX, OUTLIER, Intervals, clip, robust_z, sums, total, union
+from augment.arrays import NO_INDEX, OUTLIER, Intervals, clip, median, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
@@ -18,7 +18,7 @@ from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
-from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, WARNING_RATIO, Finding, Limit
+from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, LEAST_RATIO, WARNING_RATIO, Finding, Limit
 from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, host_gaps, small_grids, step_outliers
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
@@ -176,7 +176,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         ns = {part: sum(int(each.parts[part][judged].sum()) for _, each in reached) for part in facts.operators.PARTS}
         for roof, parts in _ROOFS.items():
             ratio = sum(ns[part] for part in parts) / max(sum(ns.values()), 1)
-            of_roof += f"; {percent(ratio)} of their time is {roof}" * (2 * ratio > 1)
+            of_roof += f"; {percent(ratio)} of their time today is {roof}" * (2 * ratio > 1)
     text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}{of_roof}."
     return [Sentence(text, tuple(sorted(done)))]
 
@@ -406,8 +406,11 @@ def _notes(trace: Trace) -> str:
         notes.append(f"{counted(whole.count, 'step')}, without the slow first")
     elif whole.hidden:
         notes.append(f"{counted(whole.count, 'step')}, without the first, which overlaps earlier work")
-    elif (distance := robust_z(whole.windows.end - whole.windows.start)) is not None and abs(distance[0]) > OUTLIER:
-        notes.append(f"{counted(whole.count, 'step')}, including the first, an outlier")  # comparisons leave it out
+    elif (distance := robust_z(length := whole.windows.end - whole.windows.start)) is not None:
+        more = length[0] / median(length) - 1  # comparisons leave such a first step out
+        if abs(distance[0]) > OUTLIER and abs(more) >= LEAST_RATIO * whole.count:  # it moves the mean
+            first = f"the first, which takes {percent(abs(more))} {'longer' if more > 0 else 'less'}"
+            notes.append(f"{counted(whole.count, 'step')}, including {first}")
     if judging.proven_of_host_ns(trace) is not None:
         notes.append("one step, begun with nothing queued: later ones may hide such waits")
     work, again = facts.gpu.work(trace), np.append(facts.operators.recomputed(trace), False)  # of no operator: nothing

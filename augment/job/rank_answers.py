@@ -314,7 +314,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
         if beyond[rule] > usual[rule]:
-            judged = {row["rule"]: row for row in rows_in_job(late[0]) if row["status"] == "found"}.get(rule)
+            # of several that are late, the cure of one gains nothing
+            judged_rows = [] if row.ranks else rows_in_job(late[0])
+            judged = {row["rule"]: row for row in judged_rows if row["status"] == "found"}.get(rule)
             problem, gain = judged or of_late[rule], row.gain_ns
             more = not judged and gain is not None and (problem["saved_ns"] or 0) * steps > _MORE * gain
             of_job = (

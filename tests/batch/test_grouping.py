@@ -87,6 +87,9 @@ def test_folders_of_torch_npu(tmp_path: Path) -> None:
         ("trace_view", "", [1]),
     ]
     assert read(inputs[0].path).source.rank_from == "profiler_info_0.json"
+    below = "20261101235959_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json"
+    within = [Input(f"{tmp_path}/node{each}/h_{each}_{below}", "/out", named=False) for each in (0, 1)]
+    assert [len(job.members) for job in group(within)] == [2]
 
 
 def test_daemon() -> None:

@@ -60,7 +60,7 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-2]  # before what is merely possible
-    limit = "kernels that compute; 89 % of their time is compute-bound"
+    limit = "kernels that compute; 89 % of their time today is compute-bound"
     assert said == f"After that, 96 % of what remains of a step is limited by {limit}."
 
 
@@ -75,7 +75,7 @@ def test_what_decides_after_the_cures() -> None:
     ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "host, hidden today, would be the limit."),
     (
         "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz", -1,
-        "limited by kernels that compute (18 % by the host); 71 % of their time is memory-bound.",
+        "limited by kernels that compute (18 % by the host); 71 % of their time today is memory-bound.",
     ),
     ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
 ])  # fmt: skip
@@ -156,7 +156,7 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
     path = shared_traces / "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz"
     state, *_, together, following = verdict(read(str(path)))
     assert "a mean step of 155 ms" in state, "augment diff leaves the first out, and has 151.5 ms"
-    assert state.endswith(" (6 steps, including the first, an outlier).")
+    assert state.endswith(" (6 steps, including the first, which takes 13 % longer).")
     assert together == "Fixing all of the above would save 52 ms per step (33 %)."  # 35 and 16 ms alone
     assert following.startswith(
         "Next: FP32 matrix products and convolutions run without tensor cores for 62 ms per step;"

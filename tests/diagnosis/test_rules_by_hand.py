@@ -534,7 +534,14 @@ def test_computing_hides_no_more_than_it_takes(computing: int) -> None:
     nccl = launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", end, end + 500_000, 2, at=30_000)
     answer = problem_of(rules.exposed_communication.check(trace_of(SHORT, *launched("gemm", 20_000, end, 1), *nccl)))
     assert answer.saved_ns == 500_000
-    assert ("computing, 100 µs per step, can hide no more" in "".join(evidence_of(answer))) == (computing < 500_000)
+    assert ("beside it, 100 µs per step, can hide no more" in "".join(evidence_of(answer))) == (computing < 500_000)
+    nccl += launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", end + 500_000, end + 900_000, 4, at=50_000)
+    nccl += [call("cudaLaunchKernel", 40_000, 42_000, correlation=3)]
+    nccl += [kernel("gemm", end, end + 500_000, stream=9, correlation=3)]  # beside it: it hides what it can
+    trace = trace_of(annotation("ProfilerStep#0", 0, end + 950_000), *launched("gemm", 20_000, end, 1), *nccl)
+    answer = rules.exposed_communication.check(trace)
+    assert isinstance(answer, Fine | Found)
+    assert answer.seen.figures["computing_ns"] == computing
 
 
 @pytest.mark.parametrize(("idle", "bound"), [(40_000, "would save at least"), (80_000, "would save up to")])

@@ -143,7 +143,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
         if self.small_count is not None:
             causes.append(f"most of it in {self.small_count} collectives below 1 MB")
         if not self._is_hideable:
-            causes.append(f"computing, {text.time(self.computing_ns)} {words.per_step}, can hide no more than that")
+            alone = f"computing without communication beside it, {text.time(self.computing_ns)} {words.per_step}"
+            causes.append(f"{alone}, can hide no more than that")
         return causes
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
@@ -191,8 +192,10 @@ def check(trace: Trace) -> rule.Answer:
     name = group.description if group.description not in ("", "undefined") else group.name
     exposed_ns = facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps
     saved = min(judging.saved_ahead(trace, cut), exposed_ns)
-    computing = (each.time_within(windows.start, windows.end, any_of=facts.gpu.COMPUTATION).sum()
-                 for each in facts.gpu.coverage(trace))  # fmt: skip
+    kinds_of_work = {"any_of": facts.gpu.COMPUTATION, "none_of": facts.gpu.COMMUNICATION}
+    computing = (
+        each.time_within(windows.start, windows.end, **kinds_of_work).sum() for each in facts.gpu.coverage(trace)
+    )
     seen = ExposedCommunication(
         exposed_ns=exposed_ns,
         wait_ns=None,

@@ -306,9 +306,11 @@ class Judgement:
             return gain, []
         ranks = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)} - {None}
         late = [member for member, each in enumerate(self._summaries) if each.rank in ranks]
+        if not late or rows != self._joint_rows:
+            return 0, []
         gain, of_late = self._without_transfers(late), self._gain(np.array(late, np.int64))
         least = min(max(2 * of_late, WARNING_RATIO * self._time), of_late + LEAST_TRANSFERS * self._time)
-        return (gain, late) if late and gain >= least and rows == self._joint_rows else (0, [])
+        return (gain, late) if gain >= least else (0, [])
 
     @property
     def are_transfers_first(self) -> bool:
