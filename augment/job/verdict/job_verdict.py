@@ -589,12 +589,13 @@ class Judgement:
         )
 
     def _then(self, member: int) -> str:
-        """What keeps a step as long once a rank is like its peers: batches, transfers, or what the other ranks do."""
+        """What takes most of a delay anyway, once a rank is like its peers: batches, transfers, or the others' work."""
         if self._gains.get(member, 0) >= self._time - self._paced_ns([member]):
             return "batches of other ranks take"
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
-        return "transfers take" if 2 * brought > self._charged(member)[0] else "the other ranks' own work takes"
+        others = "the other rank's" if len(self._summaries) == 2 else "the other ranks'"
+        return "transfers take" if 2 * brought > self._charged(member)[0] else f"{others} own work takes"
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""

@@ -97,7 +97,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    rest = f": {then} nearly as long" if then else ""
+    lost = three_digits(row.charged_ns / max(count, 1))
+    rest = f": {then} most of the {lost} anyway" if then else ""
     return f"{text} At the median's speed {after}{rest}."
 
 
