@@ -225,8 +225,8 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, least_ratio
     limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and finding.at_most)
     beyond = f"the job waits for {held_by}" if held_by else ""
     if alone and seen.at_least and not seen.is_of_host:
-        held = f"which waits for {job.held_by}" if job.held_by else "in which other ranks are the limit, too"
-        beyond = f"that is by this rank's own trace, and not known for the job, {held}"
+        held = f"it waits for {job.held_by}" if job.held_by else "other ranks limit it, too"
+        beyond = f"estimated from this rank's trace alone; the job may gain less, as {held}"
     beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)

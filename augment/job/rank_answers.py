@@ -284,7 +284,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         named = rank_names([answer.summaries[most]])[0]
         in_job = [row for row in rows_in_job(most) if row["rule"] == rule and row["status"] == "found"]
         problem = in_job[0] if in_job else asked[most][rule]
-        which = f"{named} most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
+        which = f"{named} would gain most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
         whose = f"{len(of)} of {len(asked)} ranks {'looked at ' if len(asked) < count else ''}show this in their own"
         of_most = [f"{whose} traces, {which}: {problem['title']}{_place(answer.summaries[most], problem)}"]
         of_most.append(problem["advice"])

@@ -282,11 +282,14 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     faster = msgspec.structs.replace(limit, seen=msgspec.structs.replace(limit.seen, peak_ratio=8.0), at_most=False)
     assert faster.at_least
     late = LateRank("rank 2", False, Reason("host"), 2_900_000, 9, "high")
-    for each, why in ((RankInJob(0, 0), "in which other"), (RankInJob(0, 0, late_ranks=(late,)), "which waits for")):
+    for each, why in (
+        (RankInJob(0, 0), "other ranks limit it"),
+        (RankInJob(0, 0, late_ranks=(late,)), "it waits for rank 2"),
+    ):
         answered = judged_in_job(faster, each, words)
         assert isinstance(answered, Found)
         assert (answered.saved_ns, answered.at_most, answered.at_least) == (3_000_000, False, False)
-        assert answered.beyond.startswith(f"that is by this rank's own trace, and not known for the job, {why}")
+        assert answered.beyond.startswith(f"estimated from this rank's trace alone; the job may gain less, as {why}")
     for gain, saved in ((500_000, 500_000), (2_900_000, 2_900_000), (None, 3_000_000)):  # of 2.9 ms that it is late
         late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
         beyond = "beyond that other ranks are the limit" if saved < 2_900_000 else ""
@@ -622,11 +625,11 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
-    expected = [f"2 of {len(job.summaries)} ranks show this in their own traces, rank 2 most: host_gaps", ""]
+    expected = [f"2 of {len(job.summaries)} ranks show this in their own traces, rank 2 would gain most: host_gaps", ""]
     assert cures(job_of_them) == expected
     monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
-    said = f"1 of {len(job.summaries) // 2} ranks looked at show this in their own traces, rank 2 most: host_gaps"
-    assert cures(job_of_them) == [said, ""]
+    whose = f"1 of {len(job.summaries) // 2} ranks looked at show this in their own traces"
+    assert cures(job_of_them) == [f"{whose}, rank 2 would gain most: host_gaps", ""]
     for row.cause, what in (("uneven", "Balance the work"), ("communication", "Measure the slow links alone")):
         assert [each[: len(what)] for each in cures(job_of_them)] == [what]
 

@@ -77,7 +77,9 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{row.evidence}. If work were balanced, {after}{', at best' if row.dimension else ''}."
     if row.cause == "shared":
         loading = " These may be first launches, which load kernels: later steps may not have them."
-        return f"{row.evidence}.{loading}" if row.gain_ns is None else f"{row.evidence}. Without that, {after}."
+        return (
+            f"{row.evidence}.{loading}" if row.gain_ns is None else f"{row.evidence}. Without that idle time, {after}."
+        )
     per_step = " per step" if count else f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
     if row.ranks:
@@ -164,9 +166,10 @@ def shared(reason: Reason, waits_ns: Int64s, steps_ns: Int64s, ranks: int, alone
     least, most = float(ratio.min()), float(ratio.max())
     each = percents(least, most) if least >= 0.001 else f"up to {percent(most)}"
     all_of_them = "both" if ranks == 2 else f"all {spelled(ranks)}"
+    place = "; the hosts' time is spread over many operators" if reason.where == "many_operators" else reason.place
     if alone:
-        return f"In {all_of_them} ranks no operator runs, in each for {each} of its time{reason.place}"
-    return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{reason.place}"
+        return f"In {all_of_them} ranks no operator runs, in each for {each} of its time{place}"
+    return f"The devices of {all_of_them} ranks wait for their hosts, each for {each} of its time{place}"
 
 
 def may_be_loading(problems: Mapping[str, Mapping[str, Any]]) -> bool:
