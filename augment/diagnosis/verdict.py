@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import NO_INDEX, OUTLIER, Intervals, clip, median, robust_z, sums, total, union
+from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
@@ -260,43 +260,41 @@ def _unexplained(trace: Trace, result: RankedFindings) -> tuple[str, float]:
         if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == facts.waits.GapCategory.OTHER):
             lines = "" if stacks or category == facts.waits.GapCategory.OTHER else f"; {words(trace).stacks} adds lines"
             late = np.concatenate([each.start for each in judging.late_beginnings(trace)])
-            which = [(each.category == category) & ~np.isin(each.start, late) for each in idle]
-            start = np.concatenate([each.start[chosen] for each, chosen in zip(idle, which, strict=True)])
-            dur = np.concatenate([each.end[chosen] for each, chosen in zip(idle, which, strict=True)]) - start
-            at = period(int(start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
-            say, share = words(trace), percent(ratio)
+            chosen = [(each, (each.category == category) & ~np.isin(each.start, late)) for each in idle]
+            parts = [(each.start[which], each.end[which], each.launch[which]) for each, which in chosen]
+            start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
+            say, share, shown = words(trace), percent(ratio), Intervals(start, end)
             text = f"No rule explains most of the {share} in which the {say.gpu} waits for the host"
             text += ": look at the longest slices of Idle"
             if category == facts.waits.GapCategory.OTHER:
-                text = f"The {say.gpu} idles {share} of {say.a_step} {unknown_reason(trace)}"
+                reason, shown = unknown_reason(trace, shown, launch)
+                text = f"The {say.gpu} idles {share} of {say.a_step} {reason}"
+            dur = shown.end - shown.start
+            at = period(int(shown.start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
             return f"{text} ({OPEN_TRACE} --at {at} shows the longest{lines}).", ratio
     return "", 0.0
 
 
-def unknown_reason(trace: Trace) -> str:
+def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[str, Intervals]:
     """What is known of idle time for other reasons: whether the next work had been launched, what the main thread did
-    meanwhile, if most of the time is alike, and where to look."""
-    parts = []
-    for idle in judging.idle_in_steps(trace):
-        chosen = idle.category == facts.waits.GapCategory.OTHER
-        parts.append((idle.start[chosen], idle.end[chosen], idle.launch[chosen]))
-    start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
-    length = end - start
+    meanwhile, if most of the time is alike, and where to look, with the idle time that is there."""
+    length = gaps.end - gaps.start
     launched = float(length[launch != NO_INDEX].sum() / max(int(length.sum()), 1))
     if launched >= MOST:
         text = "for an unknown reason: its next work had been launched; what that waited for is not in the trace"
     elif launched <= 1 - MOST:
         text = "for an unknown reason: the launch of its next work was not recorded"
         work = facts.gpu.work(trace)
-        row = work.row[np.isin(work.ts, end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
+        row = work.row[np.isin(work.ts, gaps.end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
             text = "until pages of managed memory migrate: the host uses them, or does something else first"
     else:
         text = f"for an unknown reason: for {percent(launched)} of it the next work had been launched"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
-    gaps = Intervals(start, end)
     lane, segments = facts.critical.main_track(trace), facts.host.host_segments(trace)
-    name, share, is_step = "", 0.0, facts.names.starting(trace, facts.names.STEP)
+    inner = outer = NO_INDEX
+    in_name = in_around = Intervals(length[:0], length[:0])
+    is_step = facts.names.starting(trace, facts.names.STEP)
     if lane != NO_INDEX:
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
@@ -304,9 +302,11 @@ def unknown_reason(trace: Trace) -> str:
         inside = row[which] >= 0
         spent = np.bincount(trace.events.name[row[which[inside]]], (pieces.end - pieces.start)[inside], len(is_step))
         spent[is_step] = 0
-        name, share = short(trace.strings[int(spent.argmax())]), float(spent.max() / max(total(gaps), 1))
+        inner = int(spent.argmax())
+        same = (row >= 0) & (trace.events.name[row] == inner) & ~is_step[inner]
+        in_name = Intervals(ts[:-1][same], ts[1:][same])
     # the shortest annotation that holds most of the gaps, but for steps
-    events, around, shortest = trace.events, "", np.inf
+    events, shortest = trace.events, np.inf
     rows = events.slices_of(Category.USER_ANNOTATION)
     rows = rows[(events.track[rows] == lane) & ~is_step[events.name[rows]]]
     longest = np.bincount(events.name[rows], events.dur[rows], len(trace.strings))
@@ -315,11 +315,16 @@ def unknown_reason(trace: Trace) -> str:
         spans = union(events.ts[chosen], events.end[chosen])
         held = total(clip(gaps, spans)[2]) / max(total(gaps), 1)
         if held >= LEAST_SHARE and total(spans) < shortest:
-            around, shortest = f"{short(trace.strings[code])} ({percent(held)} of that time)", total(spans)
-    of_time = "" if around else " of that time"
-    names = [around] * bool(around) + [f"{name} ({percent(share)}{of_time})"] * (share >= 1 - MOST)
+            outer, in_around, shortest = code, spans, total(spans)
+    in_both = total(clip(clip(gaps, in_name)[2], in_around)[2]) / max(total(gaps), 1)
+    share, around = (float(total(clip(gaps, spans)[2]) / max(total(gaps), 1)) for spans in (in_name, in_around))
+    of_time = " of that time" * (not around) + f", {'in part' if in_both < share else 'all'} within it" * (in_both > 0)
+    names = [f"{short(trace.strings[outer])} ({percent(around)} of that time)"] * (around > 0)
+    names += [f"{short(trace.strings[inner])} ({percent(share)}{of_time})"] * (share >= 1 - MOST and inner != outer)
     text += f". Meanwhile the host is in {listed(names)}" if names else ""
-    return f"{text}. Look {'there first' if names and launched < MOST else 'at the longest slices of Idle'}"
+    if not names or launched >= MOST:
+        return f"{text}. Look at the longest slices of Idle", gaps
+    return f"{text}. Look there first", clip(gaps, in_around if around else in_name)[2]
 
 
 def busy(trace: Trace) -> str:

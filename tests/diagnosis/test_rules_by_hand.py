@@ -172,9 +172,13 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     ]  # the shorter of those that do
     held.append(annotation("metrics", 4_000_000, 8_200_000))  # not most of it
     assert (
-        "Meanwhile the host is in update (75 % of that time) and metrics (50 %). Look at the longest"
+        "Meanwhile the host is in update (77 % of that time) and metrics (51 %, all within it). Look at the longest"
         in verdict(trace_of(*events, *held))[1]
     )
+    some = [each for at, each in enumerate(events) if (at % 6 != 1 or not at) and not 4e5 < each.ts < 1e6]
+    text = verdict(trace_of(*some, *held[1:2], op("copy", 6_000_000, 8_200_000)))
+    assert "in update (82 % of that time). Look there" in text[1], text
+    assert text[1].endswith("Look there first (augment open TRACE --at 2.050-2.150 shows the longest)."), text
     later = [replace(each, ts=each.ts + 1_500_000, end=each.end + 1_500_000) for each in events[1:]]
     fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000, 1_490_000)
     both = verdict(trace_of(annotation("ProfilerStep#1", 0, 9_700_000), fetch, *later))

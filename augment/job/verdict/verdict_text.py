@@ -77,9 +77,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{row.evidence}. If work were balanced, {after}{', at best' if row.dimension else ''}."
     if row.cause == "shared":
         loading = " These may be first launches, which load kernels: later steps may not have them."
-        return (
-            f"{row.evidence}.{loading}" if row.gain_ns is None else f"{row.evidence}. Without that idle time, {after}."
-        )
+        return f"{row.evidence}.{loading if row.gain_ns is None else f' Without that idle time, {after}.'}"
     per_step = " per step" if count else f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
     if row.ranks:
