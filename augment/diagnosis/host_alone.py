@@ -191,8 +191,12 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
     if waited >= TOLD_OUTSIDE:
         names = arrays.distinct(trace.events.name[collectives.row]).tolist()
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
-        waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network"
-        text += f"; for {percent(waited)} {rest} {waiting} (the traces of all ranks together show which)"
+        waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network (all ranks' traces show which)"
+        if 2 * waited > 1 and len(operators_alone(trace)):
+            text = f". For {percent(waited * ratio)} of {length} {waiting} while no recorded thread runs an operator"
+            rest = f"of the {time(ratio * whole.length_ns)} without operators"
+        else:
+            text += f"; for {percent(waited)} {rest} {waiting}"
     if ran > NAMED_RATIO:
         text += f"; {percent(ran)} {rest} is code that torch.compile made, whose loops are no operators ({_LOOPS})"
     if shares:
