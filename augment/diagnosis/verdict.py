@@ -28,7 +28,7 @@ MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
 MOST = 0.8  #: share of unexplained time that is alike, to say so
 MOST_ANNOTATIONS, LEAST_SHARE = 50, 0.6  #: looked at, of most time; of idle time in one that is named
-TOLD_RATIO = 0.02  #: parts of the time below this are not mentioned
+TOLD_RATIO, LARGE = 0.02, 0.2  #: parts of the time below are not mentioned; from there on, have a sentence
 LEAST_PART = 0.005  #: the same of the work, whose parts are to add up
 
 
@@ -384,26 +384,24 @@ def _left_out(trace: Trace) -> str:
     calls = np.concatenate((events.slices_of(*LAUNCHES), facts.names.fetches(trace)))
     if before and len(windows) and len(calls):
         end = int(windows.start[0])
-        start = end - whole.lead_in_ns
-        ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], start)
+        ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], end - whole.lead_in_ns)
         spent = sums(events.name[calls], np.maximum(ns, 0), len(trace.strings))
         longest, launch = int(spent.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
-        if 2 * spent[longest] > end - start:
-            before += f", {percent(spent[longest] / (end - start))} of it in {short(trace.strings[longest])}"
-        elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > end - start:
+        if 2 * spent[longest] > whole.lead_in_ns:
+            before += f", {percent(spent[longest] / whole.lead_in_ns)} of it in {short(trace.strings[longest])}"
+        elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > whole.lead_in_ns:
             before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
     if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
-        before += "; one step does not show whether each begins so"
+        before += "; one step does not show whether each begins so: record several"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
     return "; and ".join(filter(None, (before, after)))
 
 
 def _notes(trace: Trace) -> str:
     """Why other figures of a step may differ, in parentheses; empty if they do not."""
-    whole = judging.measure(trace)
+    whole, left_out = judging.measure(trace), _left_out(trace)
     if whole.unit == "recording":
-        left_out = f"not counted: {_left_out(trace)}" if _left_out(trace) else ""
-        said = "; ".join(filter(None, (judging.setup_copies(trace), left_out)))
+        said = "; ".join(filter(None, (judging.setup_copies(trace), left_out and f"not counted: {left_out}")))
         return f" ({said})" if said else ""
     host_ns = facts.critical.busy_host_ns(trace, whole.windows.begin, whole.windows.finish) // whole.count
     notes = []
@@ -429,11 +427,12 @@ def _notes(trace: Trace) -> str:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
     if whole.compilation_count:
         notes.append(f"without {counted(whole.compilation_count, 'step')} in which code is compiled")
-    if _left_out(trace):
-        notes.append(f"not counted: {_left_out(trace)}")
-    elif host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
+    apart = f". Not counted: {left_out}" * (whole.lead_in_ns >= LARGE * max(whole.length_ns, 1))
+    if left_out and not apart:
+        notes.append(f"not counted: {left_out}")
+    elif not left_out and host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
-    return f" ({'; '.join(notes)})" if notes else ""
+    return (f" ({'; '.join(notes)})" if notes else "") + apart
 
 
 _PARTS = {

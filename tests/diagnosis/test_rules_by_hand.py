@@ -366,6 +366,7 @@ def test_tokens_a_second_without_the_idle_time_before_are_a_bound(start: int, bo
     said = verdict(trace_of(step, *(each for pair in work for each in pair)))
     assert (" in at least 1.0 ms a token, at most 4,000 tokens/s" in said[0]) == bounded
     assert ("begins 985 µs after its launch; one step does not show whether each begins so" in said[1]) == bounded
+    assert (" busy 100 % of a step of 1.0 ms: 100 % computing. Not counted: 1.0 ms before" in said[1]) == bounded
 
 
 def test_work_that_the_file_lacks_is_told() -> None:
