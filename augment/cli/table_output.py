@@ -62,10 +62,10 @@ class TableColumn(Struct, frozen=True):
         return max(map(len, (*self.head, *self.cells)))
 
 
-def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
-    """Print every table of ``sidecar`` to stdout, at most ``limit`` rows each (0: all)."""
+def print_sidecar(sidecar: dict[str, Any], limit: int, path: str | None = None) -> None:
+    """Print every table of ``sidecar`` to stdout, at most ``limit`` rows each (0: all); its trace is at ``path``."""
     emit(source_line(sidecar["source"]))
-    for sentence in verdict_lines(sidecar.get("verdict", {})):
+    for sentence in verdict_lines(sidecar.get("verdict", {}), path):
         emit(f"  {sentence}")
     is_job = "traces" in sidecar["source"]  # what is in doubt comes before its tables
     if is_job and sidecar["diagnostics"]:
@@ -108,10 +108,10 @@ def verdict_lines(verdict: dict[str, Any], path: str | None = None) -> Iterator[
         yield f"→ {row['advice']}" if len(rows) == 1 else f"→ {heading(row['rule'])}: {row['advice']}"
 
 
-def print_markdown(sidecar: dict[str, Any], limit: int) -> None:
+def print_markdown(sidecar: dict[str, Any], limit: int, path: str | None = None) -> None:
     """Print the same as :func:`print_sidecar` as Markdown; numbers are those of the sidecar."""
     emit(f"# {source_line(sidecar['source']).splitlines()[0]}")
-    for sentence in verdict_lines(sidecar.get("verdict", {})):
+    for sentence in verdict_lines(sidecar.get("verdict", {}), path):
         emit(f"\n{sentence}")
     for name, analysis in sidecar["analyses"].items():
         if rows := analysis["rows"]:

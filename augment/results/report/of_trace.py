@@ -10,7 +10,7 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from augment.core.text import counted, device_label, devices_text, percent, short, size, sizes, time
+from augment.core.text import counted, device_label, devices_text, opening, percent, short, size, sizes, time
 from augment.facts.memory.held import BEFORE
 from augment.results.report import charts
 from augment.results.report.sections import (
@@ -31,8 +31,8 @@ from augment.results.sidecars import in_job, in_steady_steps, with_device_names
 Sidecar = Mapping[str, Any]
 
 
-def document(sidecar: Sidecar) -> Document:
-    """All sections that have something to say."""
+def document(sidecar: Sidecar, path: str | None = None) -> Document:
+    """All sections that have something to say; commands show the trace at ``path``, or say its name."""
     sidecar = with_device_names(in_job(dict(sidecar)))
     source = sidecar["source"]
     makers = (
@@ -50,13 +50,15 @@ def document(sidecar: Sidecar) -> Document:
         memory_snapshot,
     )
     sections = [maker(sidecar) for maker in makers]
-    verdict: Sequence[str] = (sidecar.get("verdict") or {}).get("text", ())
+    opened = path or source["name"]
+    verdict: Sequence[str] = opening((sidecar.get("verdict") or {}).get("text", ()), opened)
     if not verdict and all(each["status"] == "skipped" for each in sidecar["analyses"].values()):
         reasons = [str(each["reason"]) for each in sidecar["analyses"].values()]
         verdict = [f"Nothing could be analysed: {reasons[0] if reasons else 'no analysis ran'}."]
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=source["name"],
+        opened=opened if source["events"] else "",
         subject="trace" if source["events"] else "recording",
         verdict=verdict,
         facts=list(facts(sidecar)),

@@ -24,6 +24,7 @@ from augment.diagnosis.wording import heading as in_words
 from augment.errors import InputError, UsageError
 from augment.history.store import Store, is_store
 from augment.results.report import of_diff, of_job, of_trace, sections, trend
+from augment.results.report.health import trace_of
 from augment.results.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
 _SEVERITIES = ("high", "warning", "info")
@@ -199,8 +200,7 @@ def _findings(document: sections.Document) -> Iterator[str]:
         evidence = [_text(str(each)) for each in row.get("evidence") or ()]
         if evidence:
             yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
-        opened = document.title if document.subject == "trace" else ""
-        yield f'<p class="small">{" · ".join(_where(row, opened))}</p></article>'
+        yield f'<p class="small">{" · ".join(_where(row, document.opened))}</p></article>'
     for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
@@ -256,7 +256,7 @@ def document_of(path: str, analyse: Analyse) -> sections.Document:
     """The report of a metrics file, of a trace, or of a history."""
     if is_store(path):
         return trend_of(path)
-    return document_of_metrics(read_sidecar(path)) if is_sidecar(path) else of_trace.document(analyse(path))
+    return document_of_metrics(read_sidecar(path) if is_sidecar(path) else analyse(path), trace_of(path))
 
 
 def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> sections.Document:
@@ -294,8 +294,8 @@ def _name(folder: str) -> str:
     return folder.rstrip("/").rpartition("/")[2] if "://" in folder else os.path.basename(os.path.abspath(folder))
 
 
-def document_of_metrics(sidecar: Mapping[str, Any]) -> sections.Document:
-    """The report of a comparison's metrics, of a job's, or of a trace's."""
+def document_of_metrics(sidecar: Mapping[str, Any], path: str | None = None) -> sections.Document:
+    """The report of a comparison's metrics, of a job's, or of a trace's; ``path`` is that of the trace, if known."""
     if "control" in sidecar:
         return of_diff.document(sidecar)
-    return of_job.document(sidecar) if "world_size" in sidecar["source"] else of_trace.document(sidecar)
+    return of_job.document(sidecar) if "world_size" in sidecar["source"] else of_trace.document(sidecar, path)
