@@ -101,7 +101,8 @@ def command(
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
         is_drawn = len(reports) != 1 or reports[0].get("is_drawn", True)  # a log alone has nothing to draw
-        hints = list(_next(path, request, has_page=has_page, is_drawn=is_drawn)) if path else []
+        has_tables = not is_drawn and reports[0]["has_tables"]
+        hints = list(_next(path, request, has_page=has_page, is_drawn=is_drawn, has_tables=has_tables)) if path else []
         if not region and len(reports) == 1 and (regions := reports[0].get("regions")):
             from augment.compare.compared_steps import offer
 
@@ -115,7 +116,7 @@ def command(
     return 1 if failures or failed else DONE_IN_PART if cut_off else 0
 
 
-def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool) -> Iterator[str]:
+def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool, has_tables: bool) -> Iterator[str]:
     """The commands that come next: the timeline of the input, or of the trace that its metrics are of, or else its
     tables; and a page with the same figures, if there is one of it."""
     from augment.cli.open import choice_in
@@ -129,7 +130,7 @@ def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool) -> Ite
     with contextlib.suppress(AugmentError):  # several traces, or nothing to draw
         if is_drawn and (not os.path.isdir(shown) or choice_in(shown)):
             yield f"the timeline:   augment open {shlex.quote(shown)}"
-    if not is_drawn:
+    if has_tables:
         yield f"the tables:     augment show {shlex.quote(shown)}"
     capture = request.evidence.paths.get("graph_capture", "")
     given = [

@@ -345,3 +345,5 @@ def test_what_comes_next_works_of_logs_and_of_dumps(tmp_path: Path, augment: Aug
         said = augment(log)
         assert (f"the tables:     augment show {log}" in said.err, "augment show" in said.out) == (True, False)
         assert "augment show" not in augment("show", log).out, "it would lead to itself"
+    (empty := tmp_path / "empty.json").write_text('{"traceEvents":[]}')
+    assert "augment show" not in augment(empty).err, "it has no tables"

@@ -65,6 +65,7 @@ def report_on(
         from augment.pipeline import augment
         from augment.readers import read
         from augment.readers.limits import UNLIMITED
+        from augment.readers.recorded import NAME as RECORDED
         from augment.writers.metrics import as_read
 
         stage(f"reading {path}")
@@ -76,7 +77,8 @@ def report_on(
         whole = trace.partial is None or len(facts.gpu.work(trace))  # no region is known to be whole before any work
         regions = regions_of(trace) if whole and not (windows_in(trace).number >= 0).any() else {}
         is_drawn = len(trace.events) > 0 or bool(replays(trace))
-        of_trace = {"identity": identity, "regions": regions, "is_drawn": is_drawn}
+        has_tables = is_drawn or trace.source.format == RECORDED  # of a log, but not of a trace without events
+        of_trace = {"identity": identity, "regions": regions, "is_drawn": is_drawn, "has_tables": has_tables}
         return {**_report(path, as_read(augmented), summary), **of_trace}
     with readable(path):
         report = _report(path, read_sidecar(path), None)

@@ -370,7 +370,8 @@ def critical_path(sidecar: Sidecar) -> Section:
     lead = f"{bars[0]['shown']} of the chain of events that decided the duration is {bars[0]['label']}"
     most, (ns, busy) = order[0]
     if most in ("cpu_operator", "runtime_call", "outside_operators") and 2 * busy > ns:
-        lead += f"; for {percent(busy / ns)} of that time the {_accelerator(sidecar)} works, and they may wait for it"
+        who = "they" if most == "runtime_call" else "the host"
+        lead += f"; for {percent(busy / ns)} of that time the {_accelerator(sidecar)} works, and {who} may wait for it"
     lead += "."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
