@@ -19,7 +19,7 @@ from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.recording_completeness import ends_early
 from augment.diagnosis.rule import Finding, Spans
 from augment.diagnosis.rules import straggling_rank
-from augment.diagnosis.verdict import headline
+from augment.diagnosis.verdict import headline, sentences
 from augment.diagnosis.wording import heading, saves, title, track_of
 from augment.diagnosis.wording import words as words_of_trace
 
@@ -129,9 +129,9 @@ def texts_of(
     }
 
 
-def of_verdict(text: str, first: dict[str, str] | None) -> dict[str, str]:
-    """The name and args of the verdict: these are those of its first finding, if it names any."""
-    args = dict.fromkeys(texts_of("", "", "", (), "", "", saves=""), "") if first is None else first
+def of_verdict(text: str, first: dict[str, str] | None, severity: str = "") -> dict[str, str]:
+    """The name and args of the verdict: these are those of its first finding, if it names any, or else a severity."""
+    args = {**dict.fromkeys(texts_of("", "", "", (), "", "", saves=""), ""), "severity": severity} | (first or {})
     return {**args, _NAME: text}
 
 
@@ -164,7 +164,9 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
     end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
     # The verdict is around all, and in it what speaks of the whole job, unless the verdict begins with that
-    grave = [each for each in findings if each.is_grave] or [each for each in findings if each.severity != "info"][:1]
+    grave = [each for each in findings if each.is_grave]
+    unexplained = not grave and any(sentence.is_unexplained for sentence in sentences(trace))
+    grave = grave or [each for each in findings if each.severity != "info" and not unexplained][:1]
     said = grave[0].rule if grave else ""
     of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME != said]
     slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]
@@ -190,7 +192,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         )
         for each in findings
     ]
-    texts.append(of_verdict(verdict, texts[findings.index(grave[0])] if grave else None))
+    texts.append(of_verdict(verdict, texts[findings.index(grave[0])] if grave else None, "warning" * unexplained))
     saved_ns = [-1 if each.found.saved_ns is None else each.found.saved_ns for each in findings]
     events, rows = trace.events, np.array([each.row for each in slices], np.int64)
     shown, code = np.unique([each.finding for each in slices], return_inverse=True)

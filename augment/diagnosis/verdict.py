@@ -40,6 +40,7 @@ class Sentence(Struct, frozen=True):
     is_state: bool = False
     is_title: bool = False  #: of a finding, and nothing else
     is_nothing: bool = False  #: no rule found anything
+    is_unexplained: bool = False  #: a good part of the time is idle, and no rule knows why
 
 
 def verdict(trace: Trace) -> tuple[str, ...]:
@@ -99,9 +100,9 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         possible = [Sentence(f"Possible: {title(say, each)}.", (each.rule,)) for each in more[:1]]
         unexplained, ratio = _unexplained(trace, result)
         if unexplained and ratio > (chosen[0].saved_ratio or 1):  # what is largest comes first
-            made.insert(len(made) - len(chosen), Sentence(unexplained))
+            made.insert(len(made) - len(chosen), Sentence(unexplained, is_unexplained=True))
         elif unexplained:
-            made, possible = [*made, *possible, Sentence(unexplained)], []
+            made, possible = [*made, *possible, Sentence(unexplained, is_unexplained=True)], []
     made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
         made.append(Sentence(lacking))
@@ -201,7 +202,10 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     if unexplained := _unexplained(trace, result)[0]:
         parts = [("Possible", each) for each in _possible(result)[:1] if each.rule == LONG_CALLS]
         parts = parts or [("The largest known cause", each) for each in sure[:1]]
-        return [Sentence(unexplained), *(Sentence(f"{lead}: {title(say, at)}.", (at.rule,)) for lead, at in parts)]
+        return [
+            Sentence(unexplained, is_unexplained=True),
+            *(Sentence(f"{lead}: {title(say, at)}.", (at.rule,)) for lead, at in parts),
+        ]
     possible = _possible(result)
     if facts.source.lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told

@@ -418,7 +418,8 @@ def _in_job(alone: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
     findings = [texts[number] for number in (*added, *of_rule.values()) if number in texts]
     grave = [text for text in findings if text["severity"] != "info" and text["confidence"] != "low"]
     advised = f" → {grave[0]['advice']}" if grave else ""
-    texts[verdict] = of_verdict(said.headline + advised, grave[0] if grave else None)
+    unexplained = "" if texts[verdict]["rule"] else texts[verdict]["severity"]
+    texts[verdict] = of_verdict(said.headline + advised, grave[0] if grave else None, unexplained)
     if grave and grave[0]["rule"] == straggling_rank.NAME:
         texts = {number: text for number, text in texts.items() if number not in added}
         added = []

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 import traces
 from augment import Skipped, Trace, facts, read
 from augment.analyses import kernel_occupancy
-from augment.core import Category
+from augment.core import Category, SliceTrack
 from augment.core.attachments import Tables
 from augment.core.source_code import shown_frame
 from augment.diagnosis import rules
+from augment.diagnosis.drawing import COLOURS, drawn
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
@@ -166,6 +167,9 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     assert text[1].endswith(
         "Look at the longest slices of Idle (augment open TRACE --at 0.250-0.350 shows the longest)."
     )
+    (track,) = (each for each in drawn(trace_of(*events), "diagnosis") if isinstance(each, SliceTrack))
+    assert track.colour is not None
+    assert track.colour[0] == COLOURS["warning"], "not that of a healthy one"
     held = [
         annotation("train", 0, 8_200_000),
         annotation("update", 2_000_000, 8_200_000),
