@@ -96,6 +96,7 @@ class LaunchBound(rule.Seen, frozen=True):
     hides_more: bool  #: a host that launches faster would have other delays, of its own, while the device works
     engine: str | None = None  #: that serves
     prefill_tokens: int = 0  #: the most of a step, where most of an engine's steps only prefill
+    kernel_gap_ns: int = 0  #: of the wait: what counts as gaps between kernels, which the host or the device may decide
     CURE = "removing that idle time"
 
     @property
@@ -112,7 +113,10 @@ class LaunchBound(rule.Seen, frozen=True):
         does += ", and waits for each" * (self.launcher == "waiting_calls")
         if 2 * self.long_ns > self.wait_ns:
             does = f"does other things between the launches of {number}"
-        return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step} while the host {does}: {parts}"
+        gaps = f" ({text.time(self.kernel_gap_ns)} of it between kernels)" * (
+            4 * self.kernel_gap_ns >= self.wait_ns > 0
+        )
+        return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step}{gaps} while the host {does}: {parts}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = words.often(self.kernel_count, "kernel")
@@ -158,6 +162,8 @@ def check(trace: Trace) -> rule.Answer:
     stretches, short = _short_work(trace, waits)
     cut = judging.host_cut(trace, *stretches)
     waited, parts, operators, zeroing, long = _waiting_a_step(trace, waits, short)
+    gaps = _waits(trace, facts.waits.GapCategory.KERNEL_WAIT)
+    between = sum(int(ns.sum()) for _, _, ns in _launching(trace, gaps, short))
     delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
     by_path = judging.saved_a_step(trace, cut)
     saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
@@ -192,6 +198,7 @@ def check(trace: Trace) -> rule.Answer:
         hides_more=judging.measure(trace).ratio(by_path - saved) >= rule.LEAST_RATIO,
         engine=batches[0].engine if batches else None,
         prefill_tokens=max(0, *prefills) if 2 * len(prefills) > len(batches) else 0,
+        kernel_gap_ns=between // (max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count),
     )
     confidence: rule.Confidence = "medium" if stacks or skewed else "high"
     return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
