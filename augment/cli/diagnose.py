@@ -133,11 +133,8 @@ def _next(path: str, request: Request, *, has_page: bool, is_drawn: bool, has_ta
     if has_tables:
         yield f"the tables:     augment show {shlex.quote(shown)}"
     capture = request.evidence.paths.get("graph_capture", "")
-    given = [
-        ("--region", request.region),
-        *(("--tables", file) for file in request.tables),
-        ("--graph-capture", capture),
-    ]
+    tables = [("--tables", file) for file in request.tables]
+    given = [("--region", request.region), *tables, ("--graph-capture", capture)]
     options = "".join(f" {name} {shlex.quote(value)}" for name, value in given if value)
     if has_page and os.path.isfile(path) and (request.tables or capture):  # of which a report has none
         metrics = shlex.quote(str(output_path(os.path.basename(path), Path(), METRICS_SUFFIX)))

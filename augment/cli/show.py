@@ -114,8 +114,7 @@ def command(
         from augment.results.report.health import trace_of
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
-        path = None if os.path.isdir(source) else trace_of(source)
-        (print_markdown if markdown else print_sidecar)(with_device_names(shown), limit, path)
+        (print_markdown if markdown else print_sidecar)(with_device_names(shown), limit, trace_of(source))
 
 
 def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:

@@ -164,9 +164,9 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
     end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
     # The verdict is around all, and in it what speaks of the whole job, unless the verdict begins with that
-    grave = [each for each in findings if each.is_grave]
-    unexplained = not grave and any(sentence.is_unexplained for sentence in sentences(trace))
-    grave = grave or [each for each in findings if each.severity != "info" and not unexplained][:1]
+    unexplained = any(sentence.is_unexplained for sentence in sentences(trace))
+    likely = [each for each in findings if each.severity != "info" and not unexplained]
+    grave = [each for each in findings if each.is_grave] or likely[:1]
     said = grave[0].rule if grave else ""
     of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME != said]
     slices = [*(_Slice(start, end, number, -1) for number in (len(findings), *of_job)), *slices]

@@ -202,10 +202,8 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     if unexplained := _unexplained(trace, result)[0]:
         parts = [("Possible", each) for each in _possible(result)[:1] if each.rule == LONG_CALLS]
         parts = parts or [("The largest known cause", each) for each in sure[:1]]
-        return [
-            Sentence(unexplained, is_unexplained=True),
-            *(Sentence(f"{lead}: {title(say, at)}.", (at.rule,)) for lead, at in parts),
-        ]
+        known = [Sentence(f"{lead}: {title(say, at)}.", (at.rule,)) for lead, at in parts]
+        return [Sentence(unexplained, is_unexplained=True), *known]
     possible = _possible(result)
     if facts.source.lacks_causes(trace.source.metadata):
         possible = []  # the first sentence says that causes cannot be told

@@ -402,12 +402,7 @@ def _in_job(alone: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
         number = of_rule.get(row["rule"], len(alone.texts))
         if row["status"] == "found" and (number in of_rule.values() or row["rule"] == straggling_rank.NAME):
             texts[number] = texts_of(
-                row["rule"],
-                row["title"],
-                row["advice"],
-                row["evidence"],
-                row["severity"],
-                row["confidence"],
+                *(row[name] for name in ("rule", "title", "advice", "evidence", "severity", "confidence")),
                 saves=saves(row["saved_ratio"], row["confidence"], row["at_most"], row["at_least"]),
                 where=texts[number]["where"] if number in texts else "",
             )

@@ -113,9 +113,8 @@ class LaunchBound(rule.Seen, frozen=True):
         does += ", and waits for each" * (self.launcher == "waiting_calls")
         if 2 * self.long_ns > self.wait_ns:
             does = f"does other things between the launches of {number}"
-        gaps = f" ({text.time(self.kernel_gap_ns)} of it between kernels)" * (
-            4 * self.kernel_gap_ns >= self.wait_ns > 0
-        )
+        many = 4 * self.kernel_gap_ns >= self.wait_ns > 0
+        gaps = f" ({text.time(self.kernel_gap_ns)} of it between kernels)" * many
         return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step}{gaps} while the host {does}: {parts}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
