@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, robust_z, sums, total, union
+from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, median, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
