@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.cli.options import TRACE, client_of, debug, labels_option, server_options
+from augment.cli.options import TRACE, as_given, client_of, debug, labels_option, server_options
 
 if TYPE_CHECKING:
     from augment.client import Client
@@ -157,4 +157,4 @@ def _document(
                 raise UsageError(f"{source}: holds dumps of {1 + len(others)} jobs; name the folder of one")
             return Document(hang["input"], "job", hang["verdict"], (("dumps", f"{len(files)}"),), (), hang["rows"])
         return document_of_metrics(in_folder(source, analyse))
-    return document_of(source, analyse)
+    return document_of(source, analyse, as_given(source))

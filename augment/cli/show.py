@@ -110,11 +110,12 @@ def command(
     elif as_json:
         emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
     else:
+        from augment.cli.options import as_given
         from augment.cli.table_output import print_markdown, print_sidecar
         from augment.results.report.health import trace_of
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
-        (print_markdown if markdown else print_sidecar)(with_device_names(shown), limit, trace_of(source))
+        (print_markdown if markdown else print_sidecar)(with_device_names(shown), limit, trace_of(as_given(source)))
 
 
 def in_folder(folder: str, analyse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
