@@ -105,7 +105,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
     if source["events"]:  # a snapshot of the memory has none
-        yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
+        yield "recorded", f"{counted(source['events'], 'event')} within {time(source['duration_ns'])}"
     if source["steps"]:
         numbers = source["steps"]
         several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
