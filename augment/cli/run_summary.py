@@ -134,7 +134,7 @@ def costly_lines(sidecar: Mapping[str, Any]) -> Iterator[str]:
         busy = sum(row["busy_ns"] for row in whole if row["device"] == device)
         is_more = 0 < busy < (1 - _OVERLAP) * spent
         overlap = f" (kernels overlap: {time(spent)} of them in {time(busy)})" if is_more else ""
-        yield f"  GPU time by line{overlap}: {'; '.join(said)}"
+        yield f"  GPU time by line, % of all GPU work{overlap}: {'; '.join(said)}"
 
 
 def next_steps(results: Sequence[Result], job_files: Sequence[str], timelines: Sequence[str]) -> Iterator[str]:

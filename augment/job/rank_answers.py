@@ -27,7 +27,7 @@ from augment.core.output_files import TOLD
 from augment.core.text import Words, capitalized, counted, listed, period, three_digits, time, words_of
 from augment.diagnosis.drawing import DrawnDiagnosis, colour, of_verdict, texts_of
 from augment.diagnosis.late_ranks import MOST_OF_IT, can_explain, compared
-from augment.diagnosis.rule import NOWHERE, Finding, Fine, Found, Seen, judged_in_job, severity_of
+from augment.diagnosis.rule import NOWHERE, WARNING_RATIO, Finding, Fine, Found, Seen, judged_in_job, severity_of
 from augment.diagnosis.rule import Answer as RuleAnswer
 from augment.diagnosis.rules import SEEN_OF_JOB, launch_bound, long_calls, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS, busy_text
@@ -284,9 +284,11 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         named = rank_names([answer.summaries[most]])[0]
         in_job = [row for row in rows_in_job(most) if row["rule"] == rule and row["status"] == "found"]
         problem = in_job[0] if in_job else asked[most][rule]
-        which = f"{named} would gain most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
-        whose = f"{len(of)} of {len(asked)} ranks {'looked at ' if len(asked) < count else ''}show this in their own"
-        of_most = [f"{whose} traces, {which}: {problem['title']}{_place(answer.summaries[most], problem)}"]
+        which = f"{named} most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
+        whose = f"{len(of)} of {len(asked)} ranks{' looked at' * (len(asked) < count)}"
+        much = f"would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
+        place = _place(answer.summaries[most], problem)
+        of_most = [f"By their own traces {whose} {much}: {problem['title']}{place}"]
         of_most.append(problem["advice"])
     if row is None or not late:
         return [*transfers, *of_most] if answer.judgement.are_transfers_first else [*of_most, *transfers]

@@ -573,7 +573,7 @@ def test_what_would_save_most_ranks_more_than_the_late_one_costs_is_told_too() -
     ranks = [{"host_gaps": costs * (rank == LATE)} for rank in range(JOB.ranks)]
     for more, shown in ((1, "such as rank 0: matrix_units"), (-1, "")):
         first, _, *others = cures(of_found(job, *({**each, "matrix_units": costs + more} for each in ranks)))
-        every = f"{JOB.ranks} of {JOB.ranks} ranks show this in their own traces, {shown}"
+        every = f"By their own traces {JOB.ranks} of {JOB.ranks} ranks would gain 5 % or more, {shown}"
         assert others == ([every, ""] if shown else [])
         assert first == f"Rank {LATE}: host_gaps"
 
@@ -625,11 +625,14 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
-    expected = [f"2 of {len(job.summaries)} ranks show this in their own traces, rank 2 would gain most: host_gaps", ""]
+    expected = [
+        f"By their own traces 2 of {len(job.summaries)} ranks would gain 5 % or more, rank 2 most: host_gaps",
+        "",
+    ]
     assert cures(job_of_them) == expected
     monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
-    whose = f"1 of {len(job.summaries) // 2} ranks looked at show this in their own traces"
-    assert cures(job_of_them) == [f"{whose}, rank 2 would gain most: host_gaps", ""]
+    whose = f"By their own traces 1 of {len(job.summaries) // 2} ranks looked at would gain 5 % or more"
+    assert cures(job_of_them) == [f"{whose}, rank 2 most: host_gaps", ""]
     for row.cause, what in (("uneven", "Balance the work"), ("communication", "Measure the slow links alone")):
         assert [each[: len(what)] for each in cures(job_of_them)] == [what]
 

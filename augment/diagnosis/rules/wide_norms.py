@@ -34,7 +34,8 @@ class WideNorms(rule.Seen, frozen=True):
         return f"{norms}, between products of 16-bit numbers"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"norms and softmax in FP32 at twice the speed would save {words.share(saved_ns)}"
+        of = "operators of norms and softmax in FP32 (none that are written out)"
+        return f"{of} at twice the speed would save {words.share(saved_ns)}"
 
 
 def check(trace: Trace) -> rule.Answer:
