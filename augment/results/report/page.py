@@ -253,10 +253,11 @@ Analyse = Callable[[str], Mapping[str, Any]]  #: makes the sidecar of a trace
 
 
 def document_of(path: str, analyse: Analyse, given: str | None = None) -> sections.Document:
-    """The report of a metrics file, of a trace, or of a history; ``given``: its path where commands say another."""
+    """The report of a metrics file, of a trace, or of a history. Commands say the ``given`` path, else a name."""
     if is_store(path):
         return trend_of(path)
-    return document_of_metrics(read_sidecar(path) if is_sidecar(path) else analyse(path), trace_of(given or path))
+    sidecar = read_sidecar(path) if is_sidecar(path) else analyse(path)
+    return document_of_metrics(sidecar, trace_of(given) if given else None)
 
 
 def trend_of(folder: str, labels: Mapping[str, str] | None = None) -> sections.Document:

@@ -308,7 +308,7 @@ def test_commands_name_a_trace(outputs: Path, tmp_path: Path) -> None:
     (trace := tmp_path / "rank0.augmented.pftrace").touch()
     places = re.findall(r"augment open (\S+) --at", "".join(lines_of([report], markdown=False, brief=False)))
     assert set(places) == {str(trace)}
-    made = document_of(str(path), no_trace)
+    made = document_of(str(path), no_trace, str(path))
     assert f"augment open {trace} <" in html.page(made)
     sidecar = {**json.loads(path.read_bytes()), "told_by_job": None}
     sidecar["verdict"]["text"] = ["It idles (augment open TRACE --at 1-2)."]
