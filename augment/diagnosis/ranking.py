@@ -106,10 +106,10 @@ def diagnose(trace: Trace) -> RankedFindings:
             overlaps.setdefault(second, []).append(first)
     asked_limits = {each.rule: partial(_limit, trace, each.found) for each in findings[:COMPARED]}
     limits = dict(zip(asked_limits, trace.context.threads.all(list(asked_limits.values())), strict=True))
-    hidden = [rule for rule, limit in limits.items() if limit == "host" and hides_host(trace)]
+    hidden = "host" in limits.values() and hides_host(trace)
     for place, each in enumerate(findings):
         limit, others = limits.get(each.rule), tuple(overlaps.get(each.rule, ()))
-        findings[place] = replace(each, overlaps=others, limit=limit, is_hidden=each.rule in hidden)
+        findings[place] = replace(each, overlaps=others, limit=limit, is_hidden=hidden and limit == "host")
     return RankedFindings(tuple(findings), answers)
 
 

@@ -216,8 +216,8 @@ def severity_of(saved_ratio: float | None) -> Severity:
     return "warning" if saved_ratio < HIGH_RATIO else "high"
 
 
-def judged_in_job(finding: Found, job: RankInJob, words: text.Words, least_ratio: float = LEAST_RATIO) -> Answer:
-    """A finding of a rank whose job is known, if it saves ``least_ratio`` of a step."""
+def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, keep: bool = False) -> Answer:
+    """A finding of a rank whose job is known, if it saves enough of a step, or anything and is to be kept."""
     seen, alone = finding.seen.in_job(job, finding.saved_ns or 0)
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
     late = job.itself  # a cure of more than what it is late by gains more where its peers have it, too
@@ -230,7 +230,7 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, least_ratio
     beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)
-    if not saved or words.ratio(saved) < least_ratio:
+    if not saved or (not keep and words.ratio(saved) < LEAST_RATIO):
         return Fine(seen, saved)
     known = not finding.at_most or (job.transfer_gain_ns is not None and job.is_whole)
     sure = finding.confidence if known or finding.confidence == "low" else "medium"

@@ -205,7 +205,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         seen = msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]])
         kept = {"at_most": row["at_most"], "in_step": row.get("in_step")}
         alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], **kept)
-        answer = judged_in_job(alone, figures, words, *((0.0,) if explains else ()))
+        answer = judged_in_job(alone, figures, words, keep=explains)
         if answer == alone:
             return row
     else:
