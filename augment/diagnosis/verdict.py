@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 from msgspec import Struct
 
-from augment import facts
+from augment import arrays, facts
 from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, median, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
 from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
@@ -270,7 +270,7 @@ def _unexplained(trace: Trace, result: RankedFindings) -> tuple[str, float]:
             text += ": look at the longest slices of Idle"
             if category == facts.waits.GapCategory.OTHER:
                 reason, shown = unknown_reason(trace, shown, launch)
-                text = f"The {say.gpu} idles {share} of {say.a_step} {reason}"
+                text = f"The {say.gpu} idles {share} of {say.a_step}{reason}"
             dur = shown.end - shown.start
             at = period(int(shown.start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
             return f"{text} ({OPEN_TRACE} --at {at} shows the longest{lines}).", ratio
@@ -283,15 +283,18 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     length = gaps.end - gaps.start
     launched = float(length[launch != NO_INDEX].sum() / max(int(length.sum()), 1))
     if launched >= MOST:
-        text = "for an unknown reason: its next work had been launched; what that waited for is not in the trace"
+        text = " for an unknown reason: its next work had been launched; what that waited for is not in the trace"
     elif launched <= 1 - MOST:
-        text = "for an unknown reason: the launch of its next work was not recorded"
+        text = " for an unknown reason: the launch of its next work was not recorded"
         work = facts.gpu.work(trace)
         row = work.row[np.isin(work.ts, gaps.end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
-            text = "until pages of managed memory migrate: the host uses them, or does something else first"
+            text = " until pages of managed memory migrate: the host uses them, or does something else first"
+        elif total(_nothing_launched(trace, gaps)) >= MOST * length.sum():
+            text = ", most likely waiting for the host: the launch of its next work was not recorded, but nothing that"
+            text += " runs after it had been launched either"
     else:
-        text = f"for an unknown reason: for {percent(launched)} of it the next work had been launched"
+        text = f" for an unknown reason: for {percent(launched)} of it the next work had been launched"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
     lane, segments = facts.critical.main_track(trace), facts.host.host_segments(trace)
     inner = outer = NO_INDEX
@@ -327,6 +330,19 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     if not names or launched >= MOST:
         return f"{text}. Look at the longest slices of Idle", gaps
     return f"{text}. Look there first", clip(gaps, in_around if around else in_name)[2]
+
+
+def _nothing_launched(trace: Trace, gaps: Intervals) -> Intervals:
+    """The parts of gaps in which no known launch of work that runs later had begun, and no thread was in a call of the
+    runtime."""
+    work, events = facts.gpu.work(trace), trace.events
+    known = work.where(work.launch != NO_INDEX)
+    known = known[arrays.order_of(work.ts[known])]
+    first = np.minimum.accumulate(events.ts[work.launch[known]][::-1])[::-1]
+    first = np.append(first, 0)[np.searchsorted(work.ts[known], gaps.end)]  # of what follows the last launch, nothing
+    calls = events.slices_of(*LAUNCHES)
+    free = Intervals(gaps.start, np.clip(first, gaps.start, gaps.end))
+    return arrays.subtract(free, Intervals(events.ts[calls], events.end[calls]))
 
 
 def busy(trace: Trace) -> str:

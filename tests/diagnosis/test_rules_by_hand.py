@@ -196,6 +196,26 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     assert both[2].startswith(f"The GPU idles 22 % {some}")
 
 
+def test_work_without_launches_waits_most_likely_for_a_host_that_launched_nothing_after_it() -> None:
+    """Copies whose launches are not recorded, each followed by a kernel: as of MTIA."""
+    ms = 1_000_000
+    copies = [launched("dma", (2 * at + 1) * ms, (2 * at + 1) * ms + ms // 4, 100 + at)[1] for at in range(20)]
+    ends = [each.end for each in copies]
+    kernels = [
+        each for at, end in enumerate(ends) for each in launched("gemm", end, end + 750_000, at, at=end - 20_000)
+    ]
+    step, late = annotation("ProfilerStep#1", 0, 41 * ms), ", most likely waiting for the host: the launch of its next"
+    unknown = " for an unknown reason: the launch of its next work was not recorded."
+    said = verdict(trace_of(step, *copies, *kernels))[1]
+    assert late in said
+    moved = [replace(each, ts=each.ts + 7 * ms, end=each.end + 7 * ms) for each in (step, *copies, *kernels)]
+    assert verdict(trace_of(*moved))[1].split("(")[0] == said.split("(")[0], "when the recording began is nothing to it"
+    early = [replace(each, ts=each.ts - 2 * ms, end=each.end - 2 * ms) for each in kernels[2::2]]
+    assert unknown in verdict(trace_of(step, *copies, *kernels[:2], *early, *kernels[3::2]))[1], "kernels wait, too"
+    wait = [call("cudaStreamSynchronize", end - ms, end - 30_000) for end in ends[1:]]
+    assert unknown in verdict(trace_of(step, *copies, *kernels, *wait))[1], "the host waits itself"
+
+
 def test_work_without_launches_and_broken_files_are_told() -> None:
     kernels = [each for each in enough() if each.category == Category.KERNEL]
     answer = problem_of(rules.partial_recording.check(trace_of(STEP, *kernels)))
