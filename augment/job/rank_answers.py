@@ -233,7 +233,7 @@ Problems = dict[str, dict[str, Any]]  #: what rules found on a rank, as rows of 
 
 
 def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({})) -> list[str]:
-    """What to do about what the job's verdict names first, as sentences without full stops; empty if no rank says so.
+    """What to do about what the job's verdict names first, without full stops at the ends; empty if no rank says so.
 
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
     would save on its peers (their median), about what the rank is late by, if that is most of it; after it comes what
@@ -283,13 +283,12 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         most = max(of, key=lambda member: (of[member], asked[member][rule].get("dur_ns") or 0, -member))
         named = rank_names([answer.summaries[most]])[0]
         in_job = [row for row in rows_in_job(most) if row["rule"] == rule and row["status"] == "found"]
-        problem = in_job[0] if in_job else asked[most][rule]
         which = f"{named} most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
         whose = f"{len(of)} of {len(asked)} ranks{' looked at' * (len(asked) < count)}"
-        much = f"would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
-        place = _place(answer.summaries[most], problem)
-        of_most = [f"By their own traces {whose} {much}: {problem['title']}{place}"]
-        of_most.append(problem["advice"])
+        whose = f"By their own traces {whose} would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
+        if in_job and row is not None and row.cause == "shared" and getattr(SEEN_OF_JOB[rule], "is_of_host", 0) is True:
+            whose = f"Speed up the hosts of all ranks, as one alone gains little; what slows them, on {named}"
+        of_most = [f"{whose}: {_what_to_do(answer.summaries[most], in_job[0] if in_job else asked[most][rule])}"]
     if row is None or not late:
         return [*transfers, *of_most] if answer.judgement.are_transfers_first else [*of_most, *transfers]
     of_late = asked.pop(late[0])
@@ -325,9 +324,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
                 f"the job gains {three_digits((gain or 0) / steps)}, its own trace more" if more else "in its own trace"
             )
             who = f"{name} ({of_job})" if more or rule not in SEEN_OF_JOB else name
-            place = _place(answer.summaries[late[0]], problem)
             alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
-            return [*way, f"{who}: {problem['title']}{place}", *([] if alike else [problem["advice"]]), *others]
+            what = _what_to_do(answer.summaries[late[0]], {**problem, "advice": ""} if alike else problem)
+            return [*way, f"{who}: {what}", *others]
     return [*way, *others]
 
 
@@ -342,12 +341,13 @@ def in_folder(lines: Iterable[str], folder: str, traces: Mapping[int, str] = Map
     return list(lines)
 
 
-def _place(summary: RankSummary, problem: dict[str, Any]) -> str:
-    """Where a rank's finding can be seen; empty if that is not known."""
+def _what_to_do(summary: RankSummary, problem: dict[str, Any]) -> str:
+    """A rank's finding, its cure, and where it can be seen, as far as that is known."""
+    text = ". ".join(filter(None, (problem["title"], problem["advice"])))
     if summary.rank is None or problem.get("start_ns") is None:
-        return ""
+        return text
     at = period(problem["start_ns"], problem["dur_ns"])
-    return f"; see it: `{_OPEN_FOLDER} --rank {summary.rank} --at {at}`"
+    return f"{text}; see it: `{_OPEN_FOLDER} --rank {summary.rank} --at {at}`"
 
 
 def problems_of(outcome: Outcome) -> Problems:

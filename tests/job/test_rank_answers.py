@@ -242,7 +242,7 @@ def test_transfers_that_a_late_host_hides_are_told_with_its_cure(monkeypatch: py
     )
     assert verdict.text[1].startswith(f"{said} Without these, too, a mean step would take ")
     assert judgement.label.split("; ")[1].startswith("both that and exposed communication (a fix saves up to ")
-    assert [each.partition(": ")[0] for each in cures(job)][::2] == ["Rank 2", "Communication"]
+    assert [each.partition(": ")[0] for each in cures(job)] == ["Rank 2", "Communication"]
 
 
 def test_a_job_that_gains_nothing_without_transfers_is_promised_nothing() -> None:
@@ -513,15 +513,16 @@ def test_a_job_says_what_to_do(tmp_path: Path) -> None:
         grave = [row for row in reports[rank]["rows"] if row["status"] == "found" and row["rule"] != "straggling_rank"]
         at = period(grave[0]["start_ns"], grave[0]["dur_ns"])
         place = f"; see it: `augment open FOLDER --rank {rank} --at {at}`"
-        assert job["cures"] == [f"Rank {rank}: {grave[0]['title']}{place}", grave[0]["advice"]]
+        what = f"{grave[0]['title']}. {grave[0]['advice']}{place}"
+        assert job["cures"] == [f"Rank {rank}: {what}"]
         text = "\n".join(lines_of([job], markdown=False, brief=True))
-        assert f"  → {grave[0]['advice']}" in text
+        assert f"  → Rank {rank}: {what}" in text
         of_ranks = "\n".join(lines_of(reports, markdown=False, brief=True))
         assert f": augment open {reports[rank]['input']} --at {at}\n  → {grave[0]['advice']}" in of_ranks
         assert "\n".join(lines_of([job, *reports], markdown=False, brief=True)).count(grave[0]["advice"]) == 1
         assert f"\n\n- Rank {rank}: " in "\n".join(lines_of([job], markdown=True, brief=True))
         ran = CliRunner().invoke(group(), ["run", str(folder), "-o", str(tmp_path / "out")])
-        assert f"→ Rank {rank}: {grave[0]['title']}{place.replace('FOLDER', str(folder))}\n" in ran.output
+        assert f"→ Rank {rank}: {what.replace('FOLDER', str(folder))}\n" in ran.output
         for command in (["show"], ["report", "--markdown"]):
             assert (
                 f"augment open {folder} --rank {rank} " in CliRunner().invoke(group(), [*command, str(folder)]).output
@@ -560,9 +561,9 @@ def test_what_the_peers_have_as_well_is_no_cure_of_a_late_rank() -> None:
     job = simulated(replace(JOB, **FAULTS["host"]))
     ranks = [{"matrix_units": 90, "host_gaps": 10} for _ in job.summaries]
     ranks[LATE] = {"matrix_units": 95, "host_gaps": 40}
-    assert cures(of_found(job, *ranks)) == [f"Rank {LATE}: host_gaps", ""]
+    assert cures(of_found(job, *ranks)) == [f"Rank {LATE}: host_gaps"]
     ranks[LATE] = {"garbage_collection": 40}  # of which its job knows nothing
-    assert cures(of_found(job, *ranks)) == [f"Rank {LATE} (in its own trace): garbage_collection", ""]
+    assert cures(of_found(job, *ranks)) == [f"Rank {LATE} (in its own trace): garbage_collection"]
     ranks[LATE] = {"matrix_units": 95, "host_gaps": 15}
     assert cures(of_found(job, *ranks)) == []
 
@@ -572,9 +573,9 @@ def test_what_would_save_most_ranks_more_than_the_late_one_costs_is_told_too() -
     costs = of_found(job, *({} for _ in job.summaries)).verdict.rows[0].gain_ns // job.judgement.step_count
     ranks = [{"host_gaps": costs * (rank == LATE)} for rank in range(JOB.ranks)]
     for more, shown in ((1, "such as rank 0: matrix_units"), (-1, "")):
-        first, _, *others = cures(of_found(job, *({**each, "matrix_units": costs + more} for each in ranks)))
+        first, *others = cures(of_found(job, *({**each, "matrix_units": costs + more} for each in ranks)))
         every = f"By their own traces {JOB.ranks} of {JOB.ranks} ranks would gain 5 % or more, {shown}"
-        assert others == ([every, ""] if shown else [])
+        assert others == ([every] if shown else [])
         assert first == f"Rank {LATE}: host_gaps"
 
 
@@ -625,14 +626,11 @@ def test_of_ranks_that_wait_alike_the_rule_that_would_save_most_says_what_to_do(
     ranks = [{"unfused_optimizer": 9}, {"unfused_optimizer": 9, "host_gaps": 30}, {"host_gaps": 40}, {}]
     job_of_them = of_found(job, *ranks, *({} for _ in job.summaries[len(ranks) :]))
     vars(job_of_them)["verdict"] = SimpleNamespace(rows=[row])
-    expected = [
-        f"By their own traces 2 of {len(job.summaries)} ranks would gain 5 % or more, rank 2 most: host_gaps",
-        "",
-    ]
-    assert cures(job_of_them) == expected
+    whose = f"By their own traces 2 of {len(job.summaries)} ranks would gain 5 % or more"
+    assert cures(job_of_them) == [f"{whose}, rank 2 most: host_gaps"]
     monkeypatch.setattr("augment.job.rank_answers.MOST_PEERS", len(job.summaries) // 2)
     whose = f"By their own traces 1 of {len(job.summaries) // 2} ranks looked at would gain 5 % or more"
-    assert cures(job_of_them) == [f"{whose}, rank 2 most: host_gaps", ""]
+    assert cures(job_of_them) == [f"{whose}, rank 2 most: host_gaps"]
     for row.cause, what in (("uneven", "Balance the work"), ("communication", "Measure the slow links alone")):
         assert [each[: len(what)] for each in cures(job_of_them)] == [what]
 
@@ -685,6 +683,9 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     row = rows_of(rank_answer(job, 0))["straggling_rank"]
     advice = "The hosts of all ranks are slow alike: see what this rank's own findings say of its host"
     assert (row["advice"], row["saved_ns"]) == (advice, None)
+    assert cures(job)[0].startswith(
+        "Speed up the hosts of all ranks, as one alone gains little; what slows them, on rank "
+    )
     assert "rank 7" not in row["title"], "rank 6 is nearly as late: without rank 7 most of the wait would remain"
     answers = [rank_answer(job, rank) for rank in range(8)]  # the verdict names none
     assert not any("Other ranks wait for this one" in " ".join(each.text) for each in answers)
@@ -708,7 +709,7 @@ def test_transfers_that_would_save_more_than_a_late_rank_come_first(shared_trace
     assert "95 % of them AllToAll" in job.verdict.text[1]
     stalls = rows_of(rank_answer(job, 2))["host_gaps"]  # why it is late, which saves 15 % by its own trace
     assert (stalls["saved_ns"], stalls["in_verdict"], stalls["severity"]) == (least[1] // 2, True, "info")
-    assert f"Rank 2: {stalls['title']}; see it: " in cures(job)[0]
+    assert f"Rank 2: {stalls['title']}. {stalls['advice']}; see it: " in cures(job)[0]
     assert rows_of(rank_answer(job, 0))["host_gaps"]["status"] == "fine"
 
 

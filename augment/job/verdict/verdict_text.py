@@ -396,10 +396,11 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     which is the ``last`` to ``begin``."""
     step_ns, count = step
     if 0 < 1.1 * step_ns < own_ns.mean():
+        late = f"{three_digits(int(np.ptp(begin)))} after the first rank, so the others wait"
         yield (
-            f"The job's {'mean ' * (count > 1)}step of {three_digits(step_ns)} begins when the last rank begins it "
-            f"({ranks_text([last])}, {three_digits(int(np.ptp(begin)))} after the first): others wait, and their "
-            f"steps take up to {three_digits(own_ns.max())}."
+            f"{ranks_text([last]).capitalize()} begins {'steps' if count > 1 else 'the step'} {late}: from there a"
+            f"{' mean' * (count > 1)} step of the job takes {three_digits(step_ns)}, from where each rank begins up to "
+            f"{three_digits(own_ns.max())}."
         )
 
 

@@ -95,7 +95,7 @@ def stragglers(sidecar: Sidecar) -> Section:
     if not named:
         why = "what others waited for each is small, or no cure would save it"
         why = f"all wait for their own hosts{', while their devices idle' * bool(drawn)}" if is_shared else why
-        lead = f"The verdict holds no rank responsible: {why}." if rows or drawn else ""
+        lead = f"No rank alone holds the job up: {why}." if rows or drawn else ""
         return Section("Who comes late", lead, drawn, tables)
     bars: list[Row] = []
     said = []

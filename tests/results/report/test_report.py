@@ -290,7 +290,7 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     ]
     alike = {"rows": [{"cause": "shared", "rank": None, "figures": {"step_count": 2}}]}
     section = stragglers({"verdict": alike, "analyses": {**tables, "step_heat": {"rows": steps}}})
-    lead = "The verdict holds no rank responsible: all wait for their own hosts"
+    lead = "No rank alone holds the job up: all wait for their own hosts"
     assert section.lead == f"{lead}, while their devices idle."
     drawn = [(bar["label"], bar["part"], bar["value"]) for bar in section.charts[0].spec["data"]["values"]]
     whose = [(rank, part) for rank in ("rank 2", "rank 1") for part in ("computing", "idle")]
