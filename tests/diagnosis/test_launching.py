@@ -26,7 +26,7 @@ from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
 from said import advice_of, evidence_of, problem_of, title_of
 from simulator import simulate
-from tables import Event, annotation, call, copy, kernel, launched_kernel, op, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
 
 STEP = 40_000
 
@@ -105,26 +105,6 @@ def test_a_thread_that_waits_for_another_does_not_stall_for_so_long(tmp_path: Pa
     stalls = problem_of(host_gaps.check(read(tmp_path / "rank0.json")))
     assert isinstance(stalls.seen, host_gaps.HostGaps)
     assert stalls.seen.longest_ns == pytest.approx(15_000_000, rel=0.05)
-
-
-def fetching_ahead(copies: bool) -> Iterable[Event]:
-    """Four steps, in each of which the host works four times for 2 ms before it launches a kernel of 0.1 ms; another
-    thread may copy a batch."""
-    for number in range(16):
-        at = 2_100 * number
-        yield op("aten::unique", at, at + 2_000)
-        yield from launched_kernel("gemm", (at + 2_010, at + 2_020), (at + 2_030, at + 2_130), correlation=1 + number)
-        if number % 4 == 0:
-            yield annotation(f"ProfilerStep#{number // 4}", at, at + 8_400)
-            if copies:
-                yield call("cudaMemcpyAsync", at + 900, at + 920, thread=2, correlation=100 + number)
-                yield copy("Memcpy HtoD (Pinned -> Device)", at + 930, at + 950, stream=9, correlation=100 + number)
-
-
-def test_a_thread_that_fetches_ahead_does_not_pace_the_host() -> None:
-    alone, beside = (problem_of(host_gaps.check(in_us(fetching_ahead(copies)))) for copies in (False, True))
-    assert beside.saved_ns == pytest.approx(alone.saved_ns, rel=0.05)
-    assert (alone.saved_ns or 0) > 7_000_000
 
 
 def going_on(steps: int, waits: bool) -> Trace:

@@ -265,7 +265,8 @@ def _short_work(trace: Trace, waits: rule.Spans) -> tuple[tuple[arrays.Int32s, a
     owned, nothing = host_causes.owned_times(trace), arrays.Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     longest_ns = np.zeros(256, np.int64)
     longest_ns[list(_PARTS)] = host_causes.LONG_NS
-    longest_ns[facts.critical.BoundBy.RUNTIME_CALL] = facts.names.LONG_CALL_NS
+    longest_call_ns = np.iinfo(np.int64).max if judging.launches_block(trace) else facts.names.LONG_CALL_NS
+    longest_ns[facts.critical.BoundBy.RUNTIME_CALL] = longest_call_ns  # calls that block are as long as their kernels
     none, no_ns = np.empty(0, np.int32), np.empty(0, np.int64)
     stretches: list[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s]] = [(none, no_ns, no_ns)]
     parts: list[tuple[arrays.Int32s, arrays.Int64s, arrays.Int64s, arrays.Bytes, arrays.Int32s]] = [
