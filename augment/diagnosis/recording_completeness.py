@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from augment import arrays, facts
-from augment.core import LAUNCHES, Trace, derived
+from augment.core import LAUNCHES, Category, Trace, derived
 from augment.diagnosis import captures, first_calls, judging
 
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
@@ -40,20 +40,25 @@ def late_device(trace: Trace) -> int | None:
 @derived(until="diagnosis")
 def late_starts(trace: Trace) -> list[arrays.Intervals]:
     """For each device, the time from the end of a launch to the begin of its work, in the steady steps, where nothing
-    in the file explains why the device did not begin: it was idle before the call returned, so that nothing else was
-    queued, no recorded device worked meanwhile, the call launched no graph and loaded no kernel, and the stream was not
-    told to wait. Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
+    in the file explains why the device did not begin: no recorded device worked meanwhile, the call launched no graph
+    and loaded no kernel, the stream was not told to wait, and no work before it is missing. It was idle before the call
+    returned, so that nothing else was queued; or, from then on, a kernel was next in a stream whose waits the file
+    would show. Delays below :data:`HELD_NS`, and the first work of streams, are left out."""
     work, events = facts.gpu.work(trace), trace.events
     first = work.launch[[stream.start for stream in work.streams]]
     known = np.flatnonzero(work.launch != arrays.NO_INDEX)
     calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
     orders = events.slices_of(*LAUNCHES)
-    orders = np.sort(events.ts[orders[facts.names.matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]])
+    orders = orders[facts.names.matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]
+    shows_waits = len(orders) > 0 or len(work.streams) == 1
+    lost = kernel_launches(trace)
+    orders = np.sort(events.ts[np.append(orders, lost[~arrays.is_among(lost, arrays.distinct(calls))])])
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
     waits |= before == arrays.NO_INDEX
     loads = arrays.is_among(facts.host.operators_around(trace, calls), first_calls.cold_operators(trace))
     alike = calls[waits | loads | facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[events.name[calls]]]
     excused = arrays.distinct(np.concatenate((first, alike, first_calls.loading_calls(trace))))
+    copies = arrays.distinct(calls[events.category[work.row[known]] != Category.KERNEL])
     busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in judging.idle_in_steps(trace):
@@ -62,8 +67,10 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
             & (idle.launch != arrays.NO_INDEX)
             & ~arrays.is_among(idle.launch, excused)
         )
-        start, end = events.ts[idle.launch[chosen]] + events.dur[idle.launch[chosen]], idle.end[chosen]
-        held = (start >= idle.start[chosen]) & (end - start >= judging.HELD_NS)
+        launch, begin, end = idle.launch[chosen], idle.start[chosen], idle.end[chosen]
+        start = np.maximum(events.ts[launch] + events.dur[launch], begin)
+        held = (start > begin) | (shows_waits & ~arrays.is_among(launch, copies))
+        held &= end - start >= judging.HELD_NS
         held &= np.equal(*arrays.touched(start, np.maximum(start, end), busy))
         late.append(arrays.Intervals(start[held], end[held]))
     return late

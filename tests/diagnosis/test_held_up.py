@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,6 +194,39 @@ def test_the_more_it_is_held_up_the_more_is_told(turns: int) -> None:
     """Metamorphic: each turn of another process adds its 2.3 ms, and nothing else."""
     held = held_up(made(*shared_device(turns=turns)))
     assert int((held.end - held.start).sum()) == pytest.approx(3 * turns * 2.3 * MS, rel=0.02)
+
+
+def shared_queue(waits: str = "", late: float = 0.5, lost: bool = False, streams: int = 1) -> list[Event]:
+    """Three steps of 60 kernels of 0.1 ms, launched within 0.6 ms; each tenth begins ``late`` ms after the one before
+    has ended. Before its launch, or that of the one before, ``waits`` is called, or a kernel launched that is lost."""
+    events: list[Event] = []
+    for number in range(180):
+        at, place = number // 60 * 100 * MS + number % 60 * 10_000, number % 10
+        start = max(events[-1].end if events else 0, at) + 9_000 + int(late * MS) * (place == 5)
+        between = call("cudaLaunchKernel" if lost else waits, at - 4_000, at - 2_000, correlation=900 + number)
+        events += [between] * ((lost or waits == "cudaStreamWaitEvent") and place == 5)
+        events += [between] * (waits == "cudaStreamWaitEvent, before" and place == 4)
+        events += [call("cudaLaunchKernel", at, at + 5_000, correlation=1 + number)]
+        events += [kernel("add", start, start + 100_000, correlation=1 + number, stream=7 + 9 * (place % streams))]
+    steps = [annotation(f"ProfilerStep#{step}", 100 * MS * step - 5_000, 100 * MS * step + 9 * MS) for step in range(3)]
+    return [*events, *steps]
+
+
+@pytest.mark.parametrize(("options", "times"), [
+    ({}, 18),
+    ({"late": 1.0}, 18),
+    ({"waits": "cudaStreamWaitEvent, before"}, 18),
+    ({"waits": "cudaStreamWaitEvent"}, None),
+    ({"lost": True}, None),
+    ({"late": 0.1}, None),
+    ({"streams": 2}, None),  # what one waits for of the other was not recorded
+])  # fmt: skip
+def test_queued_work_that_begins_late_is_held_up(options: dict[str, Any], times: int | None) -> None:
+    """Metamorphic: as another process holds a busy device for ``late``, which is what is told of each time."""
+    held = held_up(made(*shared_queue(**options)))
+    assert (held is not None and len(held.start)) == (times or False)
+    if held is not None:
+        assert (held.end - held.start).tolist() == [int(options.get("late", 0.5) * MS) + 9_000] * 18
 
 
 @pytest.mark.parametrize("name", [name for name in REAL if not name.startswith("v100_2021")])

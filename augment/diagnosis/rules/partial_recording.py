@@ -7,14 +7,15 @@ recording that begins while the device still works on earlier steps shows work o
 this work although its time passes: then the first work of a stream begins long after its launch had returned. Without
 steps, what comes before the first work of all counts for nothing. Where work begins late again and again, nothing
 earlier is missing: something else holds the device up, such as another process that uses it. That counts where an idle
-device does not begin the only work that is queued for 0.2 ms and more, no recorded wait of the stream explains it, and
-other work begins at once. Recordings also lose events: if more than 5 % of the launches outside of captures lack their
-kernel, the device only seems to wait. If these are the last launches, the profiler stopped before the device had run
-their kernels. If no launch has its kernel, the device was not recorded at all (another profiler may have held it, or
-the profiler's options leave it out): only the host is judged then. Fewer than 16 pieces of GPU work are an excerpt, of
-which nothing usual can be told. Then no cause has more than low confidence; of an excerpt, the verdict names the
-likeliest all the same, and says from how many pieces. Where within a backward pass hardly an operator or a collective
-of the host is recorded, autograd's functions nowhere, and its own thread launches nothing, another thread ran it.
+device does not begin the only work that is queued, or the next kernel of a stream whose waits would be recorded, for
+0.2 ms and more, no recorded wait of the stream explains it, and other work begins at once. Recordings also lose events:
+if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait. If these are the
+last launches, the profiler stopped before the device had run their kernels. If no launch has its kernel, the device was
+not recorded at all (another profiler may have held it, or the profiler's options leave it out): only the host is judged
+then. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than
+low confidence; of an excerpt, the verdict names the likeliest all the same, and says from how many pieces. Where within
+a backward pass hardly an operator or a collective of the host is recorded, autograd's functions nowhere, and its own
+thread launches nothing, another thread ran it.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins, and before it ends.
@@ -64,7 +65,8 @@ _TITLES: dict[Problem, str] = {
     "lost_kernels": "{ratio} of the kernels that were launched are missing from the recording: part of the idle "
     "time is not real",
     "no_work": "No {gpu} work was recorded, only the launches of {count}",
-    "held_up": "The {gpu} begins work up to {time} after its launch, {count}: something outside the file holds it up",
+    "held_up": "The {gpu} begins work up to {time} later than it could, {count}: something outside the file holds it "
+    "up",
     "late_first_work": "The first work of a stream was queued for {time} while the file shows an idle {gpu}: it "
     "probably lacks earlier work",
     "excerpt": "Only {count} of {gpu} work: too few to tell what is typical",
