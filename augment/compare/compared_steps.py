@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from augment import facts
-from augment.arrays import NO_INDEX, OUTLIER, Bools, Intervals, Places, clip, robust_z, sums, union
+from augment.arrays import NO_INDEX, OUTLIER, Bools, Int64s, Intervals, Places, clip, distinct, robust_z, sums, union
 from augment.compare.totals import Samples
 from augment.core import Category, Diagnostic, Trace, text
 from augment.diagnosis import captures, first_calls, rule
@@ -164,19 +164,51 @@ def expect_work(trace: Trace, windows: StepWindows) -> None:
 ONCE_SHARE = 0.5  #: of what a step takes beyond the median, to be why
 ONCE_LONGER = 1.2  #: times the median: a step that takes less is like the others
 ONCE_MOST = 4  #: one step in so many at most, else it comes again
+COLD, COLD_TIMES = 0.1, 4  #: least share of a cold run, and times what a warm one has
 _FEWEST = 3  #: steps on a side, to tell one from the others
+
+
+def _once(trace: Trace, windows: StepWindows) -> Mapping[str, Int64s]:
+    """How much of each window is what happens once, ns: by what it is called, and all of it."""
+    cold = distinct(np.append(first_calls.cold_operators(trace), first_calls.loading_calls(trace)))
+    compiled = rule.Spans.of(trace, captures.compilations(trace))
+    parts = {
+        "compilation": compiled,
+        "captures": captures.captures(trace),
+        "first launches": rule.Spans.of(trace, cold),
+    }
+    whole, ns = Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), dict[str, Int64s]()
+    for name, spans in {**parts, "": rule.Spans.joined([*parts.values()])}.items():
+        which, _, inside = clip(whole, union(spans.start, spans.end))
+        ns[name] = sums(which, inside.end - inside.start, len(windows))
+    return ns
 
 
 def lengthened_once(trace: Trace, windows: StepWindows) -> Bools:
     """Which windows are much longer than usual, at least half of it for what happens once."""
-    compiled, cold = captures.compilations(trace), first_calls.cold_operators(trace)
-    parts = (rule.Spans.of(trace, compiled), captures.captures(trace), rule.Spans.of(trace, cold))
-    spans = union(*(np.concatenate([getattr(each, side) for each in parts]) for side in ("start", "end")))
-    which, _, inside = clip(Intervals(windows.begin, np.maximum(windows.finish, windows.begin)), spans)
-    length, once = windows.end - windows.start, sums(which, inside.end - inside.start, len(windows))
+    length, once = windows.end - windows.start, _once(trace, windows)[""]
     usual = float(np.median(length)) if len(length) else 0.0
     longer: Bools = (length > ONCE_LONGER * usual) & (once >= ONCE_SHARE * (length - usual))
     return longer
+
+
+def cold_beside_warm(chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]) -> str:
+    """That what happens once takes a good part of one side, and hardly any of the other: a sentence, or nothing."""
+    ns, lengths = (Counter[str](), Counter[str]()), [1, 1]
+    for steps, pair in zip(chosen, pairs, strict=True):
+        for side, windows in enumerate((steps.control, steps.test)):
+            ns[side].update({name: int(spent.sum()) for name, spent in _once(pair[side], windows).items()})
+            lengths[side] += int((windows.end - windows.start).sum())
+    both = [of_side.pop("", 0) for of_side in ns]
+    cold = int(both[1] > both[0])
+    if both[cold] < COLD * lengths[cold] or both[cold] < COLD_TIMES * both[1 - cold]:
+        return ""
+    names = [name for name, spent in ns[cold].most_common() if spent >= COLD * ns[cold].total()]
+    takes = f"{text.listed(names)} take{'s' * (names == ['compilation'])}"
+    times = " and ".join(
+        f"{text.time(once / len(pairs))} in the {side}" for side, once in zip(("control", "test"), both, strict=True)
+    )
+    return f"A cold run is compared with a warm one: {takes} {times}; compare later steps."
 
 
 def one_offs(sides: Sequence[tuple[str, Sequence[int], npt.NDArray[Any], Bools]]) -> tuple[Bools, str]:

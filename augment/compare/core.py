@@ -10,11 +10,10 @@ import numpy as np
 from msgspec import Struct
 
 from augment import facts
-from augment.compare import totals
+from augment.compare import compared_steps, totals
 from augment.compare.alignment import Alignment, align_sides
 from augment.compare.call_tables import ByLine, ByName, ByPath
 from augment.compare.calls import Names, Paths, Side, side_of
-from augment.compare.compared_steps import StepChoice, choose, unequal_work, without_first_outlier, without_one_offs
 from augment.compare.diff_rows import ROWS, HeldRow, StepRow
 from augment.compare.diff_verdict import RankParts, difference, late_rank
 from augment.compare.diff_verdict import verdict as verdict_on
@@ -47,9 +46,10 @@ class Diff(Struct, frozen=True):
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
     compared, not steps. ``late`` is a sentence on a rank that others wait for, and its place, ``choice`` one on steps
-    left out, or that could be. ``unequal``: sentences that whole recordings are of unequal work, in place of a verdict.
-    ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
-    ``trace_counts``: how many traces the control and the test have, compared or not.
+    left out, or that could be. ``cold`` says that one side is a cold run, the other a warm one. ``unequal``: sentences
+    that whole recordings are of unequal work, in place of a verdict. ``snapshots``: of two memory snapshots the control
+    and the test; such a comparison has no pairs. ``trace_counts``: how many traces the control and the test have,
+    compared or not.
     """
 
     pairs: tuple[Pair, ...]
@@ -61,6 +61,7 @@ class Diff(Struct, frozen=True):
     late: tuple[str, int] = ("", 0)
     choice: str = ""
     unequal: Sequence[str] = ()
+    cold: str = ""
     snapshots: tuple[Trace, Trace] | None = None
     trace_counts: tuple[int, int] = (1, 1)
 
@@ -90,7 +91,8 @@ class Diff(Struct, frozen=True):
             verdict = Verdict([*verdict.text, f"{text.capitalized(self.choice)}."], verdict.rows)
         sides = [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
         note = difference(*([name for side in ranks for _, name in side.trace.source.devices] for ranks in sides))
-        return Verdict([note, *verdict.text], verdict.rows) if verdict.text and note else verdict
+        notes = [each for each in (self.cold, note) if each] if verdict.text else []
+        return Verdict([*notes, *verdict.text], verdict.rows)
 
     @property
     def summary(self) -> str:
@@ -123,7 +125,7 @@ def diff(
     control: Sides,
     test: Sides,
     *,
-    step: StepChoice = None,
+    step: compared_steps.StepChoice = None,
     region: str | None = None,
     control_rank: int | None = None,
     test_rank: int | None = None,
@@ -160,20 +162,20 @@ def diff(
     for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):
         diagnostics += facts.gpu.before_recording_diagnostics(*side, of=f" of the {label}")
     # The steps of each pair of ranks; equally many for all pairs
-    choices = [choose(*pair, step, region) for pair in pairs]
+    choices = [compared_steps.choose(*pair, step, region) for pair in pairs]
     if any(choice.whole for choice in choices) and not all(choice.whole for choice in choices):
         raise UsageError("some ranks have steps and others have none: compare them separately")
     first = np.arange(min(len(choice.control) for choice in choices))
     chosen = [choice.take(first) for choice in choices]
     whole, said = chosen[0].whole, ""
     if step is None and not whole:
-        chosen, said = without_one_offs(chosen, pairs)
+        chosen, said = compared_steps.without_one_offs(chosen, pairs)
         message = "steps named in the verdict are left out on both sides"
         diagnostics += [Diagnostic("one_off_steps", len(first) - len(chosen[0].control), message)] if said else []
         stays = chosen[0].control.start[:1] == choices[0].control.start[:1]  # the first step is no one-off
         # phases of batches differ, and are compared apart
         if stays.all() and not facts.steps.batches(pairs[0][totals.TEST]):
-            chosen, why = without_first_outlier(chosen)
+            chosen, why = compared_steps.without_first_outlier(chosen)
             message = "an outlying first step, named in the verdict, is left out on both sides"
             diagnostics += [Diagnostic("first_step_outlying", 1, message)] if why else []
             said = "; ".join(filter(None, (said, why)))
@@ -185,7 +187,10 @@ def diff(
             for trace, windows in ((before, steps.control), (after, steps.test))
         ]
         compared.append(Pair(sides[totals.CONTROL], sides[totals.TEST], align_sides(*sides)))
-    unequal = unequal_work(*pairs[0], chosen[0]) if whole else []
+    unequal = compared_steps.unequal_work(*pairs[0], chosen[0]) if whole else []
+    cold = compared_steps.cold_beside_warm(chosen, pairs)
+    message = "a cold run is compared with a warm one, as the verdict says"
+    diagnostics += [Diagnostic("cold_beside_warm", 1, message)] if cold else []
     said = said or ("" if unequal else chosen[0].offered)
     outcomes, late, more = _outcomes(compared, names, paths)
     counts = Counter[tuple[str, str]]()
@@ -193,7 +198,9 @@ def diff(
         counts[each.code, each.message] += each.count
     summed = tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
     recorded = len(controls), len(tests)
-    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal, trace_counts=recorded)
+    return Diff(
+        tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal, cold, trace_counts=recorded
+    )
 
 
 def _traces(sides: Sides) -> list[Trace]:

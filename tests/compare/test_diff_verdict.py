@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import augment
+import tables
+from augment import Trace
 from augment.compare import Diff, diff
 from augment.compare.diff_verdict import parts
 from augment.compare.gate import GateLimits
@@ -23,6 +25,7 @@ from metamorphic import Document, Event, load, save
 from simulator import JobOptions, simulate
 from traces import event, op, write_trace
 
+MS = 1_000_000
 JOB = JobOptions(ranks=1, steps=6, layers=2, collectives="none", jitter=0.01)
 
 
@@ -236,3 +239,37 @@ def test_the_gate_does_not_pass_recordings_of_unequal_work(tmp_path: Path) -> No
         lines, notes = judged(control, test, ("base", "test"), GateLimits())
         assert [line.status for line in lines if line.figure.name == "wall_ns"] == [status]
         assert ("not of equal work: 30 and 10 × frame *; --region compares equal parts" in notes) == (count == 10)
+
+
+def run_of(compiling: int, loading: int) -> Trace:
+    """Three steps of 10 operators of 1 ms, whose kernels take 0.9 ms, after so many ms of compilation; and as many ms
+    for a first launch in each."""
+    events, at = list[tables.Event](), 0
+    for step in range(3):
+        begin, at = at, at + compiling * MS
+        events += [tables.op("backend_compile (dynamo_timed)", begin, at)] * (compiling > 0)
+        for place in range(10):
+            name, first, number = f"k{step}" if place == 4 else "gemm", loading * (place == 4), 10 * step + place + 1
+            end = at + MS // 10 + first * MS
+            ran = tables.launched_kernel(name, (at + 1_000, end), (end, end + 9 * MS // 10), correlation=number)
+            events += [*ran, tables.op("aten::mm", at, end + 1_000)]
+            at = end + 9 * MS // 10
+        events.append(tables.annotation(f"ProfilerStep#{step}", begin, at))
+    return tables.trace_of(*events)
+
+
+@pytest.mark.parametrize(("sides", "said"), [
+    (((20, 0), (0, 0)), "compilation takes 60 ms in the control and 0 ns in the test"),
+    (((0, 0), (20, 0)), "compilation takes 0 ns in the control and 60 ms in the test"),
+    (((0, 0), (5, 15)), "first launches and compilation take 0 ns in the control and 60 ms in the test"),
+    (((0, 15), (0, 1)), "first launches take 45 ms in the control and 3.3 ms in the test"),
+    (((20, 0), (20, 0)), ""),
+    (((20, 0), (8, 0)), ""),  # both are cold
+    (((1, 0), (0, 0)), ""),
+])  # fmt: skip
+def test_a_cold_run_beside_a_warm_one_is_said(sides: tuple[tuple[int, int], ...], said: str) -> None:
+    result = diff(*(run_of(*side) for side in sides))
+    (first, *_) = result.verdict.text
+    assert (first == f"A cold run is compared with a warm one: {said}; compare later steps.") == bool(said), first
+    assert ("cold_beside_warm" in {each.code for each in result.diagnostics}) == bool(said)
+    assert json.loads(encode(document(result)))["verdict"]["text"][0] == first
