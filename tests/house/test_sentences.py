@@ -183,7 +183,7 @@ SAMPLES: list[Seen] = [
     rules.written_attention.WrittenAttention(8, [16, 1024, 1024], 3 * MS, 2 * MS, False),
     rules.written_attention.WrittenAttention(1, [16, 1024, 1024], 3 * MS, 2 * MS, True),
     *(rules.unaligned_shapes.UnalignedShapes(ns, ["aten::mm 4096x768 × 768x50257"]) for ns in (9 * MS, 0)),
-    rules.elementwise_chains.Chains(12, 48, 3 * MS),
+    *(rules.elementwise_chains.Chains(12, 48, 3 * MS, *norms) for norms in ((), (4, 2 * MS))),
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
     rules.wide_norms.WideNorms(3 * MS),
     rules.graph_breaks.GraphBreaks(2, ["model.py:4: Failed to trace builtin operator"]),

@@ -1,13 +1,14 @@
 """Do many kernels read and write what one could do at once?
 
 Additions, activations, casts and the like read a tensor, do little, and write it back: memory bounds them. So does
-batch norm once its statistics are known. Several in a row can be one kernel. The prediction keeps of each chain (three
-or more such kernels one after the other on a stream) the longest kernel alone, as fused it reads and writes about as
-much. Steps of optimizers have a rule of their own, and kernels that a compiler made (Triton's of ``torch.compile``) are
-left out: it chose not to join them.
+batch norm once its statistics are known. Several in a row can be one kernel. So can a norm that is written out in such
+kernels (RMSNorm: squares, their mean, the root, products): its reductions and casts are part of the chain. The
+prediction keeps of each chain (three or more such kernels one after the other on a stream) the longest kernel alone, as
+fused it reads and writes about as much. Steps of optimizers have a rule of their own, and kernels that a compiler made
+(Triton's of ``torch.compile``) are left out: it chose not to join them.
 
-**What to do**: ``torch.compile`` fuses them; fused operators (``F.scaled_dot_product_attention``, fused layer norm or
-cross entropy) replace whole chains.
+**What to do**: ``torch.compile`` fuses them; fused operators (``F.scaled_dot_product_attention``, ``F.rms_norm`` of a
+recent PyTorch, fused layer norm or cross entropy) replace whole chains.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ NAME = "elementwise_chains"
 LEAST_LENGTH = 3
 #: batch norm in inference, or once the statistics of a batch are known, in cuDNN, MIOpen and ATen
 _BATCH_NORM = re.compile(r"bn_fw_inf|BatchNormFwdInfer|batch_norm_transform_input")
+_ROOT, _BEFORE, _BEHIND = re.compile(r"\br?sqrt_kernel"), 5, 3  #: of a norm, and where its reductions and casts are
 _COMPILED = re.compile(r"^triton_|[Ff]us(?:ed|ion)|CudaCodeGen")  #: a compiler made these, and chose not to join them
 
 
@@ -33,12 +35,20 @@ class Chains(rule.Seen, frozen=True):
     chain_count: float
     kernel_count: float
     gpu_ns: int  #: per step
+    norm_count: float = 0  #: of the chains: norms that are written out
+    norm_ns: int = 0  #: of these, per step
     CURE = "fusing them"
-    ADVICE = "torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)"
 
     def title(self, words: text.Words) -> str:
         kernels, each = text.counted(self.kernel_count, "kernel"), words.each(self.chain_count)
-        return f"{self._chains(words)} ({kernels}, {text.time(self.gpu_ns)}{each}) could be one kernel each"
+        norms = f"{text.counted(self.norm_count, 'written-out norm')} ({text.time(self.norm_ns)})"
+        norms = f", among them {norms}," * (self.norm_ns > 0)
+        return f"{self._chains(words)} ({kernels}, {text.time(self.gpu_ns)}{each}){norms} could be one kernel each"
+
+    def advice(self, words: text.Words) -> str:
+        norms = "torch.nn.functional.rms_norm (of a recent PyTorch) or layer_norm for norms"
+        others = "fused operators (scaled_dot_product_attention, fused norms, losses)"
+        return f"torch.compile fuses them; or use {norms if 2 * self.norm_ns > self.gpu_ns else others}"
 
     def _chains(self, words: text.Words) -> str:
         return words.often(self.chain_count, "chain", of=" of elementwise kernels")
@@ -53,7 +63,13 @@ def check(trace: Trace) -> rule.Answer:
     simple = families.is_any(("elementwise",))
     name, fused_already = trace.events.name[work.row], facts.names.matching(trace, _COMPILED)
     simple |= facts.names.matching(trace, _BATCH_NORM)[name]
-    simple &= judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused_already[name]
+    chosen = judging.work_in_steps(trace) & ~facts.gpu.in_optimizer(trace) & ~fused_already[name]
+    root, reduces = simple & chosen & facts.names.matching(trace, _ROOT)[name], families.is_any(("reduction",))
+    around = np.flatnonzero(root)[:, None] + np.arange(-_BEFORE, _BEHIND + 1)
+    for beside, parts in ((around[:, :_BEFORE], ("reduction", "copy_transpose")), (around, ("copy_transpose",))):
+        beside = beside.clip(0, len(simple) - 1)
+        simple[beside] |= families.is_any(parts)[beside]
+    simple &= chosen
     if not simple.any():
         return rule.NotApplicable("no elementwise kernel runs in the steps")
     # First and last place, plus 1, of each long run of simple kernels on one stream
@@ -71,7 +87,9 @@ def check(trace: Trace) -> rule.Answer:
     less[places] = dur[places]
     less[kept] = 0
     cut, steps = facts.critical.fused(trace, places, less[places]), judging.measure(trace).count
-    seen = Chains(len(start) / steps, len(places) / steps, int(dur[places].sum()) // steps)
+    norms = [dur[low:high].sum() for low, high in each if root[low:high].any() and reduces[low:high].any()]
+    counts = (len(start) / steps, len(places) / steps, int(dur[places].sum()) // steps)
+    seen = Chains(*counts, len(norms) / steps, int(sum(norms)) // steps)
     spans = rule.Spans(work.ts[start], work.end[stop - 1], work.row[start])
     saved = judging.saved_a_step(trace, cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
