@@ -286,7 +286,7 @@ _SPOKEN = {
 _OF_A_PROXY = re.compile(r"^Received http2 header with status: (\d{3})$")
 _SPOKEN_BY_PROXIES = {
     "413": "a proxy before the server allows no upload of this size; its operator must allow more (nginx: "
-    "client_max_body_size 0)",
+    "client_max_body_size 0)"
 }
 
 

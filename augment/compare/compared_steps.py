@@ -164,7 +164,7 @@ def expect_work(trace: Trace, windows: StepWindows) -> None:
 ONCE_SHARE = 0.5  #: of what a step takes beyond the median, to be why
 ONCE_LONGER = 1.2  #: times the median: a step that takes less is like the others
 ONCE_MOST = 4  #: one step in so many at most, else it comes again
-COLD, COLD_TIMES = 0.1, 4  #: least share of a cold run, and times what a warm one has
+COLD_BESIDE_WARM, COLD, COLD_TIMES = "cold_beside_warm", 0.1, 4  #: least share, and times what the other side has
 _FEWEST = 3  #: steps on a side, to tell one from the others
 
 
@@ -192,8 +192,8 @@ def lengthened_once(trace: Trace, windows: StepWindows) -> Bools:
     return longer
 
 
-def cold_beside_warm(chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]) -> str:
-    """That what happens once takes a good part of one side, and hardly any of the other: a sentence, or nothing."""
+def cold_beside_warm(chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]) -> list[Diagnostic]:
+    """That what happens once takes a good part of one side, and hardly any of the other, if so."""
     ns, lengths = (Counter[str](), Counter[str]()), [1, 1]
     for steps, pair in zip(chosen, pairs, strict=True):
         for side, windows in enumerate((steps.control, steps.test)):
@@ -201,14 +201,14 @@ def cold_beside_warm(chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace,
             lengths[side] += int((windows.end - windows.start).sum())
     both = [of_side.pop("", 0) for of_side in ns]
     cold = int(both[1] > both[0])
-    if both[cold] < COLD * lengths[cold] or both[cold] < COLD_TIMES * both[1 - cold]:
-        return ""
+    if both[cold] < max(COLD * lengths[cold], COLD_TIMES * both[1 - cold]):
+        return []
     names = [name for name, spent in ns[cold].most_common() if spent >= COLD * ns[cold].total()]
     takes = f"{text.listed(names)} take{'s' * (names == ['compilation'])}"
-    times = " and ".join(
-        f"{text.time(once / len(pairs))} in the {side}" for side, once in zip(("control", "test"), both, strict=True)
-    )
-    return f"A cold run is compared with a warm one: {takes} {times}; compare later steps."
+    control, test = (text.time(once / len(pairs)) for once in both)
+    times = f"{control} in the control and {test} in the test"
+    message = f"A cold run is compared with a warm one: {takes} {times}; compare later steps."
+    return [Diagnostic(COLD_BESIDE_WARM, 1, message)]
 
 
 def one_offs(sides: Sequence[tuple[str, Sequence[int], npt.NDArray[Any], Bools]]) -> tuple[Bools, str]:

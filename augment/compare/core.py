@@ -46,10 +46,9 @@ class Diff(Struct, frozen=True):
 
     ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
     compared, not steps. ``late`` is a sentence on a rank that others wait for, and its place, ``choice`` one on steps
-    left out, or that could be. ``cold`` says that one side is a cold run, the other a warm one. ``unequal``: sentences
-    that whole recordings are of unequal work, in place of a verdict. ``snapshots``: of two memory snapshots the control
-    and the test; such a comparison has no pairs. ``trace_counts``: how many traces the control and the test have,
-    compared or not.
+    left out, or that could be. ``unequal``: sentences that whole recordings are of unequal work, in place of a verdict.
+    ``snapshots``: of two memory snapshots the control and the test; such a comparison has no pairs.
+    ``trace_counts``: how many traces the control and the test have, compared or not.
     """
 
     pairs: tuple[Pair, ...]
@@ -61,7 +60,6 @@ class Diff(Struct, frozen=True):
     late: tuple[str, int] = ("", 0)
     choice: str = ""
     unequal: Sequence[str] = ()
-    cold: str = ""
     snapshots: tuple[Trace, Trace] | None = None
     trace_counts: tuple[int, int] = (1, 1)
 
@@ -91,8 +89,8 @@ class Diff(Struct, frozen=True):
             verdict = Verdict([*verdict.text, f"{text.capitalized(self.choice)}."], verdict.rows)
         sides = [pair.control for pair in self.pairs], [pair.test for pair in self.pairs]
         note = difference(*([name for side in ranks for _, name in side.trace.source.devices] for ranks in sides))
-        notes = [each for each in (self.cold, note) if each] if verdict.text else []
-        return Verdict([*notes, *verdict.text], verdict.rows)
+        notes = [each.message for each in self.diagnostics if each.code == compared_steps.COLD_BESIDE_WARM]
+        return Verdict([*notes, *([note] if note else ()), *verdict.text], verdict.rows) if verdict.text else verdict
 
     @property
     def summary(self) -> str:
@@ -188,9 +186,7 @@ def diff(
         ]
         compared.append(Pair(sides[totals.CONTROL], sides[totals.TEST], align_sides(*sides)))
     unequal = compared_steps.unequal_work(*pairs[0], chosen[0]) if whole else []
-    cold = compared_steps.cold_beside_warm(chosen, pairs)
-    message = "a cold run is compared with a warm one, as the verdict says"
-    diagnostics += [Diagnostic("cold_beside_warm", 1, message)] if cold else []
+    diagnostics += compared_steps.cold_beside_warm(chosen, pairs)
     said = said or ("" if unequal else chosen[0].offered)
     outcomes, late, more = _outcomes(compared, names, paths)
     counts = Counter[tuple[str, str]]()
@@ -198,9 +194,7 @@ def diff(
         counts[each.code, each.message] += each.count
     summed = tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
     recorded = len(controls), len(tests)
-    return Diff(
-        tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal, cold, trace_counts=recorded
-    )
+    return Diff(tuple(compared), names, paths, outcomes, summed, whole, late, said, unequal, trace_counts=recorded)
 
 
 def _traces(sides: Sides) -> list[Trace]:

@@ -24,17 +24,7 @@ from augment.kernels.memory import (
     trailing_zeros,
 )
 from augment.kernels.tokens import INCOMPLETE, ODD, ZERO, plain_end, read_int, skip_blank, skip_value, string_end
-from augment.kernels.wanted_args import (
-    IS_CODE,
-    KEY_BITS,
-    KEY_MIXER,
-    KEY_SLOTS,
-    OF_ARGS,
-    UNKNOWN,
-    Gap,
-    Key,
-    Wanted,
-)
+from augment.kernels.wanted_args import IS_CODE, KEY_BITS, KEY_MIXER, KEY_SLOTS, OF_ARGS, UNKNOWN, Gap, Key, Wanted
 
 SEVEN = np.uint64(7)
 OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)

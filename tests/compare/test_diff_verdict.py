@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_known_changes import in_us, loading
 
 import augment
 import tables
-from augment import Trace
 from augment.compare import Diff, diff
 from augment.compare.diff_verdict import parts
 from augment.compare.gate import GateLimits
@@ -25,7 +25,6 @@ from metamorphic import Document, Event, load, save
 from simulator import JobOptions, simulate
 from traces import event, op, write_trace
 
-MS = 1_000_000
 JOB = JobOptions(ranks=1, steps=6, layers=2, collectives="none", jitter=0.01)
 
 
@@ -241,34 +240,20 @@ def test_the_gate_does_not_pass_recordings_of_unequal_work(tmp_path: Path) -> No
         assert ("not of equal work: 30 and 10 × frame *; --region compares equal parts" in notes) == (count == 10)
 
 
-def run_of(compiling: int, loading: int) -> Trace:
-    """Three steps of 10 operators of 1 ms, whose kernels take 0.9 ms, after so many ms of compilation; and as many ms
-    for a first launch in each."""
-    events, at = list[tables.Event](), 0
-    for step in range(3):
-        begin, at = at, at + compiling * MS
-        events += [tables.op("backend_compile (dynamo_timed)", begin, at)] * (compiling > 0)
-        for place in range(10):
-            name, first, number = f"k{step}" if place == 4 else "gemm", loading * (place == 4), 10 * step + place + 1
-            end = at + MS // 10 + first * MS
-            ran = tables.launched_kernel(name, (at + 1_000, end), (end, end + 9 * MS // 10), correlation=number)
-            events += [*ran, tables.op("aten::mm", at, end + 1_000)]
-            at = end + 9 * MS // 10
-        events.append(tables.annotation(f"ProfilerStep#{step}", begin, at))
-    return tables.trace_of(*events)
+COMPILING = tables.op("backend_compile (dynamo_timed)", 100, 10_100)
 
 
-@pytest.mark.parametrize(("sides", "said"), [
-    (((20, 0), (0, 0)), "compilation takes 60 ms in the control and 0 ns in the test"),
-    (((0, 0), (20, 0)), "compilation takes 0 ns in the control and 60 ms in the test"),
-    (((0, 0), (5, 15)), "first launches and compilation take 0 ns in the control and 60 ms in the test"),
-    (((0, 15), (0, 1)), "first launches take 45 ms in the control and 3.3 ms in the test"),
-    (((20, 0), (20, 0)), ""),
-    (((20, 0), (8, 0)), ""),  # both are cold
-    (((1, 0), (0, 0)), ""),
+@pytest.mark.parametrize(("before", "after", "said"), [
+    (loading(300_000), loading(0), "first launches take 300 ms in the control and 0 ns in the test"),
+    (loading(0), loading(300_000), "first launches take 0 ns in the control and 300 ms in the test"),
+    (loading(0), [*loading(0), COMPILING], "compilation takes 0 ns in the control and 10 ms in the test"),
+    ([*loading(60_000), COMPILING], loading(10_000),
+     "first launches and compilation take 70 ms in the control and 10 ms in the test"),
+    (loading(300_000), loading(100_000), ""),  # both are cold
+    (loading(2_000), loading(0), ""),
 ])  # fmt: skip
-def test_a_cold_run_beside_a_warm_one_is_said(sides: tuple[tuple[int, int], ...], said: str) -> None:
-    result = diff(*(run_of(*side) for side in sides))
+def test_a_cold_run_beside_a_warm_one_is_said(before: list[Any], after: list[Any], said: str) -> None:
+    result = diff(in_us(before), in_us(after))
     (first, *_) = result.verdict.text
     assert (first == f"A cold run is compared with a warm one: {said}; compare later steps.") == bool(said), first
     assert ("cold_beside_warm" in {each.code for each in result.diagnostics}) == bool(said)

@@ -26,7 +26,7 @@ from augment.readers import read
 from metamorphic import CALLS, GPU_WORK, REAL, Document, load, real_trace, save
 from said import advice_of, evidence_of, problem_of, title_of
 from simulator import simulate
-from tables import Event, annotation, call, kernel, launched_kernel, op, trace_of
+from tables import Event, annotation, call, kernel, launched_kernel, op, python, trace_of
 
 STEP = 40_000
 
@@ -197,21 +197,6 @@ def test_a_long_kernel_that_ends_before_its_call_tells_no_waits() -> None:
     events += launched_kernel("long", (at, at + 100), (at + 10, at + 90), correlation=99)
     answer = problem_of(launch_bound.check(in_us([annotation("ProfilerStep#0", 0, at + 100), *events])))
     assert "waits for each" not in title_of(answer)
-
-
-@pytest.mark.parametrize(("waits", "operator"), [(True, 30), (False, 30), (False, 400)])
-def test_launches_that_wait_and_other_work_are_told_from_launching(waits: bool, operator: int) -> None:
-    """Kernels of 90 µs; metamorphic: their launches return later, or an operator between them works on the CPU."""
-    events, at = list[Event](), 0
-    for number in range(1, 81):
-        end = at + operator + 110
-        called = at + operator + 5, end + 2 if waits else at + operator + 12
-        events.append(op("aten::add", at, at + operator))
-        events += launched_kernel("gemm", called, (end - 90, end), correlation=number)
-        at = end + 5
-    answer = problem_of(launch_bound.check(in_us([annotation("ProfilerStep#0", 0, at), *events])))
-    assert ("waits for each" in title_of(answer), "LAUNCH_BLOCKING" in advice_of(answer)) == (waits, waits)
-    assert ("does other things" in title_of(answer)) == (operator > 200)
 
 
 def test_room_in_a_full_queue_is_no_limit_of_the_host() -> None:
@@ -445,11 +430,8 @@ def stood_still(document: Document, every: int) -> tuple[Document, int]:
     moments = moments[every::every]
     changed_rows = []
     for each in document["traceEvents"]:
-        if "ts" not in each:
-            changed_rows.append(each)
-            continue
-        begin, last = float(each["ts"]), float(each["ts"]) + float(each.get("dur", 0))
-        later = {"ts": begin + 8_000 * sum(moment < begin for moment in moments)}
+        begin, last = float(each.get("ts", 0)), float(each.get("ts", 0)) + float(each.get("dur", 0))
+        later = {"ts": begin + 8_000 * sum(moment < begin for moment in moments)} if "ts" in each else {}
         if each.get("cat") in HOST and "dur" in each:
             later["dur"] = last - begin + 8_000 * sum(begin <= moment < last for moment in moments)
         changed_rows.append(each | later)
@@ -479,13 +461,9 @@ def test_recorded_hosts_run(name: str) -> None:
 LONG_STEP = annotation("ProfilerStep#0", 0, 100 * MS)
 
 
-def frame(name: str, start: int, end: int) -> Event:
-    return Event(Category.PYTHON_FUNCTION, name, start, end, Track(0, 100, 1))
-
-
 def test_time_outside_of_operators_counts() -> None:
     few = op("aten::mm", 0, 14 * MS)
-    (named,) = verdict(trace_of(LONG_STEP, few, frame("<built-in function collect>", 15 * MS, 97 * MS)))[:1]
+    (named,) = verdict(trace_of(LONG_STEP, few, python("<built-in function collect>", 15 * MS, 97 * MS)))[:1]
     assert "For 86 % of a step of 100 ms no recorded thread runs an operator" in named
     assert "95 % in <built-in function collect>" in named
     assert named.index("collect") < named.index("aten::mm")
@@ -532,10 +510,7 @@ def test_collectives_of_the_host_are_waits_for_others(longer: int) -> None:
         waits = 70 + (longer if step == 3 else 0)
         events.append(annotation(f"ProfilerStep#{step}", now * MS, (now + 30 + waits) * MS))
         events.append(op("aten::mm", (now + 5) * MS, (now + 25) * MS))
-        reduce = "gloo:all_reduce"
-        events.append(
-            Event(Category.USER_ANNOTATION, reduce, (now + 25) * MS, (now + 25 + waits) * MS, Track(0, 100, 9))
-        )
+        events.append(annotation("gloo:all_reduce", (now + 25) * MS, (now + 25 + waits) * MS, thread=9))
         now += 30 + waits
     text = " ".join(verdict(trace_of(*events)))
     assert f"For {'70' if not longer else '74'} % of a mean step" in text
@@ -546,28 +521,24 @@ def test_collectives_of_the_host_are_waits_for_others(longer: int) -> None:
     assert ("save 13 ms per step (12 %)" in text) == bool(longer)
 
 
-def python_of(thread: int, name: str, start: int, end: int, process: int = 100) -> Event:
-    return Event(Category.PYTHON_FUNCTION, name, start, end, Track(0, process, thread))
-
-
 def standing(usual: int, others: list[Event]) -> str:
     """The verdict of a step of 100 ms. The main thread calls a function 24 times, which takes ``usual``, but 8 times
     10 ms."""
     events, at = [LONG_STEP, op("aten::mm", 0, MS)], MS
     for number in range(24):
         length = 10 * MS if number % 3 == 2 else usual
-        events.append(frame("data.py(7): parse", at, at + length))
+        events.append(python("data.py(7): parse", at, at + length))
         at += length + 1_000
     return verdict(trace_of(*sorted([*events, *others], key=lambda each: (each.ts, -each.end))))[0]
 
 
 def test_threads_that_contend_for_the_interpreter_are_told_or_that_it_cannot_be_told() -> None:
-    busy = [python_of(2, "tok.py(3): split", 20_000 + at, 1_010_000 + at) for at in range(0, 98 * MS, MS)]
+    busy = [python("tok.py(3): split", 20_000 + at, 1_010_000 + at, thread=2) for at in range(0, 98 * MS, MS)]
     contended = standing(2_000, busy)
     assert "For 80 % of a step it stands still in Python code that usually takes microseconds, while other" in contended
     assert "threads run Python (tok.py(3): split): the GIL lets one run at a time" in contended
     elsewhere = [Event(each.category, each.name, each.ts, each.end, Track(0, 200, 2)) for each in busy]
-    blocked = [python_of(2, "queue.py(1): get", 0, 99 * MS), python_of(2, "<built-in acquire>", 1_000, 98 * MS)]
+    blocked = [python("queue.py(1): get", 0, 99 * MS, thread=2), python("<built-in acquire>", 1_000, 98 * MS, thread=2)]
     for others in ([], elsewhere, blocked):
         unknown = standing(2_000, others)
         assert "while no other thread runs Python: whether it gets no CPU, or waits for a lock" in unknown

@@ -23,10 +23,11 @@ from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import words
 from said import advice_of, evidence_of, problem_of, title_of
-from tables import Event, Track, annotation, call, copy, kernel, launched_kernel, op, shaped, sync, trace_of
+from tables import Event, Track, annotation, call, copy, kernel, launched_kernel, op, python, shaped, sync, trace_of
 
 STEP = annotation("ProfilerStep#0", 0, 1_000_000)
 SHORT = annotation("ProfilerStep#0", 0, 45_000)  #: on the host; the device works longer
+MS = 1_000_000
 THREAD = call("x", 0, 1).track
 H100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0,
                               "numSms": 132, "totalGlobalMem": 80_000_000_000}]}  # fmt: skip
@@ -44,13 +45,7 @@ def stepped(count: int, ns: int) -> list[Event]:
 def launched(name: str, start: int, end: int, correlation: int, at: int | None = None) -> list[Event]:
     """A kernel and its launch, just before or ``at`` a moment."""
     at = start - 10_000 if at is None else at
-    launch = call("cudaLaunchKernel", at, at + 5_000, correlation=correlation)
-    return [launch, kernel(name, start, end, correlation=correlation)]
-
-
-def frame(name: str, start: int, end: int) -> Event:
-    """A frame of Python on the main thread."""
-    return Event(Category.PYTHON_FUNCTION, name, start, end, THREAD)
+    return [*launched_kernel(name, (at, at + 5_000), (start, end), correlation=correlation)]
 
 
 def renumbered(event: Event) -> Event:
@@ -244,27 +239,26 @@ def test_what_follows_the_last_work_belongs_to_nobody() -> None:
 
 def test_what_many_short_frames_do_is_named_by_the_frame_around_them() -> None:
     """As NumPy's frames of the preprocessing of images: without stacks, the same stretch saves as much."""
-    ms = 1_000_000
-    step, train = annotation("ProfilerStep#0", 0, 300 * ms), frame("train.py(3): main", 0, 300 * ms)
-    work = [each for at in range(20) for each in launched("gemm", (202 + 4 * at) * ms, (205 + 4 * at) * ms, at)]
-    outer = frame("pipelines/video.py(129): preprocess", ms, 201 * ms)
-    inner = [frame("images.py(390): normalize", at * ms // 2, (at + 1) * ms // 2) for at in range(4, 400, 2)]
+    step, train = annotation("ProfilerStep#0", 0, 300 * MS), python("train.py(3): main", 0, 300 * MS)
+    work = [each for at in range(20) for each in launched("gemm", (202 + 4 * at) * MS, (205 + 4 * at) * MS, at)]
+    outer = python("pipelines/video.py(129): preprocess", MS, 201 * MS)
+    inner = [python("images.py(390): normalize", at * MS // 2, (at + 1) * MS // 2) for at in range(4, 400, 2)]
     problem = problem_of(rules.host_gaps.check(trace_of(step, train, *work, outer, *inner)))
     assert title_of(problem).startswith("The host stalls for up to 198 ms")
     assert title_of(problem).endswith("without launching work, in pipelines/video.py(129): preprocess")
     plain = problem_of(rules.host_gaps.check(trace_of(step, *work)))
     beside = annotation(
-        "Optimizer.step#A.step", 202 * ms - 40_000, 203 * ms
+        "Optimizer.step#A.step", 202 * MS - 40_000, 203 * MS
     )  # takes part of the same stretch, but little
     assert title_of(problem_of(rules.host_gaps.check(trace_of(step, *work, beside)))) == title_of(plain)
-    assert problem.saved_ns == plain.saved_ns > 190 * ms
+    assert problem.saved_ns == plain.saved_ns > 190 * MS
     assert isinstance(rules.launch_bound.check(trace_of(step, train, *work, outer, *inner)), Fine)
 
 
 def test_a_name_of_any_length_is_shown_at_once() -> None:
     """Of a frame that fits no sentence the file is shown with a single folder. A search from each letter of the other
     name would take hours."""
-    trace = trace_of(frame(f"{'folder/' * 20}video.py(129): preprocess", 0, 9), call("cudaDeviceSynchronize", 2, 4))
+    trace = trace_of(python(f"{'folder/' * 20}video.py(129): preprocess", 0, 9), call("cudaDeviceSynchronize", 2, 4))
     assert facts.host.python_lines(trace, trace.events.slices_of(Category.CUDA_RUNTIME)) == [
         "folder/video.py(129): preprocess"
     ]
@@ -282,27 +276,25 @@ def test_waiting_for_the_last_work_of_a_recording_costs_nothing() -> None:
 
 
 def test_an_operator_of_many_views_that_launches_is_no_stall() -> None:
-    ms = 1_000_000
-    step = annotation("ProfilerStep#0", 0, 100 * ms)
-    work = [each for at in range(20) for each in launched("gemm", (52 + 2 * at) * ms, (53 + 2 * at) * ms, at)]
-    split = op("aten::split_with_sizes", 2 * ms, 42 * ms)
-    views = [op("aten::narrow", at * ms // 10, (at + 1) * ms // 10 - 5_000) for at in range(20, 420)]
+    step = annotation("ProfilerStep#0", 0, 100 * MS)
+    work = [each for at in range(20) for each in launched("gemm", (52 + 2 * at) * MS, (53 + 2 * at) * MS, at)]
+    split = op("aten::split_with_sizes", 2 * MS, 42 * MS)
+    views = [op("aten::narrow", at * MS // 10, (at + 1) * MS // 10 - 5_000) for at in range(20, 420)]
     assert "in aten::split" in title_of(problem_of(rules.host_gaps.check(trace_of(step, *work, split, *views))))
-    answer = rules.host_gaps.check(trace_of(step, *work, split, *views, *launched("fill", 21 * ms, 22 * ms, 99)))
+    answer = rules.host_gaps.check(trace_of(step, *work, split, *views, *launched("fill", 21 * MS, 22 * MS, 99)))
     assert not isinstance(answer, Found) or "split" not in title_of(answer)
 
 
 @pytest.mark.parametrize(("name", "waits"), [("hipMemcpyWithStream", True), ("hipMemcpyAsync", False)])
 def test_a_copy_that_waits_may_end_after_its_call_by_the_clocks(name: str, waits: bool) -> None:
     """The device's clock is a few microseconds ahead of the host's on ROCm: the call waits for all work before it."""
-    ms = 1_000_000
     work = [
-        each for at in range(5) for each in launched("gemm", (11 + 10 * at) * ms, (20 + 10 * at) * ms, at, at * 20_000)
+        each for at in range(5) for each in launched("gemm", (11 + 10 * at) * MS, (20 + 10 * at) * MS, at, at * 20_000)
     ]
-    copied = copy("Memcpy HtoD (Host -> Device)", 60 * ms, 60 * ms + 12_000, correlation=99)
-    reading = call(name, 2 * ms, 60 * ms + 9_000, correlation=99)
-    later = [each for at in range(5) for each in launched("gemm", (91 + at) * ms, (92 + at) * ms, 200 + at)]
-    trace = trace_of(annotation("ProfilerStep#0", 0, 100 * ms), *work, reading, copied, *later)
+    copied = copy("Memcpy HtoD (Host -> Device)", 60 * MS, 60 * MS + 12_000, correlation=99)
+    reading = call(name, 2 * MS, 60 * MS + 9_000, correlation=99)
+    later = [each for at in range(5) for each in launched("gemm", (91 + at) * MS, (92 + at) * MS, 200 + at)]
+    trace = trace_of(annotation("ProfilerStep#0", 0, 100 * MS), *work, reading, copied, *later)
     answer = rules.synchronizing_calls.check(trace)
     assert isinstance(answer, Found) is waits, answer
 
@@ -323,26 +315,25 @@ def test_a_backward_pass_whose_thread_was_not_recorded_is_said() -> None:
 
 def test_the_call_to_look_at_is_the_one_that_costs_most() -> None:
     """The longest only waits: the work after it had been launched before, as on another stream."""
-    ms = 1_000_000
-    work = [annotation("ProfilerStep#0", 0, 90 * ms), *launched("gemm", ms, 50 * ms, 1, 0)]
-    work += [*launched("gemm", 50 * ms, 60 * ms, 2, 20_000), *launched("gemm", 72 * ms, 90 * ms, 3, 71 * ms)]
-    calls = [call("cudaDeviceSynchronize", ms, 50 * ms), call("cudaDeviceSynchronize", 51 * ms, 60 * ms + 10_000)]
+    work = [annotation("ProfilerStep#0", 0, 90 * MS), *launched("gemm", MS, 50 * MS, 1, 0)]
+    work += [*launched("gemm", 50 * MS, 60 * MS, 2, 20_000), *launched("gemm", 72 * MS, 90 * MS, 3, 71 * MS)]
+    calls = [call("cudaDeviceSynchronize", MS, 50 * MS), call("cudaDeviceSynchronize", 51 * MS, 60 * MS + 10_000)]
     answer = problem_of(rules.synchronizing_calls.check(trace_of(*work, *calls)))
-    assert answer.spans.start[answer.worst] == 51 * ms
+    assert answer.spans.start[answer.worst] == 51 * MS
 
 
 @pytest.mark.parametrize(("name", "saves"), [("gemm_2", True), ("ncclDevKernel_AllGather_RING_LL", False)])
 def test_collectives_that_begin_earlier_end_no_earlier(name: str, saves: bool) -> None:
     """The host waits, then launches on another stream: without the wait both run at once, but a gather waits for the
     other ranks. The devices are hardly idle."""
-    ms, events = 1_000_000, stepped(5, 10_000_000)
-    for at in range(0, 50 * ms, 10 * ms):
-        second = at + 6 * ms + 20_000
-        events += launched("gemm", at + 20_000, at + 6 * ms, at + 1)
+    events = stepped(5, 10_000_000)
+    for at in range(0, 50 * MS, 10 * MS):
+        second = at + 6 * MS + 20_000
+        events += launched("gemm", at + 20_000, at + 6 * MS, at + 1)
         events += [call("cudaDeviceSynchronize", at + 30_000, second - 15_000)]
         events += [call("cudaLaunchKernel", second - 10_000, second - 5_000, correlation=at + 2)]
-        events += [kernel(name, second, at + 10 * ms - 20_000, stream=20, correlation=at + 2)]
-        events += [call("cudaDeviceSynchronize", second + 10_000, at + 10 * ms - 10_000)]
+        events += [kernel(name, second, at + 10 * MS - 20_000, stream=20, correlation=at + 2)]
+        events += [call("cudaDeviceSynchronize", second + 10_000, at + 10 * MS - 10_000)]
     assert isinstance(rules.synchronizing_calls.check(trace_of(*events)), Found) is saves
 
 
@@ -404,7 +395,7 @@ def test_work_that_the_file_lacks_is_told() -> None:
     assert "before the first work of a stream" in verdict(trace)[1]
     before = "(not counted: 600 µs before its first GPU work, which begins 575 µs after its launch)"
     assert before in verdict(trace_of(host, *late, *enough(1_100_000)))[0]
-    at_once = [frame("main.py(1): main", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
+    at_once = [python("main.py(1): main", 0, 640_000), *launched("gemm", 600_000, 1_000_000, 1, at=595_000)]
     assert "(not counted: 600 µs before its first GPU work)" in verdict(trace_of(*at_once, *enough(1_100_000)))[0]
     waits = call("cudaStreamSynchronize", 20_000, 580_000)
     before = "(not counted: 600 µs before its first GPU work, 93 % of it in cudaStreamSynchronize)"
@@ -624,17 +615,17 @@ def test_a_call_that_creates_the_context_is_named(name: str) -> None:
 @pytest.mark.parametrize(("busy_ms", "expected"), [(55, 45), (90, 10), (0, 100), (100, None)])
 def test_a_long_call_counts_for_as_long_as_the_device_idles(busy_ms: int, expected: int | None) -> None:
     """Of a call of 100 ms the device works through the first part: the rest is what the call costs."""
-    begin, ms = 1_000_000, 1_000_000
-    first = launched("gemm", begin + 20_000, begin + 20_000 + busy_ms * ms, 1, at=begin) if busy_ms else FIRST
-    blocked = call("cudaGetDevice", begin + 20_000, begin + 20_000 + 100 * ms)
-    after = launched("gemm", begin + 101 * ms, begin + 131 * ms, 2, at=begin + 101 * ms - 20_000)
+    begin = 1_000_000
+    first = launched("gemm", begin + 20_000, begin + 20_000 + busy_ms * MS, 1, at=begin) if busy_ms else FIRST
+    blocked = call("cudaGetDevice", begin + 20_000, begin + 20_000 + 100 * MS)
+    after = launched("gemm", begin + 101 * MS, begin + 131 * MS, 2, at=begin + 101 * MS - 20_000)
     answer = rules.long_calls.check(trace_of(call("cudaEventQuery", 0, 1000), *first, blocked, *after))
     if expected is None:
         assert not isinstance(answer, Found)
         return
     problem = problem_of(answer)
     assert f"while the GPU idles: cudaGetDevice ({expected} ms)" in title_of(problem)
-    assert problem.saved_ns == pytest.approx(expected * ms, abs=1.1 * ms)
+    assert problem.saved_ns == pytest.approx(expected * MS, abs=1.1 * MS)
 
 
 def test_launches_that_take_long_are_judged_once() -> None:
@@ -666,7 +657,7 @@ def test_what_is_outside_operators_is_named_or_left_out(has_stacks: bool, first:
         ts = 100_000 * at
         events += [
             op("aten::x", ts, ts + 20_000),
-            *[frame("a/core.py(16): run", ts + 20_000, ts + 70_000)] * has_stacks,
+            *[python("a/core.py(16): run", ts + 20_000, ts + 70_000)] * has_stacks,
         ]
         events += launched_kernel("k", (ts + 70_000, ts + 75_000), (ts + 80_000, ts + 90_000), correlation=at + 1)
     assert evidence_of(problem_of(rules.launch_bound.check(trace_of(*events))))[0].startswith(first)
@@ -811,7 +802,7 @@ def copies_within(around: Callable[[str, int, int], Event], name: str) -> list[E
 
 @pytest.mark.parametrize(("around", "name", "cure"), [
     (op, "torch.distributed.ddp.reducer::copy_bucket_to_grad", "gradient_as_bucket_view=True"),
-    (frame, "torch/nn/parallel/distributed.py(2155): _sync_buffers", "broadcast_buffers=False"),
+    (python, "torch/nn/parallel/distributed.py(2155): _sync_buffers", "broadcast_buffers=False"),
     (op, "aten::contiguous", "Keep one layout"),
 ])  # fmt: skip
 def test_copies_of_ddp_have_cures_of_their_own(around: Any, name: str, cure: str) -> None:
@@ -899,8 +890,8 @@ def test_a_capture_is_not_called_slow_launching() -> None:
 @pytest.mark.parametrize(("around", "usual", "belongs"), [
     (op("CompiledFunction", 100_000, 8_000_000), 100_000, True),
     (op("CompiledFunction", 100_000, 8_000_000), 2_500_000, False),  # without a capture, it takes nearly as long
-    (frame("torch/_inductor/cudagraph_trees.py(2205): record_function", 100_000, 8_000_000), 100_000, True),
-    (frame("train.py(9): log", 100_000, 8_000_000), 100_000, False),
+    (python("torch/_inductor/cudagraph_trees.py(2205): record_function", 100_000, 8_000_000), 100_000, True),
+    (python("train.py(9): log", 100_000, 8_000_000), 100_000, False),
 ])  # fmt: skip
 @in_other_words
 def test_stalls_of_captures_are_no_others(around: Event, usual: int, belongs: bool, times: int, change: Any) -> None:
@@ -1013,14 +1004,14 @@ def test_convolutions_backward_are_counted_but_for_narrow_groups(
 def backlogged(until: int, busy: int) -> Trace:
     """Four steps of 10 ms. At first the device still works on what was launched before, ``until`` then (ms); each step
     launches at once a kernel that takes ``busy`` ms."""
-    ms, free = 1_000_000, until
-    events = [kernel("old", 0, until * ms, correlation=1)] if until else []
+    free = until
+    events = [kernel("old", 0, until * MS, correlation=1)] if until else []
     for step in range(4):
         at = 10 * step
-        events += [annotation(f"ProfilerStep#{step}", at * ms, (at + 10) * ms), op("aten::mm", at * ms, (at + 10) * ms)]
+        events += [annotation(f"ProfilerStep#{step}", at * MS, (at + 10) * MS), op("aten::mm", at * MS, (at + 10) * MS)]
         begin = max(at + 1, free)
         free = begin + busy
-        events += launched("gemm", begin * ms, free * ms, step + 2, at=at * ms + 50_000)
+        events += launched("gemm", begin * MS, free * MS, step + 2, at=at * MS + 50_000)
     return trace_of(*events)
 
 
@@ -1185,8 +1176,8 @@ def test_time_that_no_rule_explains_is_said() -> None:
 @pytest.mark.parametrize(("beside", "compiles"), [
     (call("cuModuleLoadData", 4_000_000, 4_050_000), True),
     (op("TorchDynamo Cache Lookup", 150_000, 160_000), True),
-    (frame("torch/_inductor/compile_fx.py(9): compile_fx", 170_000, 3_990_000), True),
-    (frame("torch/_inductor/compile_fx.py(1767): run", 170_000, 3_990_000), False),
+    (python("torch/_inductor/compile_fx.py(9): compile_fx", 170_000, 3_990_000), True),
+    (python("torch/_inductor/compile_fx.py(1767): run", 170_000, 3_990_000), False),
 ])  # fmt: skip
 @in_other_words
 def test_a_stall_in_which_code_is_compiled_says_so(beside: Event, compiles: bool, times: int, change: Any) -> None:

@@ -1,4 +1,4 @@
-"""Attention that is written out: found by its operators and shapes, and by nothing else."""
+"""Attention that is written out: found by its operators and shapes, and by nothing else; norms by their kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from augment import Trace, read
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable
-from augment.diagnosis.rules import written_attention
-from metamorphic import real_trace
+from augment.diagnosis.rules import elementwise_chains, written_attention
+from metamorphic import CALLS, load, real_trace
 from said import evidence_of, problem_of, title_of
-from tables import Event, annotation, launched_kernel, op, shaped, trace_of
+from tables import Event, annotation, kernel, launched_kernel, op, shaped, trace_of
 
 RECORDED = "xdit_flux_mi300_tracelens/capture_trace_rank_0.json.gz"
 B, S, D = 16, 1024, 64
@@ -98,3 +98,44 @@ def test_recorded_attention_has_the_time_of_plain_sums() -> None:
     soft = [row for row in rows if row.get("cat") == "kernel" and "softmax" in row["name"].lower()]
     spent = sum(row["dur"] for row in soft) * 1000 / measure(trace).count
     assert result.seen.figures["scores_ns"] >= 0.9 * spent  # type: ignore[union-attr]
+
+
+COPY, MEAN = (
+    "void unrolled_elementwise_kernel<direct_copy_kernel_cuda>",
+    "void reduce_kernel<512, ReduceOp<float, MeanOps>>",
+)
+POW, ROOT, MUL = (
+    f"void at::native::vectorized_elementwise_kernel<4, {each}>" for each in ("pow", "rsqrt_kernel", "mul")
+)
+NORM = [COPY, POW, MEAN, MUL, ROOT, MUL, COPY, MUL]
+
+
+@pytest.mark.parametrize(("kernels", "count"), [
+    (NORM, 1),
+    ([*NORM, "gemm", *NORM], 2),
+    ([*NORM[:4], MUL, *NORM[5:]], 0),  # no root
+    ([*NORM[:2], MUL, *NORM[3:]], 0),  # no mean
+    ([*NORM[:2], "gemm", *NORM[3:]], 0),
+    ([ROOT, MUL, MUL, MEAN, MUL], 0),  # its mean is of what comes after
+    ([COPY, MUL, MUL, MUL, MEAN, COPY], 0),
+])  # fmt: skip
+def test_a_norm_is_a_chain_with_its_reduction_and_casts(kernels: list[str], count: int) -> None:
+    """Metamorphic: another kernel in the place of one that makes it a norm."""
+    ran = [kernel(name, 10_000 * at, 10_000 * (at + 1)) for at, name in enumerate(kernels)]
+    seen = elementwise_chains.check(trace_of(annotation("ProfilerStep#0", 0, ran[-1].end), *ran)).seen
+    assert (seen.norm_count, seen.norm_ns) == (count, 80_000 * count)
+
+
+@pytest.mark.parametrize("name", ["h100", "mi300"])
+def test_recorded_norms_are_means_before_roots(name: str) -> None:
+    """Plainly, of what was launched in the recording; before the cast, additions are in the chains, too."""
+    path = real_trace(f"pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_{name}.json.gz")
+    events = load(path)["traceEvents"]
+    called = {each["args"].get("correlation") for each in events if each.get("cat") in CALLS}
+    rows = [each for each in events if each.get("cat") == "kernel" and each["args"]["correlation"] in called]
+    rows.sort(key=lambda each: each["ts"])
+    ends = [at for at, each in enumerate(rows) if "rsqrt" in each["name"] and "MeanOps" in rows[at - 2]["name"]]
+    us = float(sum(each["dur"] for at in ends for each in rows[at - 4 : at + 4]))
+    seen = elementwise_chains.check(read(str(path))).seen
+    assert seen.norm_count == len(ends) == 49
+    assert us < seen.norm_ns / 1_000 < 1.25 * us

@@ -105,11 +105,7 @@ def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count:
 
 
 def stragglers(
-    matched: Matched,
-    parted: Waits,
-    summaries: Sequence[RankSummary],
-    excess: Excess | None,
-    named: Mapping[int, Cause],
+    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], excess: Excess | None, named: Mapping[int, Cause]
 ) -> Iterator[Row]:
     """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design.
 

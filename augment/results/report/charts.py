@@ -152,14 +152,7 @@ def heat(name: str, text: str, rows: Sequence[Row], *, title: str, most: float) 
 
 
 def scatter(
-    name: str,
-    text: str,
-    rows: Sequence[Row],
-    *,
-    x: str,
-    y: str,
-    colours: Mapping[str, str],
-    lines: Sequence[Row] = (),
+    name: str, text: str, rows: Sequence[Row], *, x: str, y: str, colours: Mapping[str, str], lines: Sequence[Row] = ()
 ) -> Chart:
     """Points on logarithmic axes: ``x``, ``y``, ``kind``, ``size``, ``label``, ``exact``; and ``lines``: ``x``, ``y``,
     ``line`` (which points belong together), ``shown`` (words at a point, perhaps)."""
