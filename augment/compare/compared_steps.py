@@ -206,9 +206,8 @@ def cold_beside_warm(chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace,
     names = [name for name, spent in ns[cold].most_common() if spent >= COLD * ns[cold].total()]
     takes = f"{text.listed(names)} take{'s' * (names == ['compilation'])}"
     control, test = (text.time(once / len(pairs)) for once in both)
-    times = f"{control} in the control and {test} in the test"
-    message = f"A cold run is compared with a warm one: {takes} {times}; compare later steps."
-    return [Diagnostic(COLD_BESIDE_WARM, 1, message)]
+    said = f"{takes} {control} in the control and {test} in the test"
+    return [Diagnostic(COLD_BESIDE_WARM, 1, f"A cold run is compared with a warm one: {said}; compare later steps.")]
 
 
 def one_offs(sides: Sequence[tuple[str, Sequence[int], npt.NDArray[Any], Bools]]) -> tuple[Bools, str]:

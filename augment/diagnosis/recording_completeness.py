@@ -50,15 +50,16 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
     calls, before = work.launch[known], work.launch[np.maximum(known - 1, 0)]
     orders = events.slices_of(*LAUNCHES)
     orders = orders[facts.names.matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]
-    shows_waits = len(orders) > 0 or len(work.streams) == 1
+    kernels = events.category[work.row[known]] == Category.KERNEL
+    queued = arrays.distinct(calls[kernels & (len(orders) > 0 or len(work.streams) == 1)])
     lost = kernel_launches(trace)
     orders = np.sort(events.ts[np.append(orders, lost[~arrays.is_among(lost, arrays.distinct(calls))])])
+    graphs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)  # not all of their nodes are recorded
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
-    waits |= before == arrays.NO_INDEX
+    waits |= (before == arrays.NO_INDEX) | graphs[events.name[before]] | graphs[events.name[calls]]
     loads = arrays.is_among(facts.host.operators_around(trace, calls), first_calls.cold_operators(trace))
-    alike = calls[waits | loads | facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[events.name[calls]]]
+    alike = calls[waits | loads]
     excused = arrays.distinct(np.concatenate((first, alike, first_calls.loading_calls(trace))))
-    copies = arrays.distinct(calls[events.category[work.row[known]] != Category.KERNEL])
     busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in judging.idle_in_steps(trace):
@@ -69,7 +70,7 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
         )
         launch, begin, end = idle.launch[chosen], idle.start[chosen], idle.end[chosen]
         start = np.maximum(events.ts[launch] + events.dur[launch], begin)
-        held = (start > begin) | (shows_waits & ~arrays.is_among(launch, copies))
+        held = (start > begin) | arrays.is_among(launch, queued)
         held &= end - start >= judging.HELD_NS
         held &= np.equal(*arrays.touched(start, np.maximum(start, end), busy))
         late.append(arrays.Intervals(start[held], end[held]))

@@ -187,25 +187,25 @@ def test_the_more_it_is_held_up_the_more_is_told(turns: int) -> None:
     assert int((held.end - held.start).sum()) == pytest.approx(3 * turns * 2.3 * MS, rel=0.02)
 
 
-def shared_queue(late_ns: int, streams: int = 1, **calls: int) -> list[Event]:
+def shared_queue(late_ns: int, streams: int = 1, graph: int = -1, **calls: int) -> list[Event]:
     """Three steps of 60 kernels of 0.1 ms, launched within 0.6 ms; the sixth of ten begins ``late_ns`` after the one
-    before has ended. ``calls`` come before the launches of these places of ten."""
-    events: list[Event] = []
-    for number in range(180):
-        at, place = number // 60 * 100 * MS + number % 60 * 10_000, number % 10
+    before has ended. ``calls``: before the launch at which place of ten. That at ``graph`` is of a graph."""
+    events = list[Event]()
+    for row in range(180):
+        at, place = row // 60 * 100 * MS + row % 60 * 10_000, row % 10
         start = max(events[-1].end if events else 0, at + 9_000) + late_ns * (place == 5)
         events += [call(name, at - 4_000, at - 2_000, correlation=900 + at) for name in calls if calls[name] == place]
-        events += [call("cudaLaunchKernel", at, at + 5_000, correlation=1 + number)]
-        events += [kernel("add", start, start + 100_000, correlation=1 + number, stream=7 + 9 * (place % streams))]
+        events += [call("cudaGraphLaunch" if place == graph else "cudaLaunchKernel", at, at + 9, correlation=1 + row)]
+        events += [kernel("add", start, start + 100_000, correlation=1 + row, stream=7 + 9 * (place % streams))]
     return [*events, *(annotation(f"ProfilerStep#{at}", 100 * MS * at, 100 * MS * at + 9 * MS) for at in range(3))]
 
 
 @pytest.mark.parametrize(("late_ns", "options", "is_told"), [
-    (500_000, {}, True),
-    (1_000_000, {}, True),
+    (700_000, {}, True),
     (500_000, {"cudaStreamWaitEvent": 4}, True),
     (500_000, {"cudaStreamWaitEvent": 5}, False),
     (500_000, {"cudaLaunchKernel": 5}, False),  # its kernel is lost
+    (500_000, {"graph": 4}, False),  # not all of its nodes are recorded
     (500_000, {"streams": 2}, False),  # what one waits for of the other was not recorded
     (100_000, {}, False),
 ])  # fmt: skip
