@@ -48,6 +48,11 @@ def captures(trace: Trace) -> Spans:
     return spans.take(np.argsort(spans.start, kind="stable"))
 
 
+def begins(trace: Trace) -> arrays.Bools:
+    """For each string of the trace whether it names the call that begins a capture."""
+    return facts.names.matching(trace, _BEGIN)
+
+
 @derived
 def compiles(trace: Trace) -> arrays.Bools:
     """For each string of the trace whether it names work of the compiler."""
@@ -79,9 +84,9 @@ def compiled_in(trace: Trace, spans: Spans) -> arrays.Bools:
 
 
 @derived(until="diagnosis")
-def capturing_operators(trace: Trace) -> arrays.EventRows:
+def capturing_operators(trace: Trace) -> tuple[arrays.EventRows, arrays.EventRows]:
     """The outermost operators around captures that take far longer than those of their name without any, ascending
-    rows: what a capture prepares, and does with its graph, is most of what they do."""
+    rows: what a capture prepares, and does with its graph, is most of what they do. And the rows of these others."""
     events, every = trace.events, trace.events.slices_of(Category.CPU_OP)
     rows = arrays.distinct(facts.host.outermost(trace, captures(trace).row, (Category.CPU_OP,)))
     rows = rows[rows >= 0]
@@ -91,8 +96,7 @@ def capturing_operators(trace: Trace) -> arrays.EventRows:
     for name in arrays.distinct(events.name[others]).tolist():
         usual = arrays.median(events.dur[others[events.name[others] == name]])
         slow |= (events.name[rows] == name) & (events.dur[rows] > FAR_LONGER * usual)
-    chosen: arrays.EventRows = rows[slow]
-    return chosen
+    return rows[slow], others
 
 
 def captured_in(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
@@ -100,5 +104,5 @@ def captured_in(trace: Trace, rows: arrays.EventRows) -> arrays.Bools:
     frames = facts.names.matching(trace, _RECORDING)
     recording: arrays.Bools = facts.host.innermost(trace, rows, (Category.PYTHON_FUNCTION,), frames) >= 0
     return recording | arrays.is_among(
-        facts.host.outermost(trace, rows, (Category.CPU_OP,)), capturing_operators(trace)
+        facts.host.outermost(trace, rows, (Category.CPU_OP,)), capturing_operators(trace)[0]
     )

@@ -872,7 +872,7 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     step, longer = annotation("ProfilerStep#0", 0, 19_000_000), launched("gemm", 9_900_000, 18_900_000, 3, at=9_200_000)
     trace = trace_of(step, *around, *longer, *calls)
     answer = problem_of(rules.graph_capture.check(trace))
-    assert "Graphs are captured for 8.1 ms per step" in title_of(answer)
+    assert "Graphs are captured once per step, for 8.1 ms, while" in title_of(answer)
     assert (answer.confidence, "warmup" in advice_of(answer)) == ("medium", True)
     assert (problem_of(rules.launch_bound.check(trace)).saved_ns or 0) < 600_000, "what is around the capture"
     plain = trace_of(step, *around, *longer, *calls[2:])
@@ -902,7 +902,25 @@ def test_stalls_of_captures_are_no_others(around: Event, usual: int, belongs: bo
     captured = problem_of(rules.graph_capture.check(trace))
     assert belongs == (not isinstance(rules.host_gaps.check(trace), Found))
     assert captured.seen.figures["around_ns"] == belongs * times * 7_465_000
-    assert belongs == (", and what goes with that stalls the host for " in title_of(captured))
+    assert belongs == ("; in the same calls the host stalls for " in title_of(captured))
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_captures_of_equal_sizes_are_not_made_for_new_sizes(rows: int) -> None:
+    """Every other of five steps captures; the last of them an operator of other sizes, or of the same."""
+    events: list[Event] = []
+    for step in range(5):
+        at, captures = step * 20_000_000, step % 2 == 0
+        product = op("aten::mm", at + 9_020_000, at + 9_030_000, args=shaped([rows if step == 4 else 8, 64], [64, 64]))
+        begin = call("cudaStreamBeginCapture", at + 9_000_000, at + 9_010_000)
+        capture = [begin, product, call("cudaStreamEndCapture", at + 9_100_000, at + 9_110_000)]
+        long = op("Compiled", at, at + (10_000_000 if captures else 500_000))
+        work = launched("gemm", at + 10_500_000, at + 10_600_000, step + 1)
+        events += [annotation(f"ProfilerStep#{step}", at, at + 11_000_000), long, *capture[: 3 * captures], *work]
+    answer = problem_of(rules.graph_capture.check(trace_of(*events)))
+    assert answer.seen.figures["capture_count"] == 0.6
+    assert "Compiled captures in 3 of 5 calls, which take 10 ms each; the others take 500 µs" in evidence_of(answer)
+    assert ("sizes are no reason" in advice_of(answer)) == (rows == 8)
 
 
 def convolutions(*lengths: int, stepped: bool = False) -> Trace:

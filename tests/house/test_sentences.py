@@ -145,6 +145,12 @@ SAMPLES: list[Seen] = [
     rules.graph_capture.Captures(1, 8 * MS, True, False),
     rules.graph_capture.Captures(1, 8 * MS, False, False),
     rules.graph_capture.Captures(1, 8 * MS, False, False, 5 * MS),
+    *(
+        rules.graph_capture.Captures(
+            0.6, 8 * MS, True, False, 5 * MS, True, same, "Torch-Compiled Region", [(3, 9), (2, 1)]
+        )
+        for same in (False, True)
+    ),
     rules.graph_capture.Captures(1, 8 * MS, False, True, 5 * MS),
     COMMUNICATION,
     replace(COMMUNICATION, beyond_fastest_ratio=0.95),

@@ -8,16 +8,26 @@ nothing. A recording that is mostly a capture shows no run: no saving is told, a
 
 **What to do**: record after the captures (``warmup`` in the profiler's schedule). In steady steps: capture a few sizes
 once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompiles`` says why graphs are made again.
+Where operators of the same sizes are captured each time, padding does not help.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from augment import arrays, facts
 from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import captures, host_causes, judging, rule
 
 NAME = "graph_capture"
-_STEADY = "Capture a few sizes once and pad to them; {graph_logs} says why graphs are made again"
+_STEADY = (
+    "Find out why graphs are made again: {graph_logs} says so; if sizes change, capture a few once and pad to them"
+)
+_SAME = (
+    "Find out why graphs are made again: {graph_logs} says so; sizes are no reason, as the same are captured each time"
+)
 _MOSTLY = (
     "Record steady steps to judge the run, and name this file along with that trace (--graph-capture FILE): it gives "
     "graphs their operators and shapes"
@@ -34,6 +44,9 @@ class Captures(rule.Seen, frozen=True):
     mostly: bool  #: devices idle in them for more than half of all, and no graph runs that is made again and again
     around_ns: int = 0  #: of it, in stalls beside the captures themselves
     again: bool = False  #: an operator captures more than once
+    same: bool = False  #: operators of the same sizes are captured each time
+    operator: str = ""  #: that captures in most of them
+    calls: Sequence[tuple[int, int]] = ()  #: of it that capture, and others: how many, and their median in ns
     CURE = "avoiding that"
 
     def title(self, words: text.Words) -> str:
@@ -41,10 +54,20 @@ class Captures(rule.Seen, frozen=True):
             spent = f"{text.time(self.capture_ns)} of {text.time(words.length_ns)}"
             beside = " and what goes with them" * (self.around_ns > 0)
             return f"This recording captures graphs, it does not show a run: captures{beside} take {spent}"
-        capture = f"Graphs are captured for {text.time(self.capture_ns - self.around_ns)} {words.per_step}"
+        often = f"once {words.per_step}" if self.capture_count == 1 else words.often(self.capture_count, "time")
+        each = words.each(self.capture_count) or " in all" * (self.capture_count > 1)
+        capture = f"Graphs are captured {often}, for {text.time(self.capture_ns - self.around_ns)}{each}"
         if self.around_ns:
-            return f"{capture}, and what goes with that stalls the host for {text.time(self.around_ns)} more"
+            stalls = f"{text.time(self.around_ns)} more{words.each(self.capture_count)}"
+            return f"{capture}; in the same calls the host stalls for {stalls}"
         return f"{capture}, while the {words.gpu} runs none of them"
+
+    def evidence(self, words: text.Words) -> Sequence[str]:
+        if not self.calls:
+            return ()
+        (count, ns), (more, usual_ns) = self.calls
+        calls = f"{text.short(self.operator)} captures in {count} of {count + more} calls"
+        return [f"{calls}, which take {text.time(ns)} each; the others take {text.time(usual_ns)}"]
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = words.often(self.capture_count, "capture", of=" of graphs")
@@ -52,7 +75,8 @@ class Captures(rule.Seen, frozen=True):
         return f"{often} ({spent}); {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        return words.fill(_MOSTLY if self.mostly else _STEADY if self.in_every_step or self.again else _ONCE)
+        again = _SAME if self.same else _STEADY
+        return words.fill(_MOSTLY if self.mostly else again if self.in_every_step or self.again else _ONCE)
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -65,25 +89,40 @@ def check(trace: Trace) -> rule.Answer:
     which, parts = judging.within_steps(trace, cause.spans.start, cause.spans.end)
     measured = judging.measure(trace)
     steps = measured.count
-    made, around = (
-        judging.within_steps(trace, captures.captures(trace).start, captures.captures(trace).end),
-        captures.capturing_operators(trace),
-    )
-    steady, again = len(made[0]) >= steps > 1, len(around) > len(arrays.distinct(trace.events.name[around]))
-    spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, made[1]))
+    made, events, (around, others) = captures.captures(trace), trace.events, captures.capturing_operators(trace)
+    begun = made.take(captures.begins(trace)[events.name[made.row]])
+    begun = begun if len(begun) else made
+    inside, count = judging.within_steps(trace, made.start, made.end)[1], len(judging.rows_in_steps(trace, begun.row))
+    steady, again = 2 * count >= steps > 1, len(around) > len(arrays.distinct(events.name[around]))
+    longest = events.name[around[events.dur[around].argmax()]] if len(around) else -1
+    calls_ns = [events.dur[rows[events.name[rows] == longest]] for rows in (around, others)]
+    spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, inside))
     calls = trace.events.slices_of(*LAUNCHES)
     runs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[trace.events.name[calls]].any()
     spans = rule.Spans(parts.start, parts.end, cause.spans.row[which])
     most = 2 * judging.idle_ns(trace, spans).sum() > measured.length_ns * steps
     seen = Captures(
-        capture_count=len(made[0]) / steps,
+        capture_count=count / steps,
         capture_ns=spent,
         in_every_step=steady,
         mostly=bool(most and (steady or steps == 1) and not (runs and (steady or again))),
         around_ns=spent - alone,
         again=again,
+        same=_are_same(trace, begun),
+        operator=trace.strings[longest] if len(around) else "",
+        calls=[(len(ns), int(arrays.median(ns))) for ns in calls_ns if len(ns)],
     )
     if seen.mostly:
         return rule.Found(seen, spans, "high", severity="info", first=True)
     confidence: rule.Confidence = "high" if steady else "medium"
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
+
+
+def _are_same(trace: Trace, made: rule.Spans) -> bool:
+    """Whether all captures of several have operators of the same sizes, as far as formulas know these operators."""
+    place, kind, *_ = facts.operators.counted(trace)
+    ts = trace.events.ts[facts.host.stacks(trace).row[place]]
+    order = np.argsort(ts, kind="stable")
+    bounds = np.searchsorted(ts[order], (made.start, made.end)).T.tolist()
+    sizes = {tuple(kind[order[first:stop]].tolist()) for first, stop in bounds}
+    return len(made) > 1 and len(sizes) == 1 and sizes != {()}

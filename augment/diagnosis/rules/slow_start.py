@@ -30,8 +30,7 @@ class SlowStart(rule.Seen, frozen=True):
         return f"{first}, {self.times:.1f} times as long as the others: it is left out here"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        later = "; so do some later ones" if self.times > judging.WARM_UP else ", so it is no warm-up"
-        return f"the first step takes {self.times:.1f} times as long as the others{later}"
+        return f"the first step takes {self.times:.1f} times as long as the others, so it is no warm-up"
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -45,6 +44,7 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine("the first step began while earlier work ran on the {gpu}, and is left out")
     seen = SlowStart(int(length[0]), factor)
     if not judging.measure(trace).warm_up:
-        return rule.Fine(seen)
+        later = "some later steps are as slow as the first"
+        return rule.Fine(seen) if factor <= judging.WARM_UP else rule.NotApplicable(later)
     spans = rule.Spans(windows.start[:1], windows.end[:1], np.full(1, -1, np.int64))
     return rule.Found(seen, spans, "high", severity="info", of_recording=True)

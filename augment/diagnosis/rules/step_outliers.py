@@ -3,7 +3,8 @@
 A step is an outlier if it takes at least 1.2 times the median, and lies five deviations above it (1.4826 times the
 median absolute deviation, which one outlier cannot widen, unlike the standard deviation). It takes five steady steps
 of a kind: of an inference engine, steps that decode; where an optimizer runs in some steps only, as gradients are
-accumulated, steps with it or steps without. Where most steps are long, none is an outlier.
+accumulated, steps with it or steps without. Where most steps are long, none is an outlier, and where a quarter take
+less than half the median, nothing can be said.
 The saving is the mean less the mean of the other steps. A single step that takes less than 1 ms beyond the median is
 merely possible: any host is so late at times. So is an engine's step that waits for the host: it may have no request.
 
@@ -97,6 +98,9 @@ def check(trace: Trace) -> rule.Answer:
         if outlying.any():
             numbers = windows.number[outlying].tolist()
             return rule.Fine(StepOutliers(numbers, int(length.max()), int(middle), "", 0.0), saved)
+        if 4 * (short := int((2 * length < middle).sum())) >= len(length):
+            spread = f"{short} of {len(length)} take less than half the median of {text.time(middle)}"
+            return rule.NotApplicable(f"steps differ too much for any to be unusually long: {spread}")
         often = f"some longer than usual, but none {LEAST_FACTOR:g} times the median"
         spread = f"steps take {text.time(length.min())} to {text.time(length.max())}"
         several = (length > middle + DEVIATIONS * deviation).any()
