@@ -113,7 +113,7 @@ SAMPLES: list[Seen] = [
     *(
         rules.launch_bound.LaunchBound(
             *(5 * MS, 512, 40, "calls", [("outside operators (Python, or not recorded)", 3 * MS)], [("aten::mul", MS)]),
-            *(0, 0, 4_000, 9_000, False, False, engine, 888, 2 * MS),
+            *(0, 0, 4_000, 9_000, False, False, engine, 888, 2 * MS, 57_000),
         )
         for engine in ("vLLM", "SGLang")
     ),

@@ -97,6 +97,7 @@ class LaunchBound(rule.Seen, frozen=True):
     engine: str | None = None  #: that serves
     prefill_tokens: int = 0  #: the most of a step, where most of an engine's steps only prefill
     kernel_gap_ns: int = 0  #: of the wait: what counts as gaps between kernels, which the host or the device may decide
+    apart_ns: int = 0  #: the median from a launch to the next of its thread
     CURE = "removing that idle time"
 
     @property
@@ -138,10 +139,11 @@ class LaunchBound(rule.Seen, frozen=True):
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
         outside = _PARTS[facts.critical.BoundBy.OUTSIDE_OPERATORS] in [name for name, _ in self.parts[:1]]
         known = "of operators only: " * (outside and not self.has_stacks)  # where else most of it is, nothing tells
+        pace = f"{text.time(self.apart_ns)} (the call itself takes {text.time(self.call_ns)})"
         return [
             *([f"{known}the {words.gpu} idles longest while the host is in {named}"] if named else []),
-            *[f"medians: {text.time(self.kernel_ns)} a kernel, {text.time(self.call_ns)} a launch"]
-            * (self.launcher != "graphs"),
+            *[f"medians: a kernel takes {text.time(self.kernel_ns)}, but the host launches one only every {pace}"]
+            * (self.launcher != "graphs" and self.apart_ns > self.kernel_ns),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 
@@ -167,6 +169,8 @@ def check(trace: Trace) -> rule.Answer:
     by_path = judging.saved_a_step(trace, cut)
     saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
     calls = arrays.distinct(work.launch[places])
+    of_threads = calls[np.argsort(trace.events.track[calls], kind="stable")]
+    apart = np.diff(trace.events.ts[of_threads])[np.diff(trace.events.track[of_threads]) == 0]
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
     launcher: Launcher = "calls"
@@ -193,6 +197,7 @@ def check(trace: Trace) -> rule.Answer:
         long_ns=long,
         kernel_ns=int(arrays.median(work.end[places] - work.ts[places])),
         call_ns=int(arrays.median(trace.events.dur[calls])),
+        apart_ns=int(arrays.median(apart)) if len(apart) else 0,
         has_stacks=stacks,
         hides_more=judging.measure(trace).ratio(by_path - saved) >= rule.LEAST_RATIO,
         engine=batches[0].engine if batches else None,
