@@ -144,11 +144,21 @@ def test_what_may_be_products_that_no_operator_tells_of_leave_no_mfu(name: str, 
     [row] = rows(trace)
     assert (row.mfu_ratio is None) == lacks
     assert ("67 %" in (row.lacking or "")) == lacks
-    assert lacks == ("no operator (as in CUDA graphs)" in str(row.lacking) or "say nothing" in str(row.lacking))
+    assert lacks == ("no operator of its own (as in CUDA graphs)" in str(row.lacking) or "say nothing" in str(row.lacking))
     assert rows_of(model_flops.analyze(trace), "lacking") == [(row.lacking,)]
     assert [ratio is None for (ratio,) in rows_of(model_flops.analyze(trace), "mfu_ratio")] == [lacks]
     ((given, lacking),) = rows_of(model_flops.analyze(trace, flops_per_step_count=10**11), "mfu_ratio", "lacking")
     assert (given is None, lacking) == (False, None)  # a user's own count covers what no operator tells of
+
+
+@pytest.mark.parametrize(("launch", "name", "said"), [
+    ("cudaGraphLaunch", "nvjet_hsh_128x256", "has no operator of its own (as in CUDA graphs), within `Compiled` (33 %)"),
+    ("cudaLaunchKernel", "triton_1", "is in kernels whose names say nothing, such as `triton_1` (33 %)"),
+])  # fmt: skip
+def test_an_operator_is_no_name_of_kernels(launch: str, name: str, said: str) -> None:
+    extra = [op("Compiled", 20, 40), call(launch, 22, 32, correlation=2), kernel(name, 300_000, 400_000, correlation=2)]
+    trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000), *extra)
+    assert f"; most of the rest {said}; to name " in str(rows(trace)[0].lacking)
 
 
 def test_what_is_lacking_is_said() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from augment.arrays import Bools, Int64s, Intervals, Places, distinct, intervals
+from augment.arrays import Bools, EventRows, Int64s, Intervals, Places, distinct, intervals
 from augment.core import Category, GraphCapture, Trace, derived, text
 from augment.facts import gpu, host, names, source
 from augment.facts.gpu.kernel_families import LISTS, MATRIX_FAMILIES
@@ -254,30 +254,35 @@ def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str |
     counted = np.append(~np.isnan(roofs(trace).flops), False)[operator_work(trace).owner]
     is_product = families.is_any(MATRIX_FAMILIES)
     launched = names.matching(trace, names.GRAPH_LAUNCH)[trace.events.name[np.maximum(work.launch, 0)]]
-    alone = (gpu.innermost_operator(trace) < 0) | (launched & (work.launch >= 0))
+    around = gpu.innermost_operator(trace)
+    alone = (around < 0) | (launched & (work.launch >= 0))
     captured = trace.context.attached(GraphCapture) is not None
-    graphs = " of known sizes in the graph capture{}" if captured else " (as in CUDA graphs){}; to name it: " + _CAPTURE
-    tables, unnamed = "augment run TRACE --tables FILE", ~families.known & (work.type == names.KernelType.COMPUTATION)
+    graphs = f" of its own (as in CUDA graphs){{within}}; to name it: {_CAPTURE}"
+    graphs = " of known sizes in the graph capture{within}" if captured else graphs
+    unnamed = ~families.known & (work.type == names.KernelType.COMPUTATION)
+    tables = "; to name them: augment run TRACE --tables FILE ([[{}]] in docs/tables.md)"
     reasons = {
-        f"has no operator{graphs}": is_product & alone,
-        f"has no shapes or no formula{{}}; to name them: {tables} ([[flops]] in docs/tables.md)": is_product & ~alone,
-        f"is in kernels whose names say nothing{{}}; to name them: {tables} ([[kernel]] in docs/tables.md)": unnamed,
+        f"has no operator{graphs}": (is_product & alone, around),
+        f"has no shapes or no formula{{such}}{tables.format('flops')}": (is_product & ~alone, around),
+        f"is in kernels whose names say nothing{{such}}{tables.format('kernel')}": (unnamed, work.row),
     }
     ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
-    why = max(reasons, key=lambda reason: int((ns * reasons[reason])[here].sum()))
-    largest = largest_names(trace, place, (reasons[why] & ~counted)[here], LEAST_NAMED)
+    why = max(reasons, key=lambda reason: int((ns * reasons[reason][0])[here].sum()))
+    chosen, rows = reasons[why]
+    largest = text.listed(largest_names(trace, place, (chosen & ~counted & (rows >= 0))[here], LEAST_NAMED, rows))
+    within, such = (f"{lead} {largest}" * (largest != "") for lead in (", within", ", such as"))
     known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
     share = f"FLOPs are known for {known} of the time of matrix products"
-    return f"{share}; most of {rest} {why.format(f', such as {text.listed(largest)}' if largest else '')}"
+    return f"{share}; most of {rest} {why.format(within=within, such=such)}"
 
 
-def largest_names(trace: Trace, place: int, chosen: Bools, least: float) -> list[str]:
+def largest_names(trace: Trace, place: int, chosen: Bools, least: float, rows: EventRows | None = None) -> list[str]:
     """The two operators, or kernels without an operator, that most of the time of the ``chosen`` work of the device is
-    in, and their shares of the device's work, from ``least`` on."""
+    in, and their shares of the device's work, from ``least`` on; or those among ``rows``, one for each piece."""
     work = gpu.work(trace)
     device = work.devices[place].places
-    around = gpu.innermost_operator(trace)[device]
-    code = trace.events.name[np.where(around >= 0, around, work.row[device])]
+    around = gpu.innermost_operator(trace)
+    code = trace.events.name[(np.where(around >= 0, around, work.row) if rows is None else rows)[device]]
     ns = (work.end - work.ts)[device]
     spent = np.bincount(code, ns * chosen, len(trace.strings)) / max(int(ns.sum()), 1)
     most = np.argsort(-spent, kind="stable")[:2].tolist()
