@@ -190,7 +190,7 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
     on_roof = roofs(trace)
     for device, peak in device_peaks(trace).items():
         if peak is None:
-            yield Diagnostic("no_peak", 1, f"{why_unknown(trace, device)}; so there is no roof")
+            yield Diagnostic("no_peak", 1, f"there is no roof, as {why_unknown(trace, device)}")
     if reasons := facts.operators.graphs(trace).reasons:
         why = "; ".join(dict.fromkeys(reasons))
         yield Diagnostic(

@@ -309,7 +309,8 @@ def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[s
     hfu = sum(row["hfu_ratio"] * row["wall_ns"] for row in steps) / wall
     shares = {said: sum(row[f"{part}_ns"] for part in parts for row in steps) / wall for said, parts in SAID.items()}
     shares["recomputation"] = hfu - mfu
-    counts = f"{counted(len(steps), 'step')} of {time(wall / len(steps))}"
+    whole, of_each = f"{time(wall)} from the first work to the last", f" of {time(wall / len(steps))}"
+    counts = whole if steps[0]["step"] is None else f"{counted(len(steps), 'step')}{of_each}"
     yield f"  MFU{of} {100 * mfu:.1f} % ({counts}; {steps[0]['peak']}); the rest, in points:"
     for said, part in sorted(shares.items(), key=lambda item: -item[1]):
         if part >= _LEAST:

@@ -144,7 +144,9 @@ def test_what_may_be_products_that_no_operator_tells_of_leave_no_mfu(name: str, 
     [row] = rows(trace)
     assert (row.mfu_ratio is None) == lacks
     assert ("67 %" in (row.lacking or "")) == lacks
-    assert lacks == ("no operator of its own (as in CUDA graphs)" in str(row.lacking) or "say nothing" in str(row.lacking))
+    assert lacks == (
+        "no operator of its own (as in CUDA graphs)" in str(row.lacking) or "say nothing" in str(row.lacking)
+    )
     assert rows_of(model_flops.analyze(trace), "lacking") == [(row.lacking,)]
     assert [ratio is None for (ratio,) in rows_of(model_flops.analyze(trace), "mfu_ratio")] == [lacks]
     ((given, lacking),) = rows_of(model_flops.analyze(trace, flops_per_step_count=10**11), "mfu_ratio", "lacking")
@@ -209,6 +211,7 @@ def test_an_mfu_above_all_that_the_device_can_do_is_none(counted: float) -> None
 
 
 @pytest.mark.parametrize(("name", "capability", "why"), [
+    ("A new one", 99, "the peak of A new one is unknown; give its peaks: augment run TRACE --peak bf16=… --peak fp32=… ("),
     ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: augment run TRACE --peak bf16="),
     ("Tesla T4", 7, "Tesla T4 has no units for bf16, and so no peak of it"),
     ("Tesla V100-SXM2-16GB", 7, "Tesla V100-SXM2-16GB has no units for bf16, and so no peak of it"),

@@ -308,7 +308,8 @@ def test_parts_and_mfu_make_up_the_whole() -> None:
             0.25, 0.25, ideal_compute=250, unmodelled=100, exposed_memory=50, exposed_communication=400, other_wait=200
         )
     ]
-    lines = list(waterfall({"analyses": {"step_efficiency": {"rows": steps}}}))
+    lines = list(waterfall({"analyses": {"step_efficiency": {"rows": [{**steps[0], "step": None}]}}}))
+    assert lines[0].startswith("  MFU 25.0 % (1.0 µs from the first work to the last; bf16 "), "there are no steps"
     assert 25 + sum(float(line.split()[0]) for line in lines[1:]) == 100
 
 

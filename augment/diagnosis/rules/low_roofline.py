@@ -59,7 +59,7 @@ def check(trace: Trace) -> rule.Answer:
     if not work.recorded:
         return rule.NoData("no shapes of operators were recorded", "record with {shapes}")
     if not any(facts.operators.limits(trace).values()):
-        return rule.NoData("the peaks of the {gpu} are unknown", facts.operators.UNKNOWN_DEVICE)
+        return rule.NoData("the peaks of the {gpu} are unknown", facts.operators.peak_options(trace))
     on_roof, places = facts.operators.bounds(trace), gpu.where(work.owner >= 0)
     places = places[judging.work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]

@@ -128,7 +128,7 @@ def check(trace: Trace) -> rule.Answer:
         if kinds_of == {("bf16", FASTER)} and all(of_workstations):
             kinds_of = {("tf32", FASTER)}
         if wording.vendor(trace) != "nvidia" or len(kinds_of) != 1 or None in kinds_of:
-            unknown = rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.UNKNOWN_DEVICE)
+            unknown = rule.NoData("whether the {gpu} has matrix units is unknown", facts.operators.peak_options(trace))
             return untold if is_untold else unknown
         ratios = dict(kind for kind in kinds_of if kind)
     if not (number := next((number for number, ratio in ratios.items() if ratio >= _LEAST), "")):

@@ -17,7 +17,6 @@ from augment.facts.operators.operator_work import operator_work, work_families
 from augment.facts.operators.peaks import Peak, capability_of, device_peaks
 
 MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
-UNKNOWN_DEVICE = "give the device's peaks: augment run TRACE --peak fp16=… --peak fp32=… (TFLOP/s) --peak memory_gbps=…"
 SMALLEST = 16  #: sizes below are vectors, not matrices
 _TENSORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
 _FORWARD = ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "cudnn_convolution")

@@ -149,10 +149,18 @@ def capacity_bytes(trace: Trace, device: Identity) -> int:
     return _device(trace, device).memory
 
 
+def options(trace: Trace) -> str:
+    """Which peaks of a device to give: those of the trace's types of number, and of FP32 and a type of 16 bits, by
+    which matrix units are judged."""
+    numbers = {work.number for work in operator_work(trace).works if work.flops}
+    numbers |= {"fp32", *([] if numbers & {"bf16", "fp16"} else ["fp16"])}
+    rates = " ".join(f"--peak {number}=…" for number in reversed(NUMBERS) if number in numbers)
+    return f"give its peaks: augment run TRACE {rates} (TFLOP/s) --peak memory_gbps=…"
+
+
 def why_unknown(trace: Trace, device: Identity) -> str:
     """Advice for a device without a peak."""
-    which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or --tables FILE with [[peak]]"
-    return f"the peak of {name_of(trace, device)} is unknown: augment run TRACE {which}"
+    return f"the peak of {name_of(trace, device)} is unknown; {options(trace)}"
 
 
 def why_not_of(trace: Trace, device: Identity, number: str) -> str:
@@ -160,8 +168,7 @@ def why_not_of(trace: Trace, device: Identity, number: str) -> str:
     capability = capability_of(trace, device)
     if number == "bf16" and capability is not None and capability < (8, 0):
         return f"{name_of(trace, device)} has no units for bf16, and so no peak of it"
-    which = f"--peak {number}=… (10^12 operations a second)"
-    return f"{name_of(trace, device)} has no known peak of {number}: augment run TRACE {which}"
+    return f"{name_of(trace, device)} has no known peak of {number}: augment run TRACE --peak {number}=… (TFLOP/s)"
 
 
 def _peak(rows: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
