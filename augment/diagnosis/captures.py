@@ -48,11 +48,6 @@ def captures(trace: Trace) -> Spans:
     return spans.take(np.argsort(spans.start, kind="stable"))
 
 
-def begins(trace: Trace) -> arrays.Bools:
-    """For each string of the trace whether it names the call that begins a capture."""
-    return facts.names.matching(trace, _BEGIN)
-
-
 @derived
 def compiles(trace: Trace) -> arrays.Bools:
     """For each string of the trace whether it names work of the compiler."""

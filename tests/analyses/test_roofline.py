@@ -105,7 +105,7 @@ def test_what_is_faster_than_the_peak_is_told() -> None:
 def test_an_unknown_device_has_rates_but_no_roof() -> None:
     result = roofline.analyze(trace_of(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000)))
     assert rows_of(result, "achieved_tflops", "roof_ns", "bound") == [(2 * 4096**3 / 200_000 / 1e3, None, "unknown")]
-    assert ["--tables" in diagnostic.message for diagnostic in result.diagnostics] == [True]
+    assert ["--peak bf16=" in diagnostic.message for diagnostic in result.diagnostics] == [True]
 
 
 def test_without_shapes_it_says_how_to_record_them() -> None:

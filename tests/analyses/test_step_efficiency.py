@@ -154,11 +154,11 @@ def test_what_may_be_products_that_no_operator_tells_of_leave_no_mfu(name: str, 
 
 
 @pytest.mark.parametrize(("launch", "name", "said"), [
-    ("cudaGraphLaunch", "nvjet_hsh_128x256", "has no operator of its own (as in CUDA graphs), within `Compiled` (33 %)"),
+    ("cudaGraphLaunch", "nvjet_hsh_128x256", "has no operator of its own (as in CUDA graphs), within `Compile` (33 %)"),
     ("cudaLaunchKernel", "triton_1", "is in kernels whose names say nothing, such as `triton_1` (33 %)"),
 ])  # fmt: skip
 def test_an_operator_is_no_name_of_kernels(launch: str, name: str, said: str) -> None:
-    extra = [op("Compiled", 20, 40), call(launch, 22, 32, correlation=2), kernel(name, 300_000, 400_000, correlation=2)]
+    extra = [op("Compile", 20, 40), call(launch, 22, 32, correlation=2), kernel(name, 300_000, 400_000, correlation=2)]
     trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000), *extra)
     assert f"; most of the rest {said}; to name " in str(rows(trace)[0].lacking)
 
@@ -211,7 +211,7 @@ def test_an_mfu_above_all_that_the_device_can_do_is_none(counted: float) -> None
 
 
 @pytest.mark.parametrize(("name", "capability", "why"), [
-    ("A new one", 99, "the peak of A new one is unknown; give its peaks: augment run TRACE --peak bf16=… --peak fp32=… ("),
+    ("A new one", 99, "the peak of A new one is unknown; give its peaks: augment run TRACE --peak bf16=… --peak fp32"),
     ("NVIDIA A10G", 8, "NVIDIA A10G has no known peak of bf16: augment run TRACE --peak bf16="),
     ("Tesla T4", 7, "Tesla T4 has no units for bf16, and so no peak of it"),
     ("Tesla V100-SXM2-16GB", 7, "Tesla V100-SXM2-16GB has no units for bf16, and so no peak of it"),

@@ -874,7 +874,7 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     step, longer = annotation("ProfilerStep#0", 0, 19_000_000), launched("gemm", 9_900_000, 18_900_000, 3, at=9_200_000)
     trace = trace_of(step, *around, *longer, *calls)
     answer = problem_of(rules.graph_capture.check(trace))
-    assert "Graphs are captured once per step, for 8.1 ms, while" in title_of(answer)
+    assert "Graphs are captured once per step (8.1 ms), while" in title_of(answer)
     assert (answer.confidence, "warmup" in advice_of(answer)) == ("medium", True)
     assert (problem_of(rules.launch_bound.check(trace)).saved_ns or 0) < 600_000, "what is around the capture"
     plain = trace_of(step, *around, *longer, *calls[2:])
@@ -921,7 +921,7 @@ def test_captures_of_equal_sizes_are_not_made_for_new_sizes(rows: int) -> None:
         events += [annotation(f"ProfilerStep#{step}", at, at + 11_000_000), long, *capture[: 3 * captures], *work]
     answer = problem_of(rules.graph_capture.check(trace_of(*events)))
     assert answer.seen.figures["capture_count"] == 0.6
-    assert "Compiled captures in 3 of 5 calls, which take 10 ms each; the others take 500 µs" in evidence_of(answer)
+    assert "Compiled: 3 calls of 10 ms with a capture, 2 calls of 500 µs without" in evidence_of(answer)
     assert ("sizes are no reason" in advice_of(answer)) == (rows == 8)
 
 

@@ -147,7 +147,7 @@ SAMPLES: list[Seen] = [
     rules.graph_capture.Captures(1, 8 * MS, False, False, 5 * MS),
     *(
         rules.graph_capture.Captures(
-            0.6, 8 * MS, True, False, 5 * MS, True, same, "Torch-Compiled Region", [(3, 9), (2, 1)]
+            0.6, 8 * MS, True, False, 5 * MS, True, same, "Torch-Compiled Region", ((3, 9 * MS), (2, MS))
         )
         for same in (False, True)
     ),

@@ -13,8 +13,6 @@ Where operators of the same sizes are captured each time, padding does not help.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from augment import arrays, facts
@@ -46,7 +44,7 @@ class Captures(rule.Seen, frozen=True):
     again: bool = False  #: an operator captures more than once
     same: bool = False  #: operators of the same sizes are captured each time
     operator: str = ""  #: that captures in most of them
-    calls: Sequence[tuple[int, int]] = ()  #: of it that capture, and others: how many, and their median in ns
+    calls: tuple[tuple[int, int], ...] = ()  #: of it that capture, and others: how many, and their median in ns
     CURE = "avoiding that"
 
     def title(self, words: text.Words) -> str:
@@ -55,19 +53,15 @@ class Captures(rule.Seen, frozen=True):
             beside = " and what goes with them" * (self.around_ns > 0)
             return f"This recording captures graphs, it does not show a run: captures{beside} take {spent}"
         often = f"once {words.per_step}" if self.capture_count == 1 else words.often(self.capture_count, "time")
-        each = words.each(self.capture_count) or " in all" * (self.capture_count > 1)
-        capture = f"Graphs are captured {often}, for {text.time(self.capture_ns - self.around_ns)}{each}"
+        each = words.each(self.capture_count)
+        capture = f"Graphs are captured {often} ({text.time(self.capture_ns - self.around_ns)}{each})"
         if self.around_ns:
-            stalls = f"{text.time(self.around_ns)} more{words.each(self.capture_count)}"
-            return f"{capture}; in the same calls the host stalls for {stalls}"
+            return f"{capture}; in the same calls the host stalls for {text.time(self.around_ns)} more{each}"
         return f"{capture}, while the {words.gpu} runs none of them"
 
-    def evidence(self, words: text.Words) -> Sequence[str]:
-        if not self.calls:
-            return ()
-        (count, ns), (more, usual_ns) = self.calls
-        calls = f"{text.short(self.operator)} captures in {count} of {count + more} calls"
-        return [f"{calls}, which take {text.time(ns)} each; the others take {text.time(usual_ns)}"]
+    def evidence(self, words: text.Words) -> list[str]:
+        calls = [f"{text.counted(count, 'call')} of {text.time(ns)}" for count, ns in self.calls]
+        return [f"{text.short(self.operator)}: {calls[0]} with a capture, {calls[1]} without"] if calls else []
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = words.often(self.capture_count, "capture", of=" of graphs")
@@ -90,12 +84,16 @@ def check(trace: Trace) -> rule.Answer:
     measured = judging.measure(trace)
     steps = measured.count
     made, events, (around, others) = captures.captures(trace), trace.events, captures.capturing_operators(trace)
-    begun = made.take(captures.begins(trace)[events.name[made.row]])
-    begun = begun if len(begun) else made
-    inside, count = judging.within_steps(trace, made.start, made.end)[1], len(judging.rows_in_steps(trace, begun.row))
+    inside = judging.within_steps(trace, made.start, made.end)[1]
+    count = int(np.bincount(events.name[judging.rows_in_steps(trace, made.row)], minlength=1).max()) or 1
     steady, again = 2 * count >= steps > 1, len(around) > len(arrays.distinct(events.name[around]))
     longest = events.name[around[events.dur[around].argmax()]] if len(around) else -1
     calls_ns = [events.dur[rows[events.name[rows] == longest]] for rows in (around, others)]
+    place, kind, *_ = facts.operators.counted(trace)
+    ts = events.ts[facts.host.stacks(trace).row[place]]
+    order = np.argsort(ts, kind="stable")
+    bounds = np.searchsorted(ts[order], (made.start, made.end)).T.tolist()
+    sizes = [kind[order[first:stop]].tolist() for first, stop in bounds if stop > first]
     spent, alone = (arrays.total(arrays.union(each.start, each.end)) // steps for each in (parts, inside))
     calls = trace.events.slices_of(*LAUNCHES)
     runs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[trace.events.name[calls]].any()
@@ -108,21 +106,11 @@ def check(trace: Trace) -> rule.Answer:
         mostly=bool(most and (steady or steps == 1) and not (runs and (steady or again))),
         around_ns=spent - alone,
         again=again,
-        same=_are_same(trace, begun),
+        same=len(sizes) >= count > 1 and all(each == sizes[0] for each in sizes),
         operator=trace.strings[longest] if len(around) else "",
-        calls=[(len(ns), int(arrays.median(ns))) for ns in calls_ns if len(ns)],
+        calls=tuple((len(ns), int(arrays.median(ns))) for ns in calls_ns if len(ns)),
     )
     if seen.mostly:
         return rule.Found(seen, spans, "high", severity="info", first=True)
     confidence: rule.Confidence = "high" if steady else "medium"
     return judging.judged(trace, seen, cause.saved_ns, spans=spans, confidence=confidence, cut=cause.cut)
-
-
-def _are_same(trace: Trace, made: rule.Spans) -> bool:
-    """Whether all captures of several have operators of the same sizes, as far as formulas know these operators."""
-    place, kind, *_ = facts.operators.counted(trace)
-    ts = trace.events.ts[facts.host.stacks(trace).row[place]]
-    order = np.argsort(ts, kind="stable")
-    bounds = np.searchsorted(ts[order], (made.start, made.end)).T.tolist()
-    sizes = {tuple(kind[order[first:stop]].tolist()) for first, stop in bounds}
-    return len(made) > 1 and len(sizes) == 1 and sizes != {()}

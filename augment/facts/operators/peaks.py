@@ -150,10 +150,9 @@ def capacity_bytes(trace: Trace, device: Identity) -> int:
 
 
 def options(trace: Trace) -> str:
-    """Which peaks of a device to give: those of the trace's types of number, and of FP32 and a type of 16 bits, by
-    which matrix units are judged."""
-    numbers = {work.number for work in operator_work(trace).works if work.flops}
-    numbers |= {"fp32", *([] if numbers & {"bf16", "fp16"} else ["fp16"])}
+    """Which peaks to give: of the trace's types of number, and of FP32 and one of 16 bits, which tell matrix units."""
+    numbers = {"fp32", *(work.number for work in operator_work(trace).works if work.flops)}
+    numbers |= set() if numbers & {"bf16", "fp16"} else {"fp16"}
     rates = " ".join(f"--peak {number}=…" for number in reversed(NUMBERS) if number in numbers)
     return f"give its peaks: augment run TRACE {rates} (TFLOP/s) --peak memory_gbps=…"
 

@@ -44,7 +44,7 @@ LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula t
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 MOSTLY = 0.5  #: of it, for rules on their sizes to find nothing
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
-_CAPTURE = "augment run TRACE --graph-capture FILE"
+_GRAPHS = " of its own (as in CUDA graphs){within}; to name it: augment run TRACE --graph-capture FILE"
 _UNMODELLED = PARTS.index("unmodelled")
 
 
@@ -257,8 +257,7 @@ def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str |
     around = gpu.innermost_operator(trace)
     alone = (around < 0) | (launched & (work.launch >= 0))
     captured = trace.context.attached(GraphCapture) is not None
-    graphs = f" of its own (as in CUDA graphs){{within}}; to name it: {_CAPTURE}"
-    graphs = " of known sizes in the graph capture{within}" if captured else graphs
+    graphs = " of known sizes in the graph capture{within}" if captured else _GRAPHS
     unnamed = ~families.known & (work.type == names.KernelType.COMPUTATION)
     tables = "; to name them: augment run TRACE --tables FILE ([[{}]] in docs/tables.md)"
     reasons = {
