@@ -177,16 +177,16 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         ns = {part: sum(int(each.parts[part][judged].sum()) for _, each in reached) for part in facts.operators.PARTS}
         for roof, parts in _ROOFS.items():
             ratio = sum(ns[part] for part in parts) / max(sum(ns.values()), 1)
-            of_roof += f"; {percent(ratio)} of their time today is {roof}" * (2 * ratio > 1)
+            of_roof += f"; {percent(ratio)} of its time today is {roof}" * (2 * ratio > 1)
     text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}{of_roof}."
-    return [Sentence(text, tuple(sorted(done)))]
+    return [Sentence(say.fill(text), tuple(sorted(done)))]
 
 
 #: what limits kernels at their roof, by the parts of the time in which devices compute
 _ROOFS = {"memory-bound": ("memory_ideal", "memory_above"), "compute-bound": ("ideal_compute", "compute_above")}
 _BOUNDS = {
     "host": "the host",
-    "computing": "kernels that compute",
+    "computing": "{gpu} computation",
     "communication": "communication",
     "copies": "copies",
     "gaps": "gaps between kernels",
@@ -260,20 +260,19 @@ def _unexplained(trace: Trace, result: RankedFindings) -> tuple[str, float]:
         ratio = whole.ratio(spent / max(len(idle), 1) / whole.count)
         # what a cure saves is time that waited for the host, or work: no rule explains idle time for other reasons
         if ratio >= HIGH_RATIO and (2 * explained <= ratio or category == facts.waits.GapCategory.OTHER):
-            lines = "" if stacks or category == facts.waits.GapCategory.OTHER else f"; {words(trace).stacks} adds lines"
+            lines = "" if stacks or category == facts.waits.GapCategory.OTHER else f", {words(trace).stacks} adds lines"
             late = np.concatenate([each.start for each in judging.late_beginnings(trace)])
             chosen = [(each, (each.category == category) & ~np.isin(each.start, late)) for each in idle]
             parts = [(each.start[which], each.end[which], each.launch[which]) for each, which in chosen]
             start, end, launch = (np.concatenate(column) for column in zip(*parts, strict=True))
             say, share, shown = words(trace), percent(ratio), Intervals(start, end)
             text = f"No rule explains most of the {share} in which the {say.gpu} waits for the host"
-            text += ": look at the longest slices of Idle"
             if category == facts.waits.GapCategory.OTHER:
                 reason, shown = unknown_reason(trace, shown, launch)
                 text = f"The {say.gpu} idles {share} of {say.a_step}{reason}"
             dur = shown.end - shown.start
             at = period(int(shown.start[dur.argmax()] - trace.events.ts[0]), int(dur.max()))
-            return f"{text} ({OPEN_TRACE} --at {at} shows the longest{lines}).", ratio
+            return f"{text}; {OPEN_TRACE} --at {at} shows the longest gap{lines}.", ratio
     return "", 0.0
 
 
@@ -283,7 +282,9 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     length = gaps.end - gaps.start
     launched = float(length[launch != NO_INDEX].sum() / max(int(length.sum()), 1))
     if launched >= MOST:
-        text = " for an unknown reason: its next work had been launched; what that waited for is not in the trace"
+        text = (
+            " for an unknown reason: its next work had been launched, but the trace does not show what that waited for"
+        )
     elif launched <= 1 - MOST:
         text = " for an unknown reason: the launch of its next work was not recorded"
         work = facts.gpu.work(trace)
@@ -328,8 +329,8 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     names += [f"{short(trace.strings[inner])} ({percent(share)}{of_time})"] * (share >= 1 - MOST and inner != outer)
     text += f". Meanwhile the host is in {listed(names)}" if names else ""
     if not names or launched >= MOST:
-        return f"{text}. Look at the longest slices of Idle", gaps
-    return f"{text}. Look there first", clip(gaps, in_around if around else in_name)[2]
+        return text, gaps
+    return text, clip(gaps, in_around if around else in_name)[2]
 
 
 def _nothing_launched(trace: Trace, gaps: Intervals) -> Intervals:
@@ -465,12 +466,12 @@ PART_COLUMNS = {
     "exposed_memory_ns": "exposed copies",
     "host_wait_ns": "waiting for the host",
     "kernel_wait_ns": "between kernels",
-    "other_wait_ns": "for other reasons",
+    "other_wait_ns": "for unknown reasons",
 }
 _IDLE = {
     facts.waits.GapCategory.HOST_WAIT: "waiting for the host",
     facts.waits.GapCategory.KERNEL_WAIT: "between kernels",
-    facts.waits.GapCategory.OTHER: "for other reasons",
+    facts.waits.GapCategory.OTHER: "for unknown reasons",
 }
 _LATE = "before the first work of a stream"
 _HELD = "held up although work was queued"

@@ -71,7 +71,7 @@ class Copies(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
-        together = " together, as they overlap" if self.overlap else ""
+        together = ", overlapping each other" if self.overlap else ""
         each = words.each(self.copy_count)
         moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{each}{together}{pageable}"
         if self.migrates:

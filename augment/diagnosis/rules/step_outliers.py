@@ -102,7 +102,8 @@ def check(trace: Trace) -> rule.Answer:
             spread = f"{short} of {len(length)} take less than half the median of {text.time(middle)}"
             return rule.NotApplicable(f"steps differ too much for any to be unusually long: {spread}")
         often = f"some longer than usual, but none {LEAST_FACTOR:g} times the median"
-        spread = f"steps take {text.time(length.min())} to {text.time(length.max())}"
+        low, high = text.time(length.min()), text.time(length.max())
+        spread = f"steps take {low} to {high}" if low != high else f"all steps take {high}"
         several = (length > middle + DEVIATIONS * deviation).any()
         return rule.Fine(f"{spread}, {often}" if several else spread)
     # The part of the outlying steps that grew most, and its share of the growth; empty if it explains no half

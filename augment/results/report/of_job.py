@@ -108,12 +108,12 @@ def stragglers(sidecar: Sidecar) -> Section:
             if abs(ns) > _LEAST_PART * row["charged_ns"]
         ]
         gain = (row["gain_ns"] or 0) / steps
-        bars += [charts.part(f"curing {who}", _CURED[0], gain)] if gain > 0 else []
+        bars += [charts.part(f"if {who} were at the median", _CURED[0], gain)] if gain > 0 else []
         saved = f"; at the median's speed that would save {three_digits(gain)}" if gain > 0 else ""
         said.append(f"{who} by {three_digits(row['charged_ns'] / steps)}{saved}")
     per_step = " per step" if named[0]["figures"].get("step_count") else ""
     lead = f"Late{per_step}: {', '.join(said)}."
-    text = "By how much longer a late rank's own work takes than its peers', by cause, and how much a cure would save: "
+    text = "How much longer a late rank's own work takes than its peers', by cause, and what fixing it would save: "
     parts, x_title = dict((*_CHARGED.values(), _CURED)), f"time{per_step} (ms)"
     chart = charts.stacked(
         "causes_of_delay", f"{text}the verdict's figures.", bars, y="rank", x_title=x_title, parts=parts
