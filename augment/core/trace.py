@@ -315,8 +315,9 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def extent_ns(self) -> int:
-        """From the begin of the first event to the end of the last; 0 without events."""
-        return int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
+        """From the first event to the end of the last slice: a mark where the recording ends may come long after."""
+        rows = self.events.where(self.events.phase == COMPLETE)
+        return int((self.events.end[rows] - self.events.ts[:1]).max(initial=0))
 
     @property
     def summary(self) -> str:

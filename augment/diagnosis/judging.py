@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from augment import arrays, facts
-from augment.core import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace, derived, text
+from augment.core import GPU_WORK, LAUNCHES, Category, Trace, derived, text
 from augment.diagnosis.captures import captures, compilations
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Answer, Confidence, Fine, Found, Seen, Spans
 from augment.facts.critical import what_if
@@ -172,12 +172,6 @@ def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
     if measure(trace).unit == "recording" and len(kernels):
         inside = inside & (work.ts > np.concatenate((kernels, events.end[fetches])).min())
     return work.where(inside & (category == Category.GPU_MEMCPY))
-
-
-def recorded_ns(trace: Trace) -> int:
-    """From the first event to the end of the last slice: a mark where the recording ends may come long after."""
-    rows = trace.events.where(trace.events.phase == COMPLETE)
-    return int((trace.events.end[rows] - trace.events.ts[0]).max(initial=0))
 
 
 def setup_copies(trace: Trace) -> str:

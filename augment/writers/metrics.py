@@ -350,7 +350,7 @@ def source_schema(closed: bool) -> Schema:
             "devices": _list_of(record_schema(device, closed)),
             "accelerator": {"type": "string", "description": "what a device is called: GPU, NPU, MTIA device"},
             "start_ns": {"type": ["integer", "null"], "description": "time of the first event"},
-            "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the last end"},
+            "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the end of the last slice"},
             "steps": _list_of(_type(int)),
             "window": window,
         },

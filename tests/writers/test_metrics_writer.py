@@ -48,12 +48,13 @@ def test_it_tells_the_version_of_the_code_that_wrote_it() -> None:
 
 def test_source() -> None:
     tracks = [Track(3, 1, 1), Track(3, 0, 7, 0, 7)]
-    trace = with_source(chrome_trace(STEPS, tracks), rank_from="file name", devices=((0, "H100"), (1, "H100")))
+    mark = {"ph": "i", "name": "Record Window End", "pid": 1, "tid": 1, "ts": 99}  # ends nothing that was recorded
+    trace = with_source(chrome_trace([*STEPS, mark], tracks), rank_from="file name", devices=((0, "H100"), (1, "H100")))
     assert sidecar(trace, {})["source"] == {
         "name": "t.json",
         "sha256": "0" * 64,
         "format": "chrome_json",
-        "events": 3,
+        "events": 4,
         "ranks": [3],
         "rank_from": "file name",
         "partial": None,
