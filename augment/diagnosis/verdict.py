@@ -328,9 +328,7 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     names = [f"{short(trace.strings[outer])} ({percent(around)} of that time)"] * (around > 0)
     names += [f"{short(trace.strings[inner])} ({percent(share)}{of_time})"] * (share >= 1 - MOST and inner != outer)
     text += f". Meanwhile the host is in {listed(names)}" if names else ""
-    if not names or launched >= MOST:
-        return text, gaps
-    return text, clip(gaps, in_around if around else in_name)[2]
+    return text, clip(gaps, in_around if around else in_name)[2] if names and launched < MOST else gaps
 
 
 def _nothing_launched(trace: Trace, gaps: Intervals) -> Intervals:
@@ -468,10 +466,6 @@ PART_COLUMNS = {
     "kernel_wait_ns": "between kernels",
     "other_wait_ns": "for unknown reasons",
 }
-_IDLE = {
-    facts.waits.GapCategory.HOST_WAIT: "waiting for the host",
-    facts.waits.GapCategory.KERNEL_WAIT: "between kernels",
-    facts.waits.GapCategory.OTHER: "for unknown reasons",
-}
+_IDLE = dict(zip(facts.waits.GapCategory, [*PART_COLUMNS.values()][len(_PARTS) :], strict=True))
 _LATE = "before the first work of a stream"
 _HELD = "held up although work was queued"

@@ -7,7 +7,7 @@ import pytest
 from augment.core.trace import Trace
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Found
+from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import exposed_communication, step_outliers, synchronizing_calls
 from tables import Event, annotation, call, launched_kernel, op, trace_of
 
@@ -61,6 +61,16 @@ def test_a_single_step_that_is_hardly_later_may_be_chance(pauses_us: tuple[int, 
     scale = pauses_us[0]
     answer = step_outliers.check(run(*(pause * 1_000 for pause in pauses_us), work=10_000 * scale))
     assert (answer.confidence if isinstance(answer, Found) else None) == confidence
+
+
+@pytest.mark.parametrize(("pauses", "said"), [
+    ((20, 1, 20, 1, 20, 1, 20), "no usual length: 3 of 7 steps take less than half the median"),
+    ((20, 20, 20, 1, 20, 20, 20), "steps take 5.0 ms to 24 ms"),  # a single short one makes no other kind
+    ((20, 20, 20, 20, 20, 20, 20), "all steps take 24 ms"),
+])  # fmt: skip
+def test_steps_without_a_usual_length_are_not_called_fine(pauses: tuple[int, ...], said: str) -> None:
+    answer = step_outliers.check(run(*(pause * MS for pause in pauses), work=4 * MS))
+    assert (answer.seen if isinstance(answer, Fine) else getattr(answer, "why", "")) == said
 
 
 @pytest.mark.parametrize("late", [0, 6])

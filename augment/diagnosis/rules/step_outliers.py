@@ -99,8 +99,7 @@ def check(trace: Trace) -> rule.Answer:
             numbers = windows.number[outlying].tolist()
             return rule.Fine(StepOutliers(numbers, int(length.max()), int(middle), "", 0.0), saved)
         if 4 * (short := int((2 * length < middle).sum())) >= len(length):
-            spread = f"{short} of {len(length)} take less than half the median of {text.time(middle)}"
-            return rule.NotApplicable(f"steps differ too much for any to be unusually long: {spread}")
+            return rule.NotApplicable(f"no usual length: {short} of {len(length)} steps take less than half the median")
         often = f"some longer than usual, but none {LEAST_FACTOR:g} times the median"
         low, high = text.time(length.min()), text.time(length.max())
         spread = f"steps take {low} to {high}" if low != high else f"all steps take {high}"

@@ -113,11 +113,9 @@ def stragglers(sidecar: Sidecar) -> Section:
         said.append(f"{who} by {three_digits(row['charged_ns'] / steps)}{saved}")
     per_step = " per step" if named[0]["figures"].get("step_count") else ""
     lead = f"Late{per_step}: {', '.join(said)}."
-    text = "How much longer a late rank's own work takes than its peers', by cause, and what fixing it would save: "
+    text = "How much longer a late rank's own work takes than its peers', by cause, and what fixing it would save."
     parts, x_title = dict((*_CHARGED.values(), _CURED)), f"time{per_step} (ms)"
-    chart = charts.stacked(
-        "causes_of_delay", f"{text}the verdict's figures.", bars, y="rank", x_title=x_title, parts=parts
-    )
+    chart = charts.stacked("causes_of_delay", text, bars, y="rank", x_title=x_title, parts=parts)
     return Section("Who comes late", lead, [chart], tables)
 
 
