@@ -154,7 +154,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     join_ns = JOINED_RATIO * measure(trace).length_ns
     slices = []
     for number, each in enumerate(findings):
-        spans = longest(bands(each.found.spans, join_ns), MOST_SLICES)
+        spans = longest(bands(each.found.drawn or each.found.spans, join_ns), MOST_SLICES)
         for start, end, row in zip(spans.start.tolist(), spans.end.tolist(), spans.row.tolist(), strict=True):
             if end > start:
                 slices.append(_Slice(start, end, number, row))

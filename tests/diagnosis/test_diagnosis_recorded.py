@@ -42,6 +42,7 @@ KNOWN = {
     f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz": "host_gaps",
     "torchbench/trace3.json": "exposed_copies",
     "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz": "launch_bound",
+    "a100_sam_fast/amg_example_trace.json.gz": "host_gaps",  # the host may need what it waited for
     "hta_memory_v100/df_index_resolver.json.gz": "launch_bound",
     "a100_torch_compile_ao/quantize_vit_bfloat16.json.gz": "graph_capture",
 }

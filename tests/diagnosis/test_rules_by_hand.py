@@ -817,14 +817,44 @@ def test_copies_within_the_device_save_what_they_take(times: int, change: Any) -
     assert ", most in aten::clone" in title_of(answer)
 
 
-def test_a_call_that_waits_promises_no_more_than_up_to_what_the_host_does_then() -> None:
-    """It computes for 3 ms after the call, which may need what it waited for."""
-    events = [annotation("ProfilerStep#0", 0, 9_000_000), call("cudaStreamSynchronize", 40_000, 4_010_000)]
+@pytest.mark.parametrize(("name", "copied", "fetch", "ms", "is_needed"), [
+    ("cudaStreamSynchronize", False, False, 3, True),
+    ("cudaDeviceSynchronize", False, False, 3, False),  # gives the host nothing
+    ("cudaDeviceSynchronize", True, False, 3, True),
+    ("cudaStreamSynchronize", True, True, 3, False),  # a batch needs no result
+    ("cudaStreamSynchronize", True, False, 0.9, False),
+])  # fmt: skip
+def test_what_the_host_does_for_long_after_a_call_may_need_its_result(
+    name: str, copied: bool, fetch: bool, ms: float, is_needed: bool
+) -> None:
+    after = 4_020_000 + int(ms * 1_000_000)
+    events = [annotation("ProfilerStep#0", 0, after + 6_000_000), call(name, 40_000, 4_010_000)]
     events += [*launched("gemm", 50_000, 4_000_000, 1, at=10_000)]
-    events += [*launched("gemm", 7_020_000, 8_900_000, 2, at=7_000_000)]
+    events += [*launched("Memcpy DtoH", 4_000_000, 4_005_000, 3, at=20_000)] * copied
+    events += [annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 4_012_000, after)] * fetch
+    events += [*launched("gemm", after + 20_000, after + 5_900_000, 2, at=after)]
     answer = problem_of(rules.synchronizing_calls.check(trace_of(*events)))
-    assert answer.at_most
-    assert "in stretches of 1 ms and more" in evidence_of(answer)[-1]
+    assert (answer.confidence, answer.at_most) == ("low" if is_needed else "medium", is_needed)
+    assert answer.saved_ns == pytest.approx(ms * 1_000_000, abs=150_000)
+    assert answer.beyond.startswith("less where what the host does for 1 ms and more after") == is_needed
+
+
+@in_other_words
+def test_the_certain_part_of_what_calls_save_decides_and_is_painted(times: int, change: Any) -> None:
+    """Twenty calls before gaps of 60 µs, and one before 20 ms of the host, which may need its result. Painted is the
+    idle time, not the calls: while the host waits in them the device is busy."""
+    at, ms = 0, 1_000_000
+    events = [annotation("ProfilerStep#0", 0, 48 * ms)]
+    for number in range(21):
+        events += launched("gemm", at + 20_000, at + ms, number, at=at)
+        events += [call("cudaStreamSynchronize", at + 10_000, at + ms + 5_000)]
+        at += ms + (40_000 if number < 20 else 20 * ms)
+    events += launched("gemm", at + 20_000, at + 5 * ms, 99, at=at)
+    answer = problem_of(rules.synchronizing_calls.check(trace_of(*change(events))))
+    assert answer.saved_ns == pytest.approx(times * 20 * 60_000, rel=0.05)
+    assert (answer.at_most, answer.beyond[:6]) == (False, "up to ")
+    assert answer.drawn is not None
+    assert [*(answer.drawn.end - answer.drawn.start)] == [times * 60_000] * 20
 
 
 @pytest.mark.parametrize("longer", [0, 100_000, 300_000])

@@ -111,7 +111,7 @@ def test_short_pauses_that_nothing_explains_are_possible_alone() -> None:
     """Three times 40 ms, too short for a pause that is left out; without stacks they may have any reason."""
     paused = Serving(steps=30, noise=0.02, pauses=(8, 15, 22), pause_ns=40 * MS, has_stacks=False)
     possible = {each.rule for each in diagnose(serve(paused)).findings if each.found.confidence == "low"}
-    assert possible == {"step_outliers", "host_gaps"}
+    assert possible == {"step_outliers", "host_gaps", "synchronizing_calls"}
     gaps, without = (step_gaps.check(serve(each)) for each in (paused, replace(paused, pauses=())))
     assert getattr(gaps, "saved_ns", None) == pytest.approx(getattr(without, "saved_ns", 0), rel=0.2)
 

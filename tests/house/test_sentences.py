@@ -168,7 +168,6 @@ SAMPLES: list[Seen] = [
     rules.small_collectives.SmallCollectives(30, ["AllReduce"], None, 8_000),
     rules.exposed_copies.CopiesWithin(768, 4.6e9, 15 * MS, ["aten::cat", "aten::clone"], LINES),
     rules.exposed_copies.CopiesWithin(768, 4.6e9, 15 * MS, [], [], "gradient_as_bucket_view=True"),
-    rules.synchronizing_calls.SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES, 5 * MS),
     rules.late_gathers.LateGathers(14, 3 * MS),
     rules.pipeline_bubble.PipelineBubble(9 * MS),
     rules.pipeline_bubble.PipelineBubble(9 * MS, 2 * MS),

@@ -5,8 +5,11 @@
 device then waits for the host. The prediction lets these calls return at once; where the device has work enough,
 nothing is saved and nothing is found. Nor where most steps wait for the data loader's workers: the host would only wait
 longer for the batch. The prediction is that of steps that go on: without waits, the host is further ahead from step to
-step. Where the traces of all ranks are known, what a rank waits for late ones is not saved. Where ranks communicate, no
-more is promised than the idle time that the host explains: a collective waits for the other ranks all the same.
+step. If the host works on for 1 ms and more after a call, while the device idles, it may need what the call gave it: if
+most of what is saved rests on such calls, the finding promises only what is saved without them. Fetching a batch needs
+nothing of them, and a wait for the whole device gives nothing without a copy to the host. Where the traces of all ranks
+are known, what a rank waits for late ones is not saved. Where ranks communicate, no more is promised than the idle time
+that the host explains: a collective waits for the other ranks all the same.
 
 **What to do**: take the call out of the step, or do it every so many steps; keep values on the device
 (``torch.where`` in place of a mask); copy with ``non_blocking=True`` and read the result a step later.
@@ -15,15 +18,21 @@ more is promised than the idle time that the host explains: a collective waits f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from augment import facts
+from augment import arrays, facts
 from augment.core import Trace, text
 from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "synchronizing_calls"
+_TO_HOST = re.compile("DtoH|CopyDeviceToHost|Memcpy D2[MH]")
+_WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^(?:cu|hip)CtxSynchronize")
+_TO_HOST = re.compile("DtoH|CopyDeviceToHost|Memcpy D2[MH]")
+_WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^(?:cu|hip)CtxSynchronize")
 
 
 class SynchronizingCalls(rule.Seen, frozen=True):
@@ -33,7 +42,6 @@ class SynchronizingCalls(rule.Seen, frozen=True):
     wait_ns: int  #: per step
     callers: list[str]  #: the longest first
     lines: list[str]  #: of the user's program
-    long_ns: int = 0  #: per step, the idle time in waits for the host of 1 ms and more, if that is most of it
 
     is_of_host = True
     CURE = "avoiding that"
@@ -56,11 +64,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return way + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        lines = [] if self.lines else [f"{words.stacks} would record the Python line"]
-        idle = f"most of the {words.gpu}'s waiting for the host ({text.time(self.long_ns)} {words.per_step})"
-        idle += " is in stretches of 1 ms and more, in which the host works on"
-        doubt = "where that work needs a call's result, avoiding the call does not shorten them"
-        return [*lines, *([f"{idle}; {doubt}"] if self.long_ns else [])]
+        return [] if self.lines else [f"{words.stacks} would record the Python line"]
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -68,29 +72,57 @@ def check(trace: Trace) -> rule.Answer:
     calls = first_calls.waiting_calls(trace)
     if not len(calls):
         return rule.NotApplicable("no call of a step waits for the {gpu}")
-    cut = facts.critical.without_waits(trace, calls)
-    saved = judging.saved_unwaited(trace, cut)
     spans = rule.Spans.of(trace, calls)
-    # the place of the call that costs most idle time: of the gap in which it returns, as much as it had made the host
-    # wait. None if none costs any
-    cost, waited = np.zeros(len(spans), np.int64), spans.end - spans.start
-    long = all_of_it = 0
+    # the idle time that each call costs, and since when: of the gap in which it returns, as much as it had made the
+    # host wait
+    cost, waited, since = np.zeros(len(spans), np.int64), spans.end - spans.start, spans.end.copy()
     for idle in judging.idle_in_steps(trace):
         gap = np.searchsorted(idle.start, spans.end, "right") - 1
-        inside = np.flatnonzero(gap >= 0)
-        inside = inside[spans.end[inside] <= idle.end[gap[inside]]]
-        length = (idle.end - idle.start)[gap[inside]]
-        cost[inside] = np.maximum(cost[inside], np.minimum(length, waited[inside]))
-        by_host = (idle.end - idle.start)[idle.category == facts.waits.GapCategory.HOST_WAIT]
-        long, all_of_it = long + int(by_host[by_host >= host_causes.LONG_NS].sum()), all_of_it + int(by_host.sum())
-    confidence, shown = judging.confidence_in(trace, saved), (int(cost.argmax()) if cost.any() else None)
-    late = 2 * long > all_of_it  # the host may need what it waited for
-    confidence = "low" if late and host_causes.may_lack_requests(trace) else confidence
+        inside = np.flatnonzero((gap >= 0) & (spans.end <= np.append(idle.end, 0)[gap]))
+        length = np.minimum((idle.end - idle.start)[gap[inside]], waited[inside])
+        more = inside[length > cost[inside]]
+        since[more], cost[inside] = idle.start[gap[more]], np.maximum(cost[inside], length)
+    needed = may_be_needed(trace, spans)
+    cut, sure = (facts.critical.without_waits(trace, each) for each in (calls, calls[~needed]))
+    saved, certain = judging.saved_unwaited(trace, cut), judging.saved_unwaited(trace, sure)
+    whole, beyond, unsure = judging.measure(trace), "", 2 * certain < saved
+    at_most = certain < rule.CLEARLY_LESS * saved
+    if unsure and whole.ratio(certain) >= rule.LEAST_RATIO:
+        most = f"up to {text.time(saved)} ({text.percent(whole.ratio(saved))})"
+        beyond = f"{most} if what the host does for 1 ms and more after them does not need their results"
+        saved, cut, unsure, at_most, cost[needed] = certain, sure, False, False, 0
+    elif unsure:
+        beyond = "less where what the host does for 1 ms and more after them needs their results"
     seen = SynchronizingCalls(
-        call_count=len(calls) / judging.measure(trace).count,
-        wait_ns=int((spans.end - spans.start).sum()) // judging.measure(trace).count,
+        call_count=len(calls) / whole.count,
+        wait_ns=int(waited.sum()) // whole.count,
         callers=facts.host.callers(trace, calls),
         lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
-        long_ns=long // judging.measure(trace).count if late else 0,
     )
-    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=late, shown=shown)
+    shown, confidence = (int(cost.argmax()) if cost.any() else None), judging.confidence_in(trace, saved)
+    confidence = "low" if unsure else confidence
+    answer = judging.judged(
+        trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=at_most, shown=shown
+    )
+    drawn = rule.Spans(since, since + cost, calls).take(cost > 0)
+    return replace(answer, beyond=beyond, drawn=drawn) if isinstance(answer, rule.Found) else answer
+
+
+def may_be_needed(trace: Trace, spans: rule.Spans) -> arrays.Bools:
+    """Whether each call may give the host what it then works on for long, while a device idles: not in fetches of
+    batches. A wait for the whole device gives it nothing, unless a copy to the host ended since the wait before, or
+    the host may be that of a server, which waits for requests."""
+    needed, work, order = np.zeros(len(spans), np.bool_), facts.gpu.work(trace), np.argsort(spans.end, kind="stable")
+    batches, long_ns = host_causes.fetching(trace), host_causes.LONG_NS
+    fetches = rule.NOWHERE if batches is None else batches.spans
+    for idle in judging.idle_in_steps(trace):
+        by_host = idle.category == facts.waits.GapCategory.HOST_WAIT
+        waits = arrays.Intervals(idle.start[by_host], idle.end[by_host])
+        which, _, parts = arrays.clip(waits, arrays.union(fetches.start, fetches.end))
+        rest = waits.end - waits.start - arrays.sums(which, parts.end - parts.start, len(waits.start))
+        works_on = arrays.union(waits.start[rest >= long_ns] - long_ns, waits.end[rest >= long_ns])
+        needed |= host_causes.inside_of(works_on, spans.end, spans.end + 1)
+    copied = np.sort(work.end[facts.names.matching(trace, _TO_HOST)[trace.events.name[work.row]]])
+    gives = ~facts.names.matching(trace, _WHOLE_DEVICE)[trace.events.name[spans.row]]
+    gives[order] |= np.diff(np.searchsorted(copied, spans.end[order]), prepend=0) > 0
+    return needed & (gives | host_causes.may_lack_requests(trace))
