@@ -164,7 +164,8 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     start = min([*windows.start[:1].tolist(), *windows.begin[:1].tolist(), *(each.start for each in slices)])
     end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
     # The verdict is around all, and in it what speaks of the whole job, unless the verdict begins with that
-    unexplained = any(sentence.is_unexplained for sentence in sentences(trace))
+    about = [sentence.is_unexplained for sentence in sentences(trace) if not sentence.is_state]
+    unexplained = any(about)
     likely = [each for each in findings if each.severity != "info" and not unexplained]
     grave = [each for each in findings if each.is_grave] or likely[:1]
     said = grave[0].rule if grave else ""
@@ -174,7 +175,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.at_least)
         for each in findings
     }
-    labels = [f"{heading(each.rule)}{saved[each.rule]}" for each in grave]
+    labels = ["Idle time"] * any(about[:1]) + [f"{heading(each.rule)}{saved[each.rule]}" for each in grave]
     verdict = (
         f"{'; '.join(labels)}: {headline(trace)} → {grave[0].found.seen.advice(words)}" if grave else headline(trace)
     )

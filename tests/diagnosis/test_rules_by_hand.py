@@ -179,8 +179,10 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     assert text[1].endswith("in update (82 % of that time); augment open TRACE --at 2.050-2.150 shows the longest gap.")
     later = [replace(each, ts=each.ts + 1_500_000, end=each.end + 1_500_000) for each in events[1:]]
     fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000, 1_490_000)
-    both = verdict(trace_of(annotation("ProfilerStep#1", 0, 9_700_000), fetch, *later))
-    some = "of a step for an unknown reason"
+    whole, some = trace_of(annotation("ProfilerStep#1", 0, 9_700_000), fetch, *later), "of a step for an unknown reason"
+    both = verdict(whole)
+    names = next(each.names for each in drawn(whole, "diagnosis") if isinstance(each, SliceTrack))
+    assert names.values[names.codes[0]].startswith("Idle time; Waiting for batches (a fix saves ")
     assert both[1].startswith(f"The GPU idles 40 % {some}"), "a cause that explains less is not all, nor first"
     assert both[2].startswith("The host fetches batches")
     longer = [replace(each, ts=each.ts + 8_000_000, end=each.end + 8_000_000) for each in later]

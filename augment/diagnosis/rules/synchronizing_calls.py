@@ -31,8 +31,6 @@ from augment.diagnosis import first_calls, host_causes, judging, rule
 NAME = "synchronizing_calls"
 _TO_HOST = re.compile("DtoH|CopyDeviceToHost|Memcpy D2[MH]")
 _WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^(?:cu|hip)CtxSynchronize")
-_TO_HOST = re.compile("DtoH|CopyDeviceToHost|Memcpy D2[MH]")
-_WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^(?:cu|hip)CtxSynchronize")
 
 
 class SynchronizingCalls(rule.Seen, frozen=True):
@@ -57,11 +55,8 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return f"the {waits}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
-        way = (
-            f"Move the call out of the step, or make it only every few steps; keep the value on the {words.gpu}; copy "
-            "with non_blocking=True and read it a step later"
-        )
-        return way + text.called_from(self.lines)
+        way = "Move the call out of the step, or make it only every few steps; keep the value on the {gpu}; copy with "
+        return words.fill(way + "non_blocking=True and read it a step later") + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         return [] if self.lines else [f"{words.stacks} would record the Python line"]
