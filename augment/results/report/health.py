@@ -352,7 +352,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
             else "no grave finding, like"
         )
         said = f"{whose}: {kinds} {like}"
-        yield from ("", plain(f"- {said}") if markdown else f"{said} (one alone: {alone})")
+        without = "one judged without the others, so with other figures"
+        yield from ("", plain(f"- {said}") if markdown else f"{said} ({without}: {alone})")
 
 
 def _alike(reports: Sequence[Report]) -> list[list[Report]]:
