@@ -18,8 +18,10 @@ from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
-from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, LEAST_RATIO, WARNING_RATIO, Finding, Limit
+from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, LEAST_RATIO, WARNING_RATIO, Finding, Fine, Limit
 from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, host_gaps, small_grids, step_outliers
+from augment.diagnosis.rules.exposed_communication import NAME as COMMUNICATION
+from augment.diagnosis.rules.exposed_communication import ExposedCommunication
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
 from augment.diagnosis.wording import heading, title, words
@@ -106,6 +108,10 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
         made.append(Sentence(lacking))
+    hidden = result.answers[COMMUNICATION]  # a part of the time that no finding speaks of
+    if isinstance(hidden, Fine) and isinstance(seen := hidden.seen, ExposedCommunication):
+        text = f"{seen.fine(say, hidden.saved_ns)}."
+        made += [Sentence(text, (COMMUNICATION,))] * (say.ratio(seen.exposed_ns) >= HIGH_RATIO)
     return tuple(made[:6])
 
 
