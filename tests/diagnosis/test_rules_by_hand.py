@@ -839,15 +839,19 @@ def test_copies_within_the_device_save_what_they_take(times: int, change: Any) -
     ("cudaDeviceSynchronize", True, False, 3, True),
     ("cudaStreamSynchronize", True, True, 3, False),  # a batch needs no result
     ("cudaStreamSynchronize", True, False, 0.9, False),
+    ("cudaStreamSynchronize", True, None, 3, True),  # a short kernel is launched before
 ])  # fmt: skip
 def test_what_the_host_does_for_long_after_a_call_may_need_its_result(
-    name: str, copied: bool, fetch: bool, ms: float, is_needed: bool
+    name: str, copied: bool, fetch: bool | None, ms: float, is_needed: bool
 ) -> None:
     after = 4_020_000 + int(ms * 1_000_000)
     events = [annotation("ProfilerStep#0", 0, after + 6_000_000), call(name, 40_000, 4_010_000)]
     events += [*launched("gemm", 50_000, 4_000_000, 1, at=10_000)]
     events += [*launched("Memcpy DtoH", 4_000_000, 4_005_000, 3, at=20_000)] * copied
-    events += [annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 4_012_000, after)] * fetch
+    events += [annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 4_012_000, after)] * bool(
+        fetch
+    )
+    events += launched("short", 4_030_000, 4_060_000, 5, at=4_020_000) * (fetch is None)
     events += [*launched("gemm", after + 20_000, after + 5_900_000, 2, at=after)]
     answer = problem_of(rules.synchronizing_calls.check(trace_of(*events)))
     assert (answer.confidence, answer.at_most) == ("low" if is_needed else "medium", is_needed)

@@ -6,10 +6,10 @@ device then waits for the host. The prediction lets these calls return at once; 
 nothing is saved and nothing is found. Nor where most steps wait for the data loader's workers: the host would only wait
 longer for the batch. The prediction is that of steps that go on: without waits, the host is further ahead from step to
 step. If the host works on for 1 ms and more after a call, while the device idles, it may need what the call gave it: if
-most of what is saved rests on such calls, the finding promises only what is saved without them. Fetching a batch needs
-nothing of them, and a wait for the whole device gives nothing without a copy to the host. Where the traces of all ranks
-are known, what a rank waits for late ones is not saved. Where ranks communicate, no more is promised than the idle time
-that the host explains: a collective waits for the other ranks all the same.
+most of what is saved rests on such calls, the finding promises only what is saved without them. Fetching a batch and
+calls of the runtime need nothing of them, and a wait for the whole device gives nothing without a copy to the host.
+Where the traces of all ranks are known, what a rank waits for late ones is not saved. Where ranks communicate, no more
+is promised than the idle time that the host explains: a collective waits for the other ranks all the same.
 
 **What to do**: take the call out of the step, or do it every so many steps; keep values on the device
 (``torch.where`` in place of a mask); copy with ``non_blocking=True`` and read the result a step later.
@@ -25,7 +25,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment import arrays, facts
-from augment.core import Trace, text
+from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "synchronizing_calls"
@@ -104,20 +104,21 @@ def check(trace: Trace) -> rule.Answer:
 
 
 def may_be_needed(trace: Trace, spans: rule.Spans) -> arrays.Bools:
-    """Whether each call may give the host what it then works on for long, while a device idles: not in fetches of
-    batches. A wait for the whole device gives it nothing, unless a copy to the host ended since the wait before, or
-    the host may be that of a server, which waits for requests."""
+    """Whether each call may give the host what it works with for long while a device idles, in no call of the runtime
+    nor fetch of a batch: those that return meanwhile, or the last before. A wait for the whole device gives it
+    nothing, unless a copy to the host ended since the wait before, or the host may be a server's without requests."""
     needed, work, order = np.zeros(len(spans), np.bool_), facts.gpu.work(trace), np.argsort(spans.end, kind="stable")
-    batches, long_ns = host_causes.fetching(trace), host_causes.LONG_NS
-    fetches = rule.NOWHERE if batches is None else batches.spans
+    copied = np.sort(work.end[facts.names.matching(trace, _TO_HOST)[trace.events.name[work.row]]])
+    gives = np.diff(np.searchsorted(copied, spans.end[order]), prepend=0) > 0
+    gives |= ~facts.names.matching(trace, _WHOLE_DEVICE)[trace.events.name[spans.row[order]]]
+    order = order[gives | host_causes.may_lack_requests(trace)]
+    returned, calls, batches = spans.end[order], trace.events.slices_of(*LAUNCHES), host_causes.fetching(trace)
+    other = rule.Spans.joined([rule.Spans.of(trace, calls), rule.NOWHERE if batches is None else batches.spans])
     for idle in judging.idle_in_steps(trace):
         by_host = idle.category == facts.waits.GapCategory.HOST_WAIT
         waits = arrays.Intervals(idle.start[by_host], idle.end[by_host])
-        which, _, parts = arrays.clip(waits, arrays.union(fetches.start, fetches.end))
+        which, _, parts = arrays.clip(waits, arrays.union(other.start, other.end))
         rest = waits.end - waits.start - arrays.sums(which, parts.end - parts.start, len(waits.start))
-        works_on = arrays.union(waits.start[rest >= long_ns] - long_ns, waits.end[rest >= long_ns])
-        needed |= host_causes.inside_of(works_on, spans.end, spans.end + 1)
-    copied = np.sort(work.end[facts.names.matching(trace, _TO_HOST)[trace.events.name[work.row]]])
-    gives = ~facts.names.matching(trace, _WHOLE_DEVICE)[trace.events.name[spans.row]]
-    gives[order] |= np.diff(np.searchsorted(copied, spans.end[order]), prepend=0) > 0
-    return needed & (gives | host_causes.may_lack_requests(trace))
+        first, stop = (np.searchsorted(returned, side[rest >= host_causes.LONG_NS], "right") for side in waits)
+        needed[order[arrays.expand(np.clip(first, 0, np.maximum(stop - 1, 0)), stop)[1]]] = True
+    return needed
