@@ -111,7 +111,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     hidden = result.answers[COMMUNICATION]  # a part of the time that no finding speaks of
     if isinstance(hidden, Fine) and isinstance(seen := hidden.seen, ExposedCommunication):
         text = f"{seen.fine(say, hidden.saved_ns)}."
-        made += [Sentence(text, (COMMUNICATION,))] * (say.ratio(seen.exposed_ns) >= HIGH_RATIO)
+        slow_host = any(each.found.seen.is_of_host for each in grave)  # else other ranks may be what it waits for
+        made += [Sentence(text, (COMMUNICATION,))] * (slow_host and say.ratio(seen.exposed_ns) >= HIGH_RATIO)
     return tuple(made[:6])
 
 

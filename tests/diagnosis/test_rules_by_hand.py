@@ -357,7 +357,7 @@ def test_kernels_that_fill_the_device_do_not_run_at_once(
 @pytest.mark.parametrize("ns", [200_000, 50_000])
 def test_exposed_communication_that_the_host_outlasts_is_not_passed_over(ns: int) -> None:
     """A fifth of a step: the verdict says why no finding speaks of it. A twentieth needs no sentence."""
-    events = stepped(4, 1_000_000)
+    events = stepped(9, 1_000_000)
     for at in [each.ts for each in events]:
         events += launched("gemm", at + 20_000, at + 200_000, at + 1, at=at)
         events += [call("cudaLaunchKernel", at + 5_000, at + 9_000, correlation=at + 2)]
