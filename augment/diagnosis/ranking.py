@@ -104,7 +104,7 @@ def diagnose(trace: Trace) -> RankedFindings:
         if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
             overlaps.setdefault(first, []).append(second)
             overlaps.setdefault(second, []).append(first)
-    asked_limits = {each.rule: partial(_limit, trace, each.found) for each in findings[:COMPARED]}
+    asked_limits = {each.rule: partial(limit_of, trace, each.found) for each in findings[:COMPARED]}
     limits = dict(zip(asked_limits, trace.context.threads.all(list(asked_limits.values())), strict=True))
     hidden = "host" in limits.values() and hides_host(trace)
     for place, each in enumerate(findings):
@@ -154,7 +154,7 @@ def _rank(finding: Finding, *, few: bool) -> tuple[bool, bool, bool, int, bool, 
     return not problem.first, idle, unsure, grade, not problem.of_recording, -saved
 
 
-def _limit(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
+def limit_of(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
     """Why a cure saves less than it takes out of the path: what decides instead of most of the rest. None if it saves
     nearly all of it, if no single kind decides, or if other reasons limit the saving, of which the graph knows nothing.
     """

@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from augment import arrays, facts
 from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, median, robust_z, sums, total, union
@@ -16,7 +17,7 @@ from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, perio
 from augment.diagnosis import judging
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
-from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose
+from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose, limit_of
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
 from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, LEAST_RATIO, WARNING_RATIO, Finding, Fine, Limit
 from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, host_gaps, small_grids, step_outliers
@@ -24,7 +25,7 @@ from augment.diagnosis.rules.exposed_communication import NAME as COMMUNICATION
 from augment.diagnosis.rules.exposed_communication import ExposedCommunication
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
-from augment.diagnosis.wording import heading, title, words
+from augment.diagnosis.wording import heading, limit_text, title, words
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
@@ -140,7 +141,10 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         some = f" except {listed([heading(rule).lower() for rule in apart])}" if alone else ""
         some = " except what other ranks decide" if apart and not alone else some
         more = ", more than their sum: once one is fixed, the others save more" * (parts < CLEARLY_LESS * saved)
-        text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}."
+        limit = limit_of(trace, replace(known[0].found, cut=cut, saved_ns=saved)) if parts > OVERLAP * saved else None
+        hidden = limit == "host" and judging.hides_host(trace)
+        beyond = f"; beyond that {limit_text(limit, hidden)}" if limit else ""
+        text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}{beyond}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
     return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])]
 

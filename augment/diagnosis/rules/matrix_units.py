@@ -78,8 +78,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
         return f"FP32 matrix products and convolutions run without {words.matrix_units} for {often}{later}"
 
     def _later(self, words: text.Words, cure: str) -> str:
-        saving = words.saving(self.later_ns)
-        return f"once the {words.gpu} no longer waits for the host, {cure} would save up to {saving}"
+        return f"with a faster host, {cure} would save up to {words.saving(self.later_ns)}"
 
     def cure(self, words: text.Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"
