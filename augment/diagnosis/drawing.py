@@ -165,8 +165,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
     end = max([*windows.end[-1:].tolist(), *(each.end for each in slices), start + 1])
     # The verdict is around all, and in it what speaks of the whole job, unless the verdict begins with that
     about = [sentence.is_unexplained for sentence in sentences(trace) if not sentence.is_state]
-    unexplained = any(about)
-    likely = [each for each in findings if each.severity != "info" and not unexplained]
+    likely = [each for each in findings if each.severity != "info" and not any(about)]
     grave = [each for each in findings if each.is_grave] or likely[:1]
     said = grave[0].rule if grave else ""
     of_job = [number for number, each in enumerate(findings) if each.rule == straggling_rank.NAME != said]
@@ -193,7 +192,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         )
         for each in findings
     ]
-    texts.append(of_verdict(verdict, texts[findings.index(grave[0])] if grave else None, "warning" * unexplained))
+    texts.append(of_verdict(verdict, texts[findings.index(grave[0])] if grave else None, "warning" * any(about)))
     saved_ns = [-1 if each.found.saved_ns is None else each.found.saved_ns for each in findings]
     events, rows = trace.events, np.array([each.row for each in slices], np.int64)
     shown, code = np.unique([each.finding for each in slices], return_inverse=True)

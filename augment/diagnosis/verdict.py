@@ -21,11 +21,10 @@ from augment.diagnosis.ranking import COMPARED, RankedFindings, diagnose, limit_
 from augment.diagnosis.recording_completeness import MIGRATES, held_up, is_excerpt
 from augment.diagnosis.rule import CLEARLY_LESS, HIGH_RATIO, LEAST_RATIO, WARNING_RATIO, Finding, Fine, Limit
 from augment.diagnosis.rules import cold_start, eager_decodes, graph_capture, host_gaps, small_grids, step_outliers
-from augment.diagnosis.rules.exposed_communication import NAME as COMMUNICATION
 from augment.diagnosis.rules.exposed_communication import ExposedCommunication
 from augment.diagnosis.rules.long_calls import NAME as LONG_CALLS
 from augment.diagnosis.served import served_sentence, unknown_bandwidth
-from augment.diagnosis.wording import heading, limit_text, title, words
+from augment.diagnosis.wording import LIMITS, heading, title, words
 
 MOST_FINDINGS = 3
 OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
@@ -109,11 +108,10 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
     made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
         made.append(Sentence(lacking))
-    hidden = result.answers[COMMUNICATION]  # a part of the time that no finding speaks of
-    if isinstance(hidden, Fine) and isinstance(seen := hidden.seen, ExposedCommunication):
-        text = f"{seen.fine(say, hidden.saved_ns)}."
-        slow_host = any(each.found.seen.is_of_host for each in grave)  # else other ranks may be what it waits for
-        made += [Sentence(text, (COMMUNICATION,))] * (slow_host and say.ratio(seen.exposed_ns) >= HIGH_RATIO)
+    hidden, slow_host = result.answers["exposed_communication"], any(each.found.seen.is_of_host for each in grave)
+    if slow_host and isinstance(hidden, Fine) and isinstance(seen := hidden.seen, ExposedCommunication):
+        text = f"{seen.fine(say, hidden.saved_ns)}."  # without a slow host late ranks may be what it waits for
+        made += [Sentence(text, ("exposed_communication",))] * (say.ratio(seen.exposed_ns) >= HIGH_RATIO)
     return tuple(made[:6])
 
 
@@ -142,8 +140,8 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         some = " except what other ranks decide" if apart and not alone else some
         more = ", more than their sum: once one is fixed, the others save more" * (parts < CLEARLY_LESS * saved)
         limit = limit_of(trace, replace(known[0].found, cut=cut, saved_ns=saved)) if parts > OVERLAP * saved else None
-        hidden = limit == "host" and judging.hides_host(trace)
-        beyond = f"; beyond that {limit_text(limit, hidden)}" if limit else ""
+        decides = LIMITS["hidden" if limit == "host" and judging.hides_host(trace) else limit or "none"]
+        beyond = f"; beyond that {decides} the limit" * bool(decides)
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}{beyond}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
     return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])]

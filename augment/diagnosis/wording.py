@@ -5,13 +5,12 @@ what findings call the device, and its vendor's tools.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from augment.arrays import EventRows, Int32s, distinct
 from augment.core import GPU_WORK, LAUNCHES, ON_DEVICE, Category, Trace, derived
 from augment.core.text import Words, device_label, percent, words_of
 from augment.diagnosis.judging import measure
-from augment.diagnosis.rule import Answer, Finding, Fine, Found, Limit
+from augment.diagnosis.rule import Answer, Finding, Fine, Found
 from augment.facts.names import matching
 
 #: by the name of the rule, where that says too little
@@ -68,18 +67,16 @@ def title(words: Words, finding: Finding) -> str:
     saving = words.saving(answer.saved_ns) if answer.saved_ns else "nothing"
     bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
     beyond = "; beyond that" if answer.saved_ns else ":"
-    limit = "" if finding.limit is None else f"{beyond} {limit_text(finding.limit, finding.is_hidden)}"
+    limit = LIMITS["hidden" if finding.is_hidden else finding.limit or "none"]
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
-    limit = f"; {answer.beyond}" if answer.beyond else limit
+    limit = f"; {answer.beyond}" if answer.beyond else f"{beyond} {limit} the limit" * bool(limit)
     return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
 
 
-def limit_text(limit: Limit | Literal["batches"], is_hidden: bool) -> str:
-    """What then decides; ``is_hidden``: the host, which GPU work hides today."""
-    return "the host, hidden today, would be the limit" if is_hidden else f"{_LIMITS[limit]} the limit"
-
-
-_LIMITS = {
+#: what then decides; ``hidden``: GPU work hides the host today
+LIMITS = {
+    "none": "",
+    "hidden": "the host, hidden today, would be",
     "host": "the host is",
     "computing": "computing is",
     "communication": "communication is",

@@ -5,11 +5,10 @@
 device then waits for the host. The prediction lets these calls return at once; where the device has work enough,
 nothing is saved and nothing is found. Nor where most steps wait for the data loader's workers: the host would only wait
 longer for the batch. The prediction is that of steps that go on: without waits, the host is further ahead from step to
-step. If the host works on for 1 ms and more after a call, while the device idles, it may need what the call gave it: if
-most of what is saved rests on such calls, the finding promises only what is saved without them. Fetching a batch and
-calls of the runtime need nothing of them, and a wait for the whole device gives nothing without a copy to the host.
-Where the traces of all ranks are known, what a rank waits for late ones is not saved. Where ranks communicate, no more
-is promised than the idle time that the host explains: a collective waits for the other ranks all the same.
+step. If the host works on for 1 ms and more after a call that may give it something, while the device idles, it may
+need that: where most of the saving rests on such calls, only what is saved without them is promised. Where the traces
+of all ranks are known, what a rank waits for late ones is not saved. Where ranks communicate, no more is promised than
+the idle time that the host explains: a collective waits for the other ranks all the same.
 
 **What to do**: take the call out of the step, or do it every so many steps; keep values on the device
 (``torch.where`` in place of a mask); copy with ``non_blocking=True`` and read the result a step later.
@@ -68,38 +67,33 @@ def check(trace: Trace) -> rule.Answer:
     if not len(calls):
         return rule.NotApplicable("no call of a step waits for the {gpu}")
     spans = rule.Spans.of(trace, calls)
-    # the idle time that each call costs, and since when: of the gap in which it returns, as much as it had made the
-    # host wait
-    cost, waited, since = np.zeros(len(spans), np.int64), spans.end - spans.start, spans.end.copy()
+    # the idle time that each call costs: the rest of the gap in which it returns, but no more than the host waited
+    cost, waited = np.zeros(len(spans), np.int64), spans.end - spans.start
     for idle in judging.idle_in_steps(trace):
         gap = np.searchsorted(idle.start, spans.end, "right") - 1
-        inside = np.flatnonzero((gap >= 0) & (spans.end <= np.append(idle.end, 0)[gap]))
-        length = np.minimum((idle.end - idle.start)[gap[inside]], waited[inside])
-        more = inside[length > cost[inside]]
-        since[more], cost[inside] = idle.start[gap[more]], np.maximum(cost[inside], length)
+        rest = np.where(gap >= 0, np.append(idle.end, 0)[gap] - spans.end, 0)
+        cost = np.maximum(cost, np.minimum(rest, waited))
     needed = may_be_needed(trace, spans)
     cut, sure = (facts.critical.without_waits(trace, each) for each in (calls, calls[~needed]))
-    saved, certain = judging.saved_unwaited(trace, cut), judging.saved_unwaited(trace, sure)
+    saved = judging.saved_unwaited(trace, cut)
+    certain = judging.saved_unwaited(trace, sure) if needed.any() else saved
     whole, beyond, unsure = judging.measure(trace), "", 2 * certain < saved
-    at_most = certain < rule.CLEARLY_LESS * saved
+    at_most, work = certain < rule.CLEARLY_LESS * saved, "what the host does for 1 ms and more after them"
     if unsure and whole.ratio(certain) >= rule.LEAST_RATIO:
-        most = f"up to {text.time(saved)} ({text.percent(whole.ratio(saved))})"
-        beyond = f"{most} if what the host does for 1 ms and more after them does not need their results"
+        beyond = f"up to {text.time(saved)} ({text.percent(whole.ratio(saved))}) if {work} does not need their results"
         saved, cut, unsure, at_most, cost[needed] = certain, sure, False, False, 0
     elif unsure:
-        beyond = "less where what the host does for 1 ms and more after them needs their results"
+        beyond = f"less where {work} needs their results"
     seen = SynchronizingCalls(
         call_count=len(calls) / whole.count,
         wait_ns=int(waited.sum()) // whole.count,
         callers=facts.host.callers(trace, calls),
         lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
     )
-    shown, confidence = (int(cost.argmax()) if cost.any() else None), judging.confidence_in(trace, saved)
-    confidence = "low" if unsure else confidence
-    answer = judging.judged(
-        trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=at_most, shown=shown
-    )
-    drawn = rule.Spans(since, since + cost, calls).take(cost > 0)
+    shown = int(cost.argmax()) if cost.any() else None
+    sure_of = "low" if unsure else judging.confidence_in(trace, saved)
+    answer = judging.judged(trace, seen, saved, spans=spans, confidence=sure_of, cut=cut, at_most=at_most, shown=shown)
+    drawn = rule.Spans(spans.end, spans.end + cost, calls).take(cost > 0)
     return replace(answer, beyond=beyond, drawn=drawn) if isinstance(answer, rule.Found) else answer
 
 
@@ -115,10 +109,10 @@ def may_be_needed(trace: Trace, spans: rule.Spans) -> arrays.Bools:
     returned, calls, batches = spans.end[order], trace.events.slices_of(*LAUNCHES), host_causes.fetching(trace)
     other = rule.Spans.joined([rule.Spans.of(trace, calls), rule.NOWHERE if batches is None else batches.spans])
     for idle in judging.idle_in_steps(trace):
-        by_host = idle.category == facts.waits.GapCategory.HOST_WAIT
-        waits = arrays.Intervals(idle.start[by_host], idle.end[by_host])
+        places = np.flatnonzero(idle.category == facts.waits.GapCategory.HOST_WAIT)
+        waits = arrays.Intervals(idle.start[places], idle.end[places])
         which, _, parts = arrays.clip(waits, arrays.union(other.start, other.end))
-        rest = waits.end - waits.start - arrays.sums(which, parts.end - parts.start, len(waits.start))
+        rest = waits.end - waits.start - arrays.sums(which, parts.end - parts.start, len(places))
         first, stop = (np.searchsorted(returned, side[rest >= host_causes.LONG_NS], "right") for side in waits)
         needed[order[arrays.expand(np.clip(first, 0, np.maximum(stop - 1, 0)), stop)[1]]] = True
     return needed
