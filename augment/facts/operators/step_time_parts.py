@@ -44,7 +44,7 @@ LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula t
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 MOSTLY = 0.5  #: of it, for rules on their sizes to find nothing
 ROUNDING = 1e-9  #: above 100 %, an MFU is still one
-_GRAPHS = " of its own (as in CUDA graphs){within}; to name it: augment run TRACE --graph-capture FILE"
+_GRAPHS = " of its own (as in CUDA graphs){}; to name it: augment run TRACE --graph-capture FILE"
 _UNMODELLED = PARTS.index("unmodelled")
 
 
@@ -257,22 +257,24 @@ def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str |
     around = gpu.innermost_operator(trace)
     alone = (around < 0) | (launched & (work.launch >= 0))
     captured = trace.context.attached(GraphCapture) is not None
-    graphs = " of known sizes in the graph capture{within}" if captured else _GRAPHS
+    graphs = " of known sizes in the graph capture{}" if captured else _GRAPHS
     unnamed = ~families.known & (work.type == names.KernelType.COMPUTATION)
     tables = "; to name them: augment run TRACE --tables FILE ([[{}]] in docs/tables.md)"
     reasons = {
-        f"has no operator{graphs}": (is_product & alone, around),
-        f"has no shapes or no formula{{such}}{tables.format('flops')}": (is_product & ~alone, around),
-        f"is in kernels whose names say nothing{{such}}{tables.format('kernel')}": (unnamed, work.row),
+        f"has no operator{graphs}": (is_product & alone, around, "within"),
+        f"has no shapes or no formula{{}}{tables.format('flops')}": (is_product & ~alone, around, "such as"),
+        f"is in kernels whose names say nothing{{}}{tables.format('kernel')}": (unnamed, work.row, "such as"),
     }
     ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
     why = max(reasons, key=lambda reason: int((ns * reasons[reason][0])[here].sum()))
-    chosen, rows = reasons[why]
-    largest = text.listed(largest_names(trace, place, (chosen & ~counted & (rows >= 0))[here], LEAST_NAMED, rows))
-    within, such = (f"{lead} {largest}" * (largest != "") for lead in (", within", ", such as"))
+    chosen, rows, lead = reasons[why]
+    chosen &= ~counted
+    inside = largest_names(trace, place, (chosen & (rows >= 0))[here], LEAST_NAMED, rows)
+    largest = inside or largest_names(trace, place, chosen[here], LEAST_NAMED, work.row)
+    such = f", {lead if inside else 'such as'} {text.listed(largest)}" if largest else ""
     known, rest = (f"only {text.percent(covered)}", "the rest") if covered >= text.LEAST_SHARE else ("none", "it")
     share = f"FLOPs are known for {known} of the time of matrix products"
-    return f"{share}; most of {rest} {why.format(within=within, such=such)}"
+    return f"{share}; most of {rest} {why.format(such)}"
 
 
 def largest_names(trace: Trace, place: int, chosen: Bools, least: float, rows: EventRows | None = None) -> list[str]:
