@@ -62,6 +62,35 @@ def test_fetching_is_not_launching() -> None:
         assert advice_of(problem_of(launch_bound.check(run(around)))).startswith(first)
 
 
+def graphed(kernels: int, alone: int, around: str) -> Trace:
+    """Steps of a graph of some short kernels, and of some more with a launch each, all with a slow host."""
+    events, at = list[Event](), 0
+    for step_number in range(4):
+        begin = at
+        for place in range(1 + alone):
+            correlation, runs = 1 + 100 * step_number + place, range(kernels if place == 0 else 1)
+            name = "cudaGraphLaunch" if len(runs) > 1 else "cudaLaunchKernel"
+            events += [op(around, at, at + 95), call(name, at + 80, at + 90, correlation=correlation)]
+            events += [kernel("gemm", at + 95 + 6 * n, at + 100 + 6 * n, correlation=correlation) for n in runs]
+            at += 100 + 6 * len(runs)
+        events.append(annotation(f"ProfilerStep#{step_number}", begin, at))
+    return in_us(events)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "alone", "around", "advice"),
+    [
+        (24, 12, "aten::mm", "The kernels are launched by graphs already"),
+        (8, 12, "aten::mm", "Launch many kernels"),
+        (1, 12, "Torch-Compiled Region: 0/0", "Launch many kernels at once with CUDA graphs"),
+    ],
+)  # fmt: skip
+def test_what_most_kernels_are_launched_by_is_not_advised(kernels: int, alone: int, around: str, advice: str) -> None:
+    said = advice_of(problem_of(launch_bound.check(graphed(kernels, alone, around))))
+    assert said.startswith(advice)
+    assert ("fuse small kernels with torch.compile" in said) == (kernels == 8)
+
+
 @pytest.mark.parametrize(("loader", "saves"), [("_SingleProcess", True), ("_MultiProcessing", False)])
 def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool) -> None:
     """In each step of 40 ms a fetch of 20 and a wait for 18 ms of kernels. A fetch by the main process could begin when

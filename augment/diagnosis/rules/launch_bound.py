@@ -168,21 +168,23 @@ def check(trace: Trace) -> rule.Answer:
     delays = int(np.minimum(waits.end - waits.start, judging.delay_ns(trace)).sum()) // judging.measure(trace).count
     by_path = judging.saved_a_step(trace, cut)
     saved = min(by_path, max(waited - delays // max(len(facts.gpu.coverage(trace)), 1), 0))
-    calls = arrays.distinct(work.launch[places])
+    calls, counts = np.unique(work.launch[places], return_counts=True)
     of_threads = calls[np.argsort(trace.events.track[calls], kind="stable")]
     apart = np.diff(trace.events.ts[of_threads])[np.diff(trace.events.track[of_threads]) == 0]
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
+    within_compiled = facts.host.within_compiled(trace, calls.astype(np.int64))
     launcher: Launcher = "calls"
     lasts = work.end[places] - work.ts[places] >= judging.LASTING_NS
     outlasts = trace.events.end[work.launch[places]] < work.end[places]  # the call that launches it
-    if len(places) >= GRAPH * len(calls):
+    graphs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)[trace.events.name[calls]]
+    if len(places) >= min(GRAPH * len(calls), 2 * (len(places) - int(counts[graphs].sum()))):
         launcher = "graphs"
     elif lasts.any() and not skewed and max(outlasts.mean(), outlasts[lasts].mean()) < SKEWED:
         launcher = "waiting_calls"
     elif trace.names_of(calls[:1])[0].startswith("AscendCL@"):
         launcher = "compiling_calls"
-    elif 2 * dict(parts).get(_PARTS[_COMPILED], 0) >= waited > 0:
+    elif 2 * max(dict(parts).get(_PARTS[_COMPILED], 0) / max(waited, 1), within_compiled.mean()) >= 1:
         launcher = "compiled_calls"
     batches = facts.steps.batches(trace)
     prefills = [batch.prefill_tokens for batch in batches if batch.phase == "prefill"]

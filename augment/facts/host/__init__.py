@@ -7,7 +7,7 @@ from __future__ import annotations
 from augment.facts.host.call_stacks import (
     call_stacks as stacks, callers, crossing_diagnostics, in_compiled, innermost, operator_times as operator_calls,
     outermost, owners, places_of, python_lines, directly_around, enclosing, call_paths, is_of, thread_bounds,
-    around_moments, nesting, outermost_of,
+    around_moments, nesting, outermost_of, within_compiled,
 )
 from augment.facts.host.compile_logs import logged_compilations, regions as compiled_regions
 from augment.facts.host.occupancy import host_segments, occupants
@@ -22,6 +22,6 @@ __all__ = [
     "callers", "compiled_regions", "crossing_diagnostics", "directly_around", "enclosing", "execution_links",
     "host_segments", "in_compiled", "innermost", "is_of", "logged_compilations", "module_calls", "nesting",
     "occupants", "operator_calls", "operators_around", "outermost", "outermost_of", "owners", "phases", "places_of",
-    "python_lines", "stacks", "thread_bounds",
+    "python_lines", "stacks", "thread_bounds", "within_compiled",
 ]
 # fmt: on

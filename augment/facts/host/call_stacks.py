@@ -354,15 +354,22 @@ _OF_COMPILED = re.compile(f"{_COMPILED.pattern}|^TorchDynamo Cache Lookup")
 def in_compiled(trace: Trace, rows: npt.NDArray[Any]) -> Bools:
     """Whether each of ``rows``, innermost slices of threads (``NO_INDEX`` for none), is a region of torch.compile, the
     lookup of one, or Python or an annotation within one."""
-    named, around = matching(trace, _OF_COMPILED), (Category.CPU_OP, Category.USER_ANNOTATION)
+    named = matching(trace, _OF_COMPILED)
     if not named.any():
         return np.zeros(len(rows), np.bool_)
     once, place = np.unique(rows, return_inverse=True)
     once = once.astype(np.int64)
     python = is_any(trace.events.category[once], (Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
-    inside = (innermost(trace, once, around, named) >= 0) & python
+    inside = within_compiled(trace, once) & python
     compiled: Bools = (once >= 0) & (inside | named[trace.events.name[once]])
     return compiled[place]
+
+
+def within_compiled(trace: Trace, rows: EventRows) -> Bools:
+    """Whether each of ``rows`` lies within a region of torch.compile."""
+    named, around = matching(trace, _OF_COMPILED), (Category.CPU_OP, Category.USER_ANNOTATION)
+    inside: Bools = innermost(trace, rows, around, named) >= 0
+    return inside if named.any() else np.zeros(len(rows), np.bool_)
 
 
 def callers(trace: Trace, calls: EventRows) -> list[str]:
