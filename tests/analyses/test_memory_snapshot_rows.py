@@ -179,6 +179,16 @@ def test_the_peak_is_what_the_allocator_counts(tmp_path: Path) -> None:
     assert 0 <= made.most - peak <= MIB
 
 
+def test_unused_pieces_may_be_in_the_small_pool(tmp_path: Path) -> None:
+    made = Allocator(START_US)
+    for amount in (SEGMENT, MIB):
+        made.alloc(amount)
+    content = made.snapshot()
+    content["segments"][1]["segment_type"] = "small"
+    first = sentences(read(write_snapshot(tmp_path / "snapshot.pickle", content)))[0]
+    assert first.endswith("; 20 MB are unused, in pieces of at most 20 MB.")
+
+
 def test_that_most_is_from_before_the_history_comes_first(tmp_path: Path) -> None:
     made = Allocator(START_US)
     for mib in (12, 6):

@@ -96,6 +96,19 @@ def test_without_requests_to_free_completion_counts(tmp_path: Path) -> None:
     assert int(played.allocated[0]) == 0
 
 
+def test_what_was_freed_after_the_history_was_stopped_was_there(tmp_path: Path) -> None:
+    made = training(START_US)
+    whole = replay(memory_snapshot(str(write_snapshot(tmp_path / "a", made.snapshot()))), 0)
+    recorded = len(made.actions)
+    for addr in [*made.blocks]:
+        made.free(addr)
+    made.release()
+    content = made.snapshot() | {"device_traces": [made.actions[:recorded]]}
+    played = replay(memory_snapshot(str(write_snapshot(tmp_path / "b", content))), 0)
+    for name in ("allocated", "active", "reserved"):
+        assert getattr(played, name).tolist()[1:] == getattr(whole, name).tolist()[1:]
+
+
 def test_pieces_of_a_moment_are_those_of_a_dump_then(tmp_path: Path) -> None:
     """Segments come and go; undone backwards they are what a snapshot at that moment would have had."""
     made = Allocator(START_US)

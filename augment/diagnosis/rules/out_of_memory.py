@@ -160,7 +160,8 @@ def snapshot_sentences(trace: Trace) -> list[str]:
         is_cut = before > 0 and moment.what == "peak"
         lost = f", of which {size(before)} were there before its history begins" if is_cut else ""
         unused = sum(pool.free for pool in moment.pools)
-        scattered = f"; {size(unused)} are unused, in pieces of at most {size(moment.largest)}" if unused else ""
+        largest = max((pool.largest for pool in moment.pools), default=0)
+        scattered = f"; {size(unused)} are unused, in pieces of at most {size(largest)}" if unused else ""
         amounts = f"{size(moment.allocated)} are allocated{lost}, and {size(moment.reserved)} reserved{scattered}"
         said += [f"{what} of the memory snapshot{_when(moment)}, {amounts}", *_held_by(*_holders(moment))]
     every = [f"{size(each.allocated)} on GPU {each.device}" for each in held.moments if each.what == "peak"]

@@ -130,12 +130,16 @@ def replay(snapshot: MemorySnapshot, device: int) -> MemoryReplay:
     for rows_of in (last[known], before[last[known]]):
         kept = (rows_of >= 0) & ((rows_of == last[known]) | requested[last[known]])
         size[rows_of[kept]] = snapshot.block_size[block[known][kept]]
-    allocated = _backwards(int(snapshot.block_size[is_held].sum()), np.where(alloc, size, 0) - np.where(ends, size, 0))
-    active = _backwards(int(snapshot.block_size[is_active].sum()), np.where(alloc, size, 0) - np.where(leaves, size, 0))
+    # the history may have been stopped before: what it leaves, and is not there at the end, was freed since
+    since = last[~known & alloc[last]]
+    held, kept_active = (int(snapshot.block_size[of].sum() + size[since].sum()) for of in (is_held, is_active))
+    allocated = _backwards(held, np.where(alloc, size, 0) - np.where(ends, size, 0))
+    active = _backwards(kept_active, np.where(alloc, size, 0) - np.where(leaves, size, 0))
     grows = (kind == ACTIONS.index("segment_alloc")) | (kind == ACTIONS.index("segment_map"))
     shrinks = (kind == ACTIONS.index("segment_free")) | (kind == ACTIONS.index("segment_unmap"))
     change = np.where(grows, size, 0) - np.where(shrinks, size, 0)
     reserved = _backwards(int(snapshot.segment_size[of_device].sum()), change)
+    reserved += max(int((active - reserved).max()), 0) * bool(len(since))
 
     # what was allocated within the actions; what was before, and freed within; what was before, and is still there
     begun = np.flatnonzero(alloc)
