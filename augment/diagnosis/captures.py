@@ -80,14 +80,15 @@ def compiled_in(trace: Trace, spans: Spans) -> arrays.Bools:
 
 @derived(until="diagnosis")
 def capturing_operators(trace: Trace) -> tuple[arrays.EventRows, arrays.EventRows]:
-    """The outermost operators around captures that take far longer than those of their name without any, ascending
-    rows: what a capture prepares, and does with its graph, is most of what they do. And the rows of these others."""
+    """The outermost operators around captures that take far longer than those of their name without any, and compiled
+    regions of which no other runs, ascending rows: what a capture prepares, and does with its graph, is most of what
+    they do. And the rows of these others."""
     events, every = trace.events, trace.events.slices_of(Category.CPU_OP)
     rows = arrays.distinct(facts.host.outermost(trace, captures(trace).row, (Category.CPU_OP,)))
     rows = rows[rows >= 0]
     others = every[arrays.is_any(events.name[every], events.name[rows].tolist()) & ~arrays.is_among(every, rows)]
     others = others[facts.host.outermost(trace, others, (Category.CPU_OP,)) == others]
-    slow = np.zeros(len(rows), np.bool_)
+    slow = facts.host.within_compiled(trace, rows) & ~arrays.is_any(events.name[rows], events.name[others].tolist())
     for name in arrays.distinct(events.name[others]).tolist():
         usual = arrays.median(events.dur[others[events.name[others] == name]])
         slow |= (events.name[rows] == name) & (events.dur[rows] > FAR_LONGER * usual)

@@ -941,6 +941,8 @@ def test_a_capture_is_not_called_slow_launching() -> None:
 @pytest.mark.parametrize(("around", "usual", "belongs"), [
     (op("CompiledFunction", 100_000, 8_000_000), 100_000, True),
     (op("CompiledFunction", 100_000, 8_000_000), 2_500_000, False),  # without a capture, it takes nearly as long
+    (op("Torch-Compiled Region: 0/0", 100_000, 8_000_000), 2_500_000, True),  # no other one is there to compare
+    (op("aten::linear", 100_000, 8_000_000), 2_500_000, False),
     (python("torch/_inductor/cudagraph_trees.py(2205): record_function", 100_000, 8_000_000), 100_000, True),
     (python("train.py(9): log", 100_000, 8_000_000), 100_000, False),
 ])  # fmt: skip

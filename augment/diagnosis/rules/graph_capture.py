@@ -61,7 +61,7 @@ class Captures(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> list[str]:
         calls = [f"{text.counted(count, 'call')} of {text.time(ns)}" for count, ns in self.calls]
-        return [f"{text.short(self.operator)}: {calls[0]} with a capture, {calls[1]} without"] if calls else []
+        return [f"{text.short(self.operator)}: {calls[0]} with a capture, {calls[1]} without"] if len(calls) > 1 else []
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = words.often(self.capture_count, "capture", of=" of graphs")
