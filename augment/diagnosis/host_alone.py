@@ -19,6 +19,8 @@ TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
 STILL_NS = 4_000_000  #: Python hands its lock on after 5 ms
 LEAST_EVENTS = 3  #: of other threads, over half of the time in which the main thread stands still
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
+_NO_MPS = "; of Apple's MPS this profiler records nothing"
+READ_NS = 100_000  #: a number of the host is read in a microsecond
 _LOOPS = "torch._inductor.config.cpp.enable_kernel_profile=True records them"
 _QUERY = "augment query answers questions about this one in SQL, and augment open shows it"
 
@@ -89,12 +91,23 @@ def host_sentence(trace: Trace, words: Words) -> str:
         why = f"{counted(calls, 'kernel')} {lost} ({of_kernels})"
     elif any(_ON_GPU.match(name) for name in ran):
         why = f"Operators ran on the {words.gpu}, but none of its work was recorded ({of_kernels})"
+    elif (waited := _reads(trace)) >= TOLD_OUTSIDE:
+        reads = f"aten::_local_scalar_dense, which only reads a number, takes {percent(waited)} of operators' time"
+        why = f"A device is waited for ({reads}), but none of its work was recorded ({of_kernels}{_NO_MPS})"
     elif device and any(_ON_CPU.match(name) for name in ran):
         there = f"although there is a {words.gpu} ({short(device)})"
         why = f"There is no {words.gpu} work in this recording, and operators ran on the CPU {there}"
     else:
         why = f"There is no {words.gpu} work in this recording"
     return f"{why}: only the host can be judged{_batches(trace)}{_operators(trace)}."
+
+
+def _reads(trace: Trace) -> float:
+    """The share of the time of operators that reading single numbers takes, where it takes far longer than a read."""
+    operators = facts.host.operator_calls(trace)
+    reads = facts.names.starting(trace, "aten::_local_scalar_dense")[trace.events.name[operators.row]]
+    spent = operators.self_ns[reads & (operators.self_ns >= READ_NS)].sum()
+    return float(spent / max(operators.self_ns.sum(), 1))
 
 
 def _batches(trace: Trace) -> str:

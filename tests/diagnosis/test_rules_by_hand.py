@@ -371,13 +371,16 @@ def test_exposed_communication_that_the_host_outlasts_is_not_passed_over(ns: int
 def test_operators_tell_where_they_ran() -> None:
     """Of a recording without work of a device: cuDNN's are of a GPU that was not recorded, oneDNN's of the CPU."""
     said = {}
-    for name in ("aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::mm"):
+    for name in ("aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::mm", "aten::_local_scalar_dense"):
         trace = trace_of(op(name, 0, 900_000))
         said[name] = verdict(replace(trace, source=replace(trace.source, devices=((0, "Tesla T4"),))))[0]
     assert said["aten::cudnn_convolution"].startswith("Operators ran on the GPU, but none of its work was recorded")
     assert said["aten::mkldnn_convolution"].startswith("There is no GPU work in this recording, and operators ran on")
     assert said["aten::mm"].startswith("There is no GPU work in this recording: only the host can be judged")
     assert said["aten::mm"].endswith(" show which lines call them, and with which sizes.")
+    assert said["aten::_local_scalar_dense"].startswith("A device is waited for (aten::_local_scalar_dense, which only")
+    brief = trace_of(*(op("aten::_local_scalar_dense", at, at + 900) for at in range(0, 900_000, 1_000)))
+    assert verdict(brief)[0].startswith("There is no GPU work in this recording")
 
 
 def test_an_annotation_of_everything_names_nothing() -> None:
