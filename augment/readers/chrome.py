@@ -29,13 +29,15 @@ _HINTS = {
     **dict.fromkeys(("req_ids", "request_id"), "records of an engine's own hooks, which are not read; see --spans"),
     "rocprofiler-sdk-tool": "rocprofv3's own JSON, which is not read; record with --output-format pftrace",
 }
+#: lines of torchrun, [2024-09-22 09:16:36,990], and of mpirun, [1,0]<stdout>:, begin no array
+_JSON = re.compile(rb"\s*(?!\[\d+,\d+\]<)(?:\{|\[\s*(?:[{\]\[\"]|$|-?\d[\d.eE+-]*\s*[,\]]))")
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OPENING_AT_MOST = 64  #: bytes, with blanks
 
 
 def recognizes(head: bytes) -> bool:
-    """Whether ``head``, the first bytes of a text, begin a JSON object or array."""
-    return head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[")
+    """Whether ``head``, the first bytes of a text, begin a JSON object or array, not a log (``[2024-09-22 09:16``)."""
+    return _JSON.match(head.removeprefix(BYTE_ORDER_MARK)) is not None
 
 
 def layout(head: bytes) -> str:

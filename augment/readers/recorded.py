@@ -49,8 +49,7 @@ def recognizes(head: bytes) -> bool:
 
 def layout(head: bytes) -> str:
     """What the file is."""
-    kind = kind_of(head)
-    return "" if kind is None else kind.what
+    return (kind_of(head) or kind_named("nccl_log")).what
 
 
 def read(path: str, text: OpenText, head: bytes) -> Trace:

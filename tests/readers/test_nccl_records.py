@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from augment.core.records import RankConnection
+from augment.core.records import NcclLogs, RankConnection
 from augment.errors import UnknownFormat
+from augment.readers import read, recorded
 from augment.readers.attachments import inspector, nccl_log
 from augment.readers.attachments.inspector import read_inspector
 from augment.readers.attachments.nccl_log import read_nccl_log
@@ -67,6 +68,17 @@ def test_a_log(tmp_path: Path, prefix: str) -> None:
     assert (collective.kind, collective.bytes, collective.communicator) == ("AllReduce", 8192, 0)
     assert (collective.algorithm, collective.protocol, collective.channels) == ("RING", "LL", 2)
     assert sum(log.warnings.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["using world size: 6", "[2024-09-22 09:16:36,990] torch.distributed.run:", "[1,0]<stdout>:a", "[rank0]: a"]
+)
+def test_what_a_program_printed_before(tmp_path: Path, line: str) -> None:
+    trace = read(written(tmp_path / "job.log", [line] * 999 + LOG))
+    logs = trace.context.attached(NcclLogs)
+    assert logs is not None
+    assert logs.logs[0].versions == ["NCCL 2.27.7"]
+    assert recorded.layout(line.encode()) == "a log of NCCL"
 
 
 def test_lines_of_two_processes_in_one(tmp_path: Path) -> None:
