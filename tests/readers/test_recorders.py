@@ -385,17 +385,18 @@ def test_a_database_in_circles_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "data", "because"), [
     ("report.nsys-rep", b"\0" * 4096, "nsys export --type sqlite"),
-    ("other.sqlite", None, "neither of nsys export nor of rocprofv3"),
+    ("other.sqlite", {"users": ("id, password", [(1, SECRET)])}, "neither of nsys export nor of rocprofv3"),
+    ("results.db", {"KERN": ("id, password", [(1, SECRET)]), "OPS": ("id", [])}, "first rocprof: name the .json"),
     ("report.sqlite", b"SQLite format 3\0" + bytes(100), "cannot be read"),
     ("x_counter_collection.csv", b'"Correlation_Id","Dispatch_Id","Agent_Id"\n', "counters of rocprofv3"),
     ("a.parquet", b"PAR1" + bytes(64), "no folder of nsys export"),
 ])  # fmt: skip
 def test_what_is_none_of_these_is_refused_in_a_line(
-    tmp_path: Path, name: str, data: bytes | None, because: str
+    tmp_path: Path, name: str, data: bytes | dict[str, Any], because: str
 ) -> None:
     path = tmp_path / name
-    if data is None:
-        write_sqlite({"users": ("id, password", [(1, SECRET)])}, path)
+    if isinstance(data, dict):
+        write_sqlite(data, path)
     else:
         path.write_bytes(data)
     with pytest.raises(UnknownFormat, match=because) as refused:

@@ -129,6 +129,10 @@ class RecorderText:
             return recording
         if "rocpd_api" in tables.names:
             raise UnknownFormat(self._path, "a database of rocmProfileData: record with rocprofv3, or make JSON of it")
+        if {"KERN", "OPS"} <= set(tables.names):
+            raise UnknownFormat(
+                self._path, "a database of ROCm's first rocprof: name the .json that it wrote beside it"
+            )
         if "StringIds" in tables.names:
             lacking = "an export of nsys without events of CUDA and NVTX"
             raise UnknownFormat(self._path, f"{lacking}: {nothing_traced(tables) or 'nsys profile -t cuda,nvtx'}")
