@@ -126,8 +126,7 @@ class Found(Struct, frozen=True):
     prediction leaves out. Without ``severity`` the saved share of a step decides. ``at_most``: less is saved if other
     ranks are what the run waits for, or the device falls short of its peaks. ``shown`` is the place among ``spans`` of
     the one to look at; None: the longest. ``in_step``: the number of the only step of several in which it is.
-    ``beyond``: what else a cure may save, or why the job of the rank gains no more. ``drawn``: what a timeline
-    shows, if not ``spans``.
+    ``beyond``: what else a cure may save, or why the job of the rank gains no more.
     """
 
     seen: Seen
@@ -142,7 +141,7 @@ class Found(Struct, frozen=True):
     shown: int | None = None
     in_step: int | None = None
     beyond: str = ""
-    drawn: Spans | None = None
+    drawn: Spans | None = None  #: what a timeline shows, if not ``spans``
 
     @property
     def at_least(self) -> bool:

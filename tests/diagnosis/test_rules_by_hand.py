@@ -877,7 +877,7 @@ def test_the_certain_part_of_what_calls_save_decides_and_is_painted(times: int, 
     assert answer.saved_ns == pytest.approx(times * 20 * 60_000, rel=0.05)
     assert (answer.at_most, answer.beyond[:6]) == (False, "up to ")
     assert answer.drawn is not None
-    assert [*(answer.drawn.end - answer.drawn.start)] == [times * 55_000] * 20
+    assert [*(answer.drawn.end - answer.drawn.start)] == [times * 60_000] * 20
 
 
 @pytest.mark.parametrize("longer", [0, 100_000, 300_000])

@@ -67,12 +67,13 @@ def check(trace: Trace) -> rule.Answer:
     if not len(calls):
         return rule.NotApplicable("no call of a step waits for the {gpu}")
     spans = rule.Spans.of(trace, calls)
-    # the idle time that each call costs: the rest of the gap in which it returns, but no more than the host waited
-    cost, waited = np.zeros(len(spans), np.int64), spans.end - spans.start
+    # the idle time that each call costs, and since when: of the gap in which it returns, no more than the host waited
+    cost, since, waited = np.zeros(len(spans), np.int64), spans.end.copy(), spans.end - spans.start
     for idle in judging.idle_in_steps(trace):
         gap = np.searchsorted(idle.start, spans.end, "right") - 1
-        rest = np.where(gap >= 0, np.append(idle.end, 0)[gap] - spans.end, 0)
-        cost = np.maximum(cost, np.minimum(rest, waited))
+        inside = np.flatnonzero((gap >= 0) & (spans.end <= np.append(idle.end, 0)[gap]))
+        since[inside] = idle.start[gap[inside]]
+        cost[inside] = np.maximum(cost[inside], np.minimum(idle.end[gap[inside]] - since[inside], waited[inside]))
     needed = may_be_needed(trace, spans)
     cut, sure = (facts.critical.without_waits(trace, each) for each in (calls, calls[~needed]))
     saved = judging.saved_unwaited(trace, cut)
@@ -93,14 +94,14 @@ def check(trace: Trace) -> rule.Answer:
     shown = int(cost.argmax()) if cost.any() else None
     sure_of = "low" if unsure else judging.confidence_in(trace, saved)
     answer = judging.judged(trace, seen, saved, spans=spans, confidence=sure_of, cut=cut, at_most=at_most, shown=shown)
-    drawn = rule.Spans(spans.end, spans.end + cost, calls).take(cost > 0)
+    drawn = rule.Spans(since, since + cost, calls).take(cost > 0)
     return replace(answer, beyond=beyond, drawn=drawn) if isinstance(answer, rule.Found) else answer
 
 
 def may_be_needed(trace: Trace, spans: rule.Spans) -> arrays.Bools:
-    """Whether each call may give the host what it works with for long while a device idles, in no call of the runtime
-    nor fetch of a batch: those that return meanwhile, or the last before. A wait for the whole device gives it
-    nothing, unless a copy to the host ended since the wait before, or the host may be a server's without requests."""
+    """Whether the host may work with what each call gave it, for long, while a device idles: those that return then, or
+    the last before. Calls of the runtime and fetches do not count. A wait for the whole device gives nothing without a
+    copy to the host since the wait before, unless the host may be a server's without requests."""
     needed, work, order = np.zeros(len(spans), np.bool_), facts.gpu.work(trace), np.argsort(spans.end, kind="stable")
     copied = np.sort(work.end[facts.names.matching(trace, _TO_HOST)[trace.events.name[work.row]]])
     gives = np.diff(np.searchsorted(copied, spans.end[order]), prepend=0) > 0
