@@ -148,6 +148,6 @@ def _time(recording: dict[str, Any]) -> str:
     if start is None:
         return "no event has a time"
     if start < _EPOCH_NS:
-        return f"{text.exact_time(recording['duration_ns'])}, from {text.exact_time(start)} on"
+        return f"{text.exact_time(recording['recorded_ns'])}, from {text.exact_time(start)} on"
     moment = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)
-    return f"{text.exact_time(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"
+    return f"{text.exact_time(recording['recorded_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"

@@ -286,7 +286,11 @@ def source_line(source: dict[str, Any]) -> str:
     name = printable(source["name"])
     if "traces" in source:
         return f"{name}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
-    events = f"{counted(source['events'], 'event')}, {exact_time(source['duration_ns'])}" if source["events"] else ""
+    events = (
+        f"{counted(source['events'], 'event')}, {exact_time(source.get('recorded_ns', source['duration_ns']))}"
+        if source["events"]
+        else ""
+    )
     line = f"{name}: {events or 'no trace'}"  # what is recorded beside one, alone
     if source["ranks"]:
         line += f", rank {', '.join(map(str, source['ranks']))}"

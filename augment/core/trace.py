@@ -315,6 +315,11 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def extent_ns(self) -> int:
+        """From the begin of the first event to the end of the last; 0 without events."""
+        return int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
+
+    @property
+    def recorded_ns(self) -> int:
         """From the first event to the end of the last slice: a mark where the recording ends may come long after."""
         rows = self.events.where(self.events.phase == COMPLETE)
         return int((self.events.end[rows] - self.events.ts[:1]).max(initial=0))
@@ -325,7 +330,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         working = {track.device for track in self.tracks} - {None}
         known = working <= {device for device, _ in self.source.devices}  # ROCm may number them otherwise
         devices = [{"name": name, "works": device in working or not known} for device, name in self.source.devices]
-        parts = [text.counted(len(self.events), "event"), f"{self.extent_ns / 1e6:,.3f} ms"]
+        parts = [text.counted(len(self.events), "event"), f"{self.recorded_ns / 1e6:,.3f} ms"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
         parts += [text.devices_text(devices)] if devices else []
         incomplete = f"; incomplete: {self.partial}" if self.partial else ""

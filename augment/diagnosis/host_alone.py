@@ -141,7 +141,7 @@ def _operators(trace: Trace) -> str:
     shares = _shares(trace, ns, float(ns.sum()))
     if not shares:
         return text
-    whole, lasts, within = judging.measure(trace), trace.extent_ns, ""
+    whole, lasts, within = judging.measure(trace), trace.recorded_ns, ""
     if not text and whole.unit == "recording" and lasts > (1 + TOLD_OUTSIDE) * whole.length_ns:
         between = f"the {time(whole.length_ns)} between the first and the last operator or call"
         within = f" in {between} (slices were recorded for {time(lasts)})"
@@ -193,7 +193,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
     annotations, if they were recorded."""
     whole, lane = judging.measure(trace), facts.critical.main_track(trace)
     length = f"{'a mean step' if whole.count > 1 else words(trace).a_step} of {time(whole.length_ns)}"
-    if whole.unit == "recording" and time(whole.length_ns) != time(trace.extent_ns):
+    if whole.unit == "recording" and time(whole.length_ns) != time(trace.recorded_ns):
         length = f"the {time(whole.length_ns)} between the first and the last operator or call"
     some = f"For {percent(ratio)} of {length} no recorded thread runs an operator"
     text = f". {some if len(operators_alone(trace)) else f'No operator runs in {length}'}"  # none: not of PyTorch

@@ -388,7 +388,7 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
 
 def _length(trace: Trace) -> str:
     """The time that is spoken of: ``a mean step of 15 ms``. Of a recording, pages and tables say how long it is."""
-    whole, recorded = judging.measure(trace), time(trace.extent_ns)
+    whole, recorded = judging.measure(trace), time(trace.recorded_ns)
     length = time(whole.length_ns)
     if whole.unit == "step":
         return f"a {'mean ' * (whole.count > 1)}step of {length}"

@@ -230,6 +230,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
         "accelerator": text.words_of(vendor(trace)).gpu,
         "start_ns": start_ns,
         "duration_ns": trace.extent_ns,
+        "recorded_ns": trace.recorded_ns,
         "steps": step_numbers(trace),
         "window": window,
     }
@@ -350,7 +351,8 @@ def source_schema(closed: bool) -> Schema:
             "devices": _list_of(record_schema(device, closed)),
             "accelerator": {"type": "string", "description": "what a device is called: GPU, NPU, MTIA device"},
             "start_ns": {"type": ["integer", "null"], "description": "time of the first event"},
-            "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the end of the last slice"},
+            "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the last end"},
+            "recorded_ns": {"type": "integer", "minimum": 0, "description": "to the end of the last slice"},
             "steps": _list_of(_type(int)),
             "window": window,
         },

@@ -61,7 +61,8 @@ def test_source() -> None:
         "devices": [{"rank": 3, "device": place, "name": "H100", "works": False} for place in (0, 1)],
         "accelerator": "GPU",
         "start_ns": 14000,
-        "duration_ns": 3000,
+        "duration_ns": 85_000,
+        "recorded_ns": 3000,
         "steps": [9, 11],
         "window": None,
     }

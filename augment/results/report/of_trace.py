@@ -105,7 +105,10 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
     if source["events"]:  # a snapshot of the memory has none
-        yield "recorded", f"{counted(source['events'], 'event')} within {time(source['duration_ns'])}"
+        yield (
+            "recorded",
+            f"{counted(source['events'], 'event')} within {time(source.get('recorded_ns', source['duration_ns']))}",
+        )
     if source["steps"]:
         numbers = source["steps"]
         several = f"{numbers[0]} to {numbers[-1]} ({len(numbers)})"
