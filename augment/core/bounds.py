@@ -22,9 +22,7 @@ SMALL_SHARE, SMALL_ROWS = 3, 10_000  #: of a smaller source one for so few event
 LEAST_ROWS = 3000  #: this many rows are always allowed
 _MOST_KINDS = 16  #: the greatest number of names on a track whose times are reported where slices are joined
 
-_MESSAGE = (
-    "rows of added tracks are too short or too many to be seen: joined or left out in the drawing; figures are exact"
-)
+_MESSAGE = "rows of added tracks are too short or too many to draw, so they are joined or left out; figures are exact"
 
 
 def bounded(findings: Findings, event_count: int) -> Findings:

@@ -74,7 +74,7 @@ def diagnose(trace: Trace) -> RankedFindings:
         if isinstance(other, Found) and isinstance(tells, Found) and other.cut and tells.cut:
             both = _saved_by_both(trace, other.cut, tells.cut)
             if NEARLY * both <= (tells.saved_ns or 0) and tells.confidence != "low":
-                answers[name] = Fine(f"what {teller} tells costs the same time")
+                answers[name] = Fine(f"its time is counted under {teller}")
     capture, shows_no_run = answers["graph_capture"], NoData("the recording captures graphs, it shows no run", _STEADY)
     if isinstance(capture, Found) and capture.first:
         answers = {name: shows_no_run if _speaks_of_run(each) else each for name, each in answers.items()}

@@ -159,6 +159,8 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and judging.measure(trace).ratio(most) >= WARNING_RATIO:
         saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
+        today = largest.saved_ns or 0
+        saving += f", today {time(today)}" * (0 < today < CLEARLY_LESS * most)
         if largest.saved_ns is None or (largest.saved_ns == 0 and beside_workers_ns(trace) is None):
             saving = ""  # what saves next to nothing before says itself what it saves later
         text = f"Next: {largest.seen.title(say)}{saving}."
@@ -186,7 +188,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         ns = {part: sum(int(each.parts[part][judged].sum()) for _, each in reached) for part in facts.operators.PARTS}
         for roof, parts in _ROOFS.items():
             ratio = sum(ns[part] for part in parts) / max(sum(ns.values()), 1)
-            of_roof += f"; {percent(ratio)} of its time today is {roof}" * (2 * ratio > 1)
+            of_roof += f"; {percent(ratio)} of the computing time today is {roof}" * (2 * ratio > 1)
     text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}{of_roof}."
     return [Sentence(say.fill(text), tuple(sorted(done)))]
 
@@ -337,7 +339,7 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     names = [f"{short(trace.strings[outer])} ({percent(around)} of that time)"] * (around > 0)
     names += [f"{short(trace.strings[inner])} ({percent(share)}{of_time})"] * (share >= 1 - MOST and inner != outer)
     text += f". Meanwhile the host is in {listed(names)}" if names else ""
-    return text, clip(gaps, in_around if around else in_name)[2] if names and launched < MOST else gaps
+    return text, clip(gaps, in_around if around else in_name)[2] if names else gaps
 
 
 def _nothing_launched(trace: Trace, gaps: Intervals) -> Intervals:
@@ -418,7 +420,7 @@ def _left_out(trace: Trace) -> str:
         elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > whole.lead_in_ns:
             before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
     if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
-        before += "; one step does not show whether each begins so: record several"
+        before += "; record several steps to see whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
     return "; and ".join(filter(None, (before, after)))
 
@@ -473,7 +475,7 @@ PART_COLUMNS = {
     "exposed_memory_ns": "exposed copies",
     "host_wait_ns": "waiting for the host",
     "kernel_wait_ns": "between kernels",
-    "other_wait_ns": "for unknown reasons",
+    "other_wait_ns": "for reasons not recorded",
 }
 _IDLE = dict(zip(facts.waits.GapCategory, [*PART_COLUMNS.values()][len(_PARTS) :], strict=True))
 _LATE = "before the first work of a stream"

@@ -183,7 +183,7 @@ class Answer(Struct, frozen=True, dict=True):
         missing = int((self.matched.size() > self.matched.members).sum())
         if not missing:
             return None
-        why = f"{missing} collectives lack traces of some ranks: the late rank may be among those"
+        why = f"traces of some ranks lack for {text.counted(missing, 'collective')}: the late rank may be among those"
         sparse = int(late_ranks.is_sparse(self.matched).sum())
         nobody = f"; {sparse} have those of at most half, and nobody is charged for them" if sparse else ""
         return why + nobody

@@ -214,7 +214,7 @@ def test_each_device_is_told(tmp_path: Path) -> None:
             content["segments"] += part["segments"]
             content["device_traces"] = [*content["device_traces"][:device], part["device_traces"][device]]
         sides.append(write_snapshot(tmp_path / f"{len(sizes)}.pickle", content))
-    peaks = "At their peaks 5.2 MB on GPU 0, 8.4 MB on GPU 1 and 1.0 MB on GPU 2 are allocated."
+    peaks = "Peak allocation: 5.2 MB on GPU 0, 8.4 MB on GPU 1 and 1.0 MB on GPU 2."
     assert sentences(read(str(sides[1])))[2] == peaks
     assert [sentence.partition(":")[0] for sentence in augment.diff(*map(str, sides)).verdict.text] == [
         "At the peak of GPU 0, 2.1 MB more are allocated (5.2 MB instead of 3.1 MB)",

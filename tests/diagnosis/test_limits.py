@@ -60,7 +60,7 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-2]  # before what is merely possible
-    limit = "GPU computation; 89 % of its time today is compute-bound"
+    limit = "GPU computation; 89 % of the computing time today is compute-bound"
     assert said == f"After that, 96 % of what remains of a step is limited by {limit}."
     faster = " ".join(verdict(trace_of(changed(host_stall_us=5_000.0, run_ahead=None, work=0.2))))
     assert "82 % of what remains of a step is limited by GPU computation (11 % by communication); 89 %" in faster
@@ -75,7 +75,7 @@ def test_what_decides_after_the_cures() -> None:
     ("torchbench/trace.json", -1, "removing them would save 31 ms per step (99.5 %)."),  # the rest is no news
     ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, "; beyond that the host is the limit."),
     ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "host, hidden today, would be the limit."),
-    ("a100_sam_fast/amg_example_trace.json.gz", -1, "GPU computation; 74 % of its time today is memory-bound."),
+    ("a100_sam_fast/amg_example_trace.json.gz", -1, "74 % of the computing time today is memory-bound."),
     ("hta_trace_diff_pair/test.json.gz", -1, "15 %); beyond that the host, hidden today, would be the limit."),
     ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
 ])  # fmt: skip

@@ -104,7 +104,7 @@ def test_a_gap_between_steps_is_told_once(schedule_ns: int, other: str) -> None:
     """By the rule that knows the engine's option; the host's long stalls, or waits for launches, are the same time."""
     result = diagnose(serve(Serving(schedule_ns=schedule_ns, steps=30, noise=0.02)))
     assert result.findings[0].rule == "step_gaps"
-    assert result.answers[other] == Fine("what step_gaps tells costs the same time")
+    assert result.answers[other] == Fine("its time is counted under step_gaps")
 
 
 def test_short_pauses_that_nothing_explains_are_possible_alone() -> None:

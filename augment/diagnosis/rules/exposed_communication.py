@@ -123,7 +123,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
     @property
     def _way(self) -> str:
         """What to do about collectives of this kind; buckets and units are those of a run that trains."""
-        if not self.trains:
+        if not self.trains and self.kind != facts.names.ALL_TO_ALL:
             return _SERVING.format(served.option_of("all_reduce", self.engine))
         return _BY_KIND.get(self.kind, _OTHERS)
 

@@ -121,7 +121,7 @@ class LaunchBound(rule.Seen, frozen=True):
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = words.often(self.kernel_count, "kernel")
         waits = f"removing waits for the launches of {number} would save {words.share(saved_ns)}"
-        long = f"a launch takes {text.time(self.call_ns)}, which long_calls judges; otherwise "
+        long = f"a launch takes {text.time(self.call_ns)}, see long_calls; apart from that, "
         return long * (self.call_ns >= facts.names.LONG_CALL_NS) + waits
 
     def advice(self, words: text.Words) -> str:
@@ -310,7 +310,7 @@ def _waits(trace: Trace, *categories: facts.waits.GapCategory) -> rule.Spans:
         known = facts.gpu.work(trace).launch[gaps.next] != arrays.NO_INDEX
         late = np.flatnonzero(arrays.is_any(causes, categories) & known)
         launched = np.clip(facts.waits.launch_end(trace, gaps.next[late]), gaps.start[late], gaps.end[late])
-        held = gaps.end[late] - launched >= judging.HELD_NS
+        held = (gaps.end[late] - launched >= judging.HELD_NS) | (causes[late] == facts.waits.GapCategory.OTHER)
         which, times = judging.within_steps(trace, gaps.start[late], np.where(held, launched, gaps.end[late]))
         parts.append(rule.Spans(times.start, times.end, facts.gpu.work(trace).launch[gaps.next[late]][which]))
     return rule.Spans.joined(parts)

@@ -166,7 +166,7 @@ def snapshot_sentences(trace: Trace) -> list[str]:
         said += [f"{what} of the memory snapshot{_when(moment)}, {amounts}", *_held_by(*_holders(moment))]
     every = [f"{size(each.allocated)} on GPU {each.device}" for each in held.moments if each.what == "peak"]
     if len(every) > 1:
-        said.append(f"At their peaks {listed(every, len(every))} are allocated")
+        said.append(f"Peak allocation: {listed(every, len(every))}")
     elif not held.moments:
         said.append("The memory snapshot has no segments: nothing was allocated on a device")
     said += [leaks.title(words)] if leaks else []

@@ -79,7 +79,7 @@ def check(trace: Trace) -> rule.Answer:
     saved = judging.saved_unwaited(trace, cut)
     certain = judging.saved_unwaited(trace, sure) if needed.any() else saved
     whole, beyond, unsure = judging.measure(trace), "", 2 * certain < saved
-    at_most, work = certain < rule.CLEARLY_LESS * saved, "what the host does for 1 ms and more after them"
+    at_most, work = certain < rule.CLEARLY_LESS * saved, "the long work of the host (1 ms or more) after them"
     if unsure and whole.ratio(certain) >= rule.LEAST_RATIO:
         beyond = f"up to {text.time(saved)} ({text.percent(whole.ratio(saved))}) if {work} does not need their results"
         saved, cut, unsure, at_most, cost[needed] = certain, sure, False, False, 0

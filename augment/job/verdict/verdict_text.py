@@ -398,8 +398,8 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     if 0 < 1.1 * step_ns < own_ns.mean():
         late = f"{three_digits(int(np.ptp(begin)))} after the first rank, so the others wait"
         yield (
-            f"{ranks_text([last]).capitalize()} begins {'steps' if count > 1 else 'the step'} {late}: from there a"
-            f"{' mean' * (count > 1)} step of the job takes {three_digits(step_ns)}, from where each rank begins up to "
+            f"{ranks_text([last]).capitalize()} begins {'steps' if count > 1 else 'the step'} {late}: from there "
+            f"on, a {'mean ' * (count > 1)}step takes {three_digits(step_ns)}, from each rank's own beginning up to "
             f"{three_digits(own_ns.max())}."
         )
 

@@ -352,7 +352,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
             else "no grave finding, like"
         )
         said = f"{whose}: {kinds} {like}"
-        without = "one judged without the others, so with other figures"
+        without = "one without its job, so with other figures and findings"
         yield from ("", plain(f"- {said}") if markdown else f"{said} ({without}: {alone})")
 
 
