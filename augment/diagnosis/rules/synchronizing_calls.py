@@ -98,17 +98,22 @@ def check(trace: Trace) -> rule.Answer:
     return replace(answer, beyond=beyond, drawn=drawn) if isinstance(answer, rule.Found) else answer
 
 
+_NEEDING_NOTHING = (host_causes.fetching, host_causes.collecting, host_causes.compiling, host_causes.starving)
+
+
 def may_be_needed(trace: Trace, spans: rule.Spans) -> arrays.Bools:
     """Whether the host may work with what each call gave it, for long, while a device idles: those that return then, or
-    the last before. Calls of the runtime and fetches do not count. A wait for the whole device gives nothing without a
-    copy to the host since the wait before, unless the host may be a server's without requests."""
+    the last before. Calls of the runtime, fetches, garbage, compilation and standstills do not count. A wait for the
+    whole device gives nothing without a copy to the host since the wait before, unless the host may be a server's
+    without requests."""
     needed, work, order = np.zeros(len(spans), np.bool_), facts.gpu.work(trace), np.argsort(spans.end, kind="stable")
     copied = np.sort(work.end[facts.names.matching(trace, _TO_HOST)[trace.events.name[work.row]]])
     gives = np.diff(np.searchsorted(copied, spans.end[order]), prepend=0) > 0
     gives |= ~facts.names.matching(trace, _WHOLE_DEVICE)[trace.events.name[spans.row[order]]]
     order = order[gives | host_causes.may_lack_requests(trace)]
-    returned, calls, batches = spans.end[order], trace.events.slices_of(*LAUNCHES), host_causes.fetching(trace)
-    other = rule.Spans.joined([rule.Spans.of(trace, calls), rule.NOWHERE if batches is None else batches.spans])
+    returned, known = spans.end[order], (each(trace) for each in _NEEDING_NOTHING)
+    calls = rule.Spans.of(trace, trace.events.slices_of(*LAUNCHES))
+    other = rule.Spans.joined([calls, *(each.spans for each in known if each is not None)])
     for idle in judging.idle_in_steps(trace):
         places = np.flatnonzero(idle.category == facts.waits.GapCategory.HOST_WAIT)
         waits = arrays.Intervals(idle.start[places], idle.end[places])
