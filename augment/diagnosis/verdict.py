@@ -292,12 +292,11 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
     meanwhile, if most of the time is alike, and where to look, with the idle time that is there."""
     length = gaps.end - gaps.start
     launched = float(length[launch != NO_INDEX].sum() / max(int(length.sum()), 1))
+    unknown = " for an unknown reason:"
     if launched >= MOST:
-        text = (
-            " for an unknown reason: its next work had been launched, but the trace does not show what that waited for"
-        )
+        text = f"{unknown} its next work had been launched, but the trace does not show what that waited for"
     elif launched <= 1 - MOST:
-        text = " for an unknown reason: the launch of its next work was not recorded"
+        text = f"{unknown} the launch of its next work was not recorded"
         work = facts.gpu.work(trace)
         row = work.row[np.isin(work.ts, gaps.end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
@@ -306,7 +305,7 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
             text = ", most likely waiting for the host: the launch of its next work was not recorded, but nothing that"
             text += " runs after it had been launched either"
     else:
-        text = f" for an unknown reason: for {percent(launched)} of it the next work had been launched"
+        text = f"{unknown} for {percent(launched)} of it the next work had been launched"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
     lane, segments = facts.critical.main_track(trace), facts.host.host_segments(trace)
     inner = outer = NO_INDEX
