@@ -171,9 +171,8 @@ _FEWEST = 3  #: steps on a side, to tell one from the others
 def _once(trace: Trace, windows: StepWindows) -> Mapping[str, Int64s]:
     """How much of each window is what happens once, ns: by what it is called, and all of it."""
     cold = distinct(np.append(first_calls.cold_operators(trace), first_calls.loading_calls(trace)))
-    compiled = rule.Spans.of(trace, captures.compilations(trace))
     parts = {
-        "compilation": compiled,
+        "compilation": rule.Spans.of(trace, captures.compilations(trace)),
         "captures": captures.captures(trace),
         "first launches": rule.Spans.of(trace, cold),
     }
@@ -193,15 +192,17 @@ def lengthened_once(trace: Trace, windows: StepWindows) -> Bools:
 
 
 def cold_beside_warm(chosen: Sequence[ChosenSteps], pairs: Sequence[tuple[Trace, Trace]]) -> list[Diagnostic]:
-    """That what happens once takes a good part of one side, and hardly any of the other, if so."""
-    ns, lengths = (Counter[str](), Counter[str]()), [1, 1]
+    """That what happens once takes a good part of one side, not of the last of several steps, little of the other."""
+    ns, lengths, again = (Counter[str](), Counter[str]()), [1, 1], [False, False]
     for steps, pair in zip(chosen, pairs, strict=True):
         for side, windows in enumerate((steps.control, steps.test)):
-            ns[side].update({name: int(spent.sum()) for name, spent in _once(pair[side], windows).items()})
-            lengths[side] += int((windows.end - windows.start).sum())
+            once, length = _once(pair[side], windows), windows.end - windows.start
+            ns[side].update({name: int(spent.sum()) for name, spent in once.items()})
+            lengths[side] += int(length.sum())
+            again[side] |= len(length) >= _FEWEST and bool(once[""][-1] >= COLD * length[-1])
     both = [of_side.pop("", 0) for of_side in ns]
     cold = int(both[1] > both[0])
-    if both[cold] < max(COLD * lengths[cold], COLD_TIMES * both[1 - cold]):
+    if again[cold] or both[cold] < max(COLD * lengths[cold], COLD_TIMES * both[1 - cold]):
         return []
     names = [name for name, spent in ns[cold].most_common() if spent >= COLD * ns[cold].total()]
     takes = f"{text.listed(names)} take{'s' * (names == ['compilation'])}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_known_changes import in_us, loading
+from test_known_changes import idling, in_us, loading
 
 import augment
 import tables
@@ -251,6 +251,9 @@ COMPILING = tables.op("backend_compile (dynamo_timed)", 100, 10_100)
      "first launches and compilation take 70 ms in the control and 10 ms in the test"),
     (loading(300_000), loading(100_000), ""),  # both are cold
     (loading(2_000), loading(0), ""),
+    (idling(0), [*idling(0), *(tables.op(COMPILING.name, at, at + 500) for at in range(0, 4_200, 1_050))], ""),  # again
+    (idling(0), [*idling(0), tables.op(COMPILING.name, 0, 900), tables.op(COMPILING.name, 1_050, 1_950)],
+     "compilation takes 0 ns in the control and 1.8 ms in the test"),
 ])  # fmt: skip
 def test_a_cold_run_beside_a_warm_one_is_said(before: list[Any], after: list[Any], said: str) -> None:
     result = diff(in_us(before), in_us(after))
