@@ -17,6 +17,7 @@ MOST_LATE = 0.10  #: share of the time that may pass between the launch of the f
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
 MIGRATES = re.compile(r"^(?:Memcpy Unified |\[Unified Memory Memcpy)")  #: migrating pages of managed memory, by Nsight
 _WAITS_OF_STREAMS = re.compile(r"StreamWait|LaunchHostFunc|StreamAddCallback")  #: calls that make a stream wait
+_COPIES = re.compile("Mem(?:cpy|set)")
 _KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKernel)|^urEnqueue\w*KernelLaunch")
 
 
@@ -52,14 +53,14 @@ def late_starts(trace: Trace) -> list[arrays.Intervals]:
     orders = orders[facts.names.matching(trace, _WAITS_OF_STREAMS)[events.name[orders]]]
     kernels = events.category[work.row[known]] == Category.KERNEL
     queued = arrays.distinct(calls[kernels & (len(orders) > 0 or len(work.streams) == 1)])
-    lost = kernel_launches(trace)
+    lost = facts.gpu.calls(trace).row
+    lost = np.append(kernel_launches(trace), lost[facts.names.matching(trace, _COPIES)[events.name[lost]]])
     orders = np.sort(events.ts[np.append(orders, lost[~arrays.is_among(lost, arrays.distinct(calls))])])
     graphs = facts.names.matching(trace, facts.names.GRAPH_LAUNCH)  # not all of their nodes are recorded
     waits = np.searchsorted(orders, events.ts[calls]) > np.searchsorted(orders, events.ts[before])
     waits |= (before == arrays.NO_INDEX) | graphs[events.name[before]] | graphs[events.name[calls]]
     loads = arrays.is_among(facts.host.operators_around(trace, calls), first_calls.cold_operators(trace))
-    alike = calls[waits | loads]
-    excused = arrays.distinct(np.concatenate((first, alike, first_calls.loading_calls(trace))))
+    excused = arrays.distinct(np.concatenate((first, calls[waits | loads], first_calls.loading_calls(trace))))
     busy = arrays.union(work.ts, np.maximum(work.end, work.ts))
     late = []
     for idle in judging.idle_in_steps(trace):

@@ -205,6 +205,7 @@ def shared_queue(late_ns: int, streams: int = 1, graph: int = -1, **calls: int) 
     (500_000, {"cudaStreamWaitEvent": 4}, True),
     (500_000, {"cudaStreamWaitEvent": 5}, False),
     (500_000, {"cudaLaunchKernel": 5}, False),  # its kernel is lost
+    (500_000, {"cudaMemcpyAsync": 5}, False),  # its copy is lost
     (500_000, {"graph": 4}, False),  # not all of its nodes are recorded
     (500_000, {"streams": 2}, False),  # what one waits for of the other was not recorded
     (100_000, {}, False),
