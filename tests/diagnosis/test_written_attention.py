@@ -113,6 +113,7 @@ NORM = [COPY, POW, MEAN, MUL, ROOT, MUL, COPY, MUL]
 @pytest.mark.parametrize(("kernels", "count"), [
     (NORM, 1),
     ([*NORM, "gemm", *NORM], 2),
+    ([*NORM, *NORM], 2),  # in one chain
     ([*NORM[:4], MUL, *NORM[5:]], 0),  # no root
     ([*NORM[:2], MUL, *NORM[3:]], 0),  # no mean
     ([*NORM[:2], "gemm", *NORM[3:]], 0),

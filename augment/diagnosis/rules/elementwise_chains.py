@@ -87,9 +87,9 @@ def check(trace: Trace) -> rule.Answer:
     less[places] = dur[places]
     less[kept] = 0
     cut, steps = facts.critical.fused(trace, places, less[places]), judging.measure(trace).count
-    norms = [dur[low:high].sum() for low, high in each if root[low:high].any() and reduces[low:high].any()]
-    counts = (len(start) / steps, len(places) / steps, int(dur[places].sum()) // steps)
-    seen = Chains(*counts, len(norms) / steps, int(sum(norms)) // steps)
+    normed = [slice(*bounds) for bounds in each if root[slice(*bounds)].any() and reduces[slice(*bounds)].any()]
+    norms, ns = (sum(int(of[within].sum()) for within in normed) for of in (root, dur))  # a root each
+    seen = Chains(len(start) / steps, len(places) / steps, int(dur[places].sum()) // steps, norms / steps, ns // steps)
     spans = rule.Spans(work.ts[start], work.end[stop - 1], work.row[start])
     saved = judging.saved_a_step(trace, cut)
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)
