@@ -103,11 +103,11 @@ def host_sentence(trace: Trace, words: Words) -> str:
 
 
 def _reads(trace: Trace) -> float:
-    """The share of the time of operators that reading single numbers takes, where it takes far longer than a read."""
+    """The share of operators' time that reading single numbers takes, where it takes far longer than a read."""
     operators = facts.host.operator_calls(trace)
     reads = facts.names.starting(trace, "aten::_local_scalar_dense")[trace.events.name[operators.row]]
-    spent = operators.self_ns[reads & (operators.self_ns >= READ_NS)].sum()
-    return float(spent / max(operators.self_ns.sum(), 1))
+    spent = operators.self_ns[reads & (operators.self_ns >= READ_NS)]  # once or twice: the thread had no CPU
+    return float(spent.sum() / max(operators.self_ns.sum(), 1)) if len(spent) >= LEAST_EVENTS else 0.0
 
 
 def _batches(trace: Trace) -> str:

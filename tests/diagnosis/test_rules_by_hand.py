@@ -373,15 +373,16 @@ def test_operators_tell_where_they_ran() -> None:
     """Of a recording without work of a device: cuDNN's are of a GPU that was not recorded, oneDNN's of the CPU."""
     said = {}
     for name in ("aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::mm", "aten::_local_scalar_dense"):
-        trace = trace_of(op(name, 0, 900_000))
+        trace = trace_of(*(op(name, at, at + 900_000) for at in (0, 1_000_000, 2_000_000)))
         said[name] = verdict(replace(trace, source=replace(trace.source, devices=((0, "Tesla T4"),))))[0]
     assert said["aten::cudnn_convolution"].startswith("Operators ran on the GPU, but none of its work was recorded")
     assert said["aten::mkldnn_convolution"].startswith("There is no GPU work in this recording, and operators ran on")
     assert said["aten::mm"].startswith("There is no GPU work in this recording: only the host can be judged")
     assert said["aten::mm"].endswith(" show which lines call them, and with which sizes.")
     assert said["aten::_local_scalar_dense"].startswith("A device is waited for (aten::_local_scalar_dense, which only")
-    brief = trace_of(*(op("aten::_local_scalar_dense", at, at + 900) for at in range(0, 900_000, 1_000)))
-    assert verdict(brief)[0].startswith("There is no GPU work in this recording")
+    brief = [op("aten::_local_scalar_dense", at, at + 900) for at in range(0, 900_000, 1_000)]
+    for more in ([], [op("aten::_local_scalar_dense", 900_000, 1_900_000)]):  # a thread that had no CPU once
+        assert verdict(trace_of(*brief, *more))[0].startswith("There is no GPU work in this recording")
 
 
 def test_an_annotation_of_everything_names_nothing() -> None:
