@@ -10,8 +10,9 @@ from test_rules_by_hand import CHANGES, stepped
 
 from augment import Trace
 from augment.arrays import Intervals, total
-from augment.diagnosis import judging
-from augment.diagnosis.rules import cold_start, host_gaps, launch_bound
+from augment.diagnosis import first_calls, judging
+from augment.diagnosis.rule import Spans
+from augment.diagnosis.rules import cold_start, host_gaps, launch_bound, synchronizing_calls
 from augment.diagnosis.verdict import unknown_reason
 from augment.facts.waits import GapCategory
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op
@@ -114,3 +115,21 @@ def test_what_is_beside_a_fault_adds_nothing_to_it() -> None:
     stalls = [stalling_ns(in_us(fetching(2_000, copies=copies))) for copies in (0, 5, 20, 150)]
     waits = [launch_bound.check(in_us(blocking(fault))).seen.wait_ns for fault in (50, 100, 2_000)]
     assert (stalls, waits) == ([stalls[0]] * 4, [waits[0]] * 3)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_waits_of_another_thread_or_device_change_nothing(watched: bool) -> None:
+    """A device idles for 2 ms after a wait for it, in which the host works; another for 10 µs. A thread may watch."""
+    events = stepped(4, 20_000)
+    for at in range(0, 80_000, 20_000):
+        for device, end in ((0, 2_000), (1, 3_990)):
+            events += launched_kernel("gemm", (at, at + 9), (at + 20, at + end), correlation=at + device, device=device)
+            later = {"correlation": at + 2 + device, "device": device}
+            events += launched_kernel("gemm", (at + 6_000, at + 6_009), (at + 6_010, at + 19_000), **later)
+        events += [call("cudaStreamSynchronize", at + 100, at + 4_000), op("aten::nonzero", at + 4_010, at + 5_990)]
+        events += [call("cudaEventSynchronize", at + 3_000, at + 6_005, thread=9)] * watched
+    spans = synchronizing_calls.check(trace := in_us(events)).drawn
+    waits = Spans.of(trace, first_calls.waiting_calls(trace))
+    assert synchronizing_calls.may_be_needed(trace, waits).all()
+    assert {*((spans.end - spans.start) // 1_000).tolist()} <= {3_005, 3_900}
+    assert {*(spans.start // 1_000 % 20_000).tolist()} == {2_000}

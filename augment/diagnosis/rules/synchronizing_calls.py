@@ -72,8 +72,9 @@ def check(trace: Trace) -> rule.Answer:
     for idle in judging.idle_in_steps(trace):
         gap = np.searchsorted(idle.start, spans.end, "right") - 1
         inside = np.flatnonzero((gap >= 0) & (spans.end <= np.append(idle.end, 0)[gap]))
-        since[inside] = idle.start[gap[inside]]
-        cost[inside] = np.maximum(cost[inside], np.minimum(idle.end[gap[inside]] - since[inside], waited[inside]))
+        ns = np.minimum((idle.end - idle.start)[gap[inside]], waited[inside])
+        inside, ns = inside[ns > cost[inside]], ns[ns > cost[inside]]
+        since[inside], cost[inside] = idle.start[gap[inside]], ns
     needed = may_be_needed(trace, spans)
     cut, sure = (facts.critical.without_waits(trace, each) for each in (calls, calls[~needed]))
     saved = judging.saved_unwaited(trace, cut)
@@ -103,17 +104,18 @@ _NEEDING_NOTHING = (host_causes.fetching, host_causes.collecting, host_causes.co
 
 def may_be_needed(trace: Trace, spans: rule.Spans) -> arrays.Bools:
     """Whether the host may work with what each call gave it, for long, while a device idles: those that return then, or
-    the last before. Calls of the runtime, fetches, garbage, compilation and standstills do not count. A wait for the
-    whole device gives nothing without a copy to the host since the wait before, unless the host may be a server's
-    without requests."""
+    the last before. Runtime calls of threads that launch, fetches, garbage, compilation and standstills do not count. A
+    wait for the whole device gives nothing without a copy to the host since the wait before, unless the host may be a
+    server's without requests."""
     needed, work, order = np.zeros(len(spans), np.bool_), facts.gpu.work(trace), np.argsort(spans.end, kind="stable")
     copied = np.sort(work.end[facts.names.matching(trace, _TO_HOST)[trace.events.name[work.row]]])
     gives = np.diff(np.searchsorted(copied, spans.end[order]), prepend=0) > 0
     gives |= ~facts.names.matching(trace, _WHOLE_DEVICE)[trace.events.name[spans.row[order]]]
     order = order[gives | host_causes.may_lack_requests(trace)]
     returned, known = spans.end[order], (each(trace) for each in _NEEDING_NOTHING)
-    calls = rule.Spans.of(trace, trace.events.slices_of(*LAUNCHES))
-    other = rule.Spans.joined([calls, *(each.spans for each in known if each is not None)])
+    calls = trace.events.slices_of(*LAUNCHES)
+    calls = calls[arrays.is_any(trace.events.track[calls], facts.critical.launching_tracks(trace))]
+    other = rule.Spans.joined([rule.Spans.of(trace, calls), *(each.spans for each in known if each is not None)])
     for idle in judging.idle_in_steps(trace):
         places = np.flatnonzero(idle.category == facts.waits.GapCategory.HOST_WAIT)
         waits = arrays.Intervals(idle.start[places], idle.end[places])
