@@ -301,7 +301,7 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
         row = work.row[np.isin(work.ts, gaps.end[(launch == NO_INDEX) & (length >= length.max() * LEAST_PART)])]
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
             text = " until pages of managed memory migrate: the host uses them, or does something else first"
-        elif total(_nothing_launched(trace, gaps)) >= MOST * length.sum():
+        elif len(work.devices) == 1 and total(_nothing_launched(trace, gaps)) >= MOST * length.sum():
             text = ", most likely waiting for the host: the launch of its next work was not recorded, but nothing that"
             text += " runs after it had been launched either"
     else:
