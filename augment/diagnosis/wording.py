@@ -76,7 +76,7 @@ def title(words: Words, finding: Finding) -> str:
 #: what then decides; ``hidden``: GPU work hides the host today
 LIMITS = {
     "none": "",
-    "hidden": "the host, hidden today, would be",
+    "hidden": "the host, which just keeps up today, would be",
     "host": "the host is",
     "computing": "computing is",
     "communication": "communication is",

@@ -978,7 +978,7 @@ def test_captures_of_equal_sizes_are_not_made_for_new_sizes(rows: int) -> None:
     answer = problem_of(rules.graph_capture.check(trace_of(*events)))
     assert answer.seen.figures["capture_count"] == 0.6
     assert "Compiled: 3 calls of 10 ms with a capture, 2 calls of 500 µs without" in evidence_of(answer)
-    assert ("sizes are no reason" in advice_of(answer)) == (rows == 8)
+    assert ("the sizes are not the reason" in advice_of(answer)) == (rows == 8)
 
 
 def convolutions(*lengths: int, stepped: bool = False) -> Trace:

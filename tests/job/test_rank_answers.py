@@ -537,7 +537,7 @@ def test_ranks_with_the_same_kinds_of_finding_are_told_together(tmp_path: Path) 
     first, *others = sorted({*range(6)} - {LATE}, reverse=True)
     assert [line.partition(",")[0] for line in lines if line.startswith("rank ")] == [f"rank {first}", f"rank {LATE}"]
     alone = f"augment diagnose {reports[others[0]]['input']}"
-    without = "one without its job, so with other figures and findings"
+    without = "one rank on its own, with other figures and findings"
     ranks = ranges_text(others[::-1])
     assert lines[-1] == f"ranks {ranks}: the same kinds of finding as rank {first} ({without}: {alone})"
     unknown = [report | {"rank": None} for report in reports[::-1]]  # as many traces say nothing of ranks

@@ -22,7 +22,7 @@ from augment.diagnosis import captures, host_causes, judging, rule
 NAME = "graph_capture"
 _AGAIN = "Find out why graphs are made again: {graph_logs} says so; "
 _STEADY = f"{_AGAIN}if sizes change, capture a few once and pad to them"
-_SAME = f"{_AGAIN}sizes are no reason, as the same are captured each time"
+_SAME = f"{_AGAIN}the sizes are not the reason: the same are captured each time"
 _MOSTLY = (
     "Record steady steps to judge the run, and name this file along with that trace (--graph-capture FILE): it gives "
     "graphs their operators and shapes"

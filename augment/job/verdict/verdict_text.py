@@ -396,11 +396,10 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     which is the ``last`` to ``begin``."""
     step_ns, count = step
     if 0 < 1.1 * step_ns < own_ns.mean():
-        late = f"{three_digits(int(np.ptp(begin)))} after the first rank, so the others wait"
         yield (
-            f"{ranks_text([last]).capitalize()} begins {'steps' if count > 1 else 'the step'} {late}: from there "
-            f"on, a {'mean ' * (count > 1)}step takes {three_digits(step_ns)}, from each rank's own beginning up to "
-            f"{three_digits(own_ns.max())}."
+            f"Ranks begin {'steps' if count > 1 else 'the step'} up to {three_digits(int(np.ptp(begin)))} apart, "
+            f"{ranks_text([last])} last, so others wait: {'a mean step' if count > 1 else 'it'} takes "
+            f"{three_digits(step_ns)} from the last begin, and up to {three_digits(own_ns.max())} from a rank's own."
         )
 
 

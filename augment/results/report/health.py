@@ -333,7 +333,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
                 yield from (f"      {line}" for line in row.get("evidence", []))
                 yield f"      → {row['advice']}"
                 if row.get("overlaps"):
-                    yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
+                    yield f"      overlaps with {', '.join(row['overlaps'])}: do not add the savings"
                 where = f"; {place_of(row)} ({_opened(row, report['input'])})" if _has_place(row) else ""
                 yield f"      {row['rule']}, confidence {row['confidence']}{where}"
         for status, rows in of_status.items():
@@ -352,7 +352,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
             else "no grave finding, like"
         )
         said = f"{whose}: {kinds} {like}"
-        without = "one without its job, so with other figures and findings"
+        without = "one rank on its own, with other figures and findings"
         yield from ("", plain(f"- {said}") if markdown else f"{said} ({without}: {alone})")
 
 

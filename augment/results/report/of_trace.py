@@ -209,7 +209,7 @@ def steps(sidecar: Sidecar) -> Section:
     ]
     steady = [row for row in chosen if row.get("is_steady", True)]
     some = f"{len(chosen)} steps; {len(steady)}" if len(steady) < len(chosen) else f"{len(chosen)} steps"
-    lead = f"{some} take {time(mean(steady, 'wall_ns') or 0)} on average"
+    lead = f"{some} take {time(mean(steady, 'wall_ns') or 0)} each on average"
     lead += f"; outlying: {', '.join(map(str, sorted(outlying)))}." if outlying else "."
     if len(devices) > 1:
         lead += f" The chart shows {_device_name(sidecar, chosen[0])}; the table has {len(devices) - 1} more."

@@ -215,7 +215,7 @@ def _where(row: Any, opened: str) -> Iterator[str]:
     if row.get("confidence"):
         yield f"confidence {html.escape(str(row['confidence']))}"
     if row.get("overlaps"):
-        yield f"overlaps with {html.escape(', '.join(map(in_words, row['overlaps'])))}: the savings do not add up"
+        yield f"overlaps with {html.escape(', '.join(map(in_words, row['overlaps'])))}: do not add the savings"
     if row.get("start_ns") is not None:
         yield f"{html.escape(sections.place_of(row))}, {row['start_ns'] / 1e6:,.3f} ms after the first event"
         if opened:
