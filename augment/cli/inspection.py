@@ -82,9 +82,7 @@ def inspect(augmented: AugmentedTrace) -> Report:
     return {
         "file": _file(trace),
         "recording": {
-            **{
-                name: source[name] for name in ("ranks", "rank_from", "start_ns", "duration_ns", "recorded_ns", "steps")
-            },
+            **{key: source[key] for key in ("ranks", "rank_from", "start_ns", "duration_ns", "recorded_ns", "steps")},
             "devices": source["devices"],
             "backend": trace.source.distributed_info.get("backend"),
             "world_size": trace.source.world_size,

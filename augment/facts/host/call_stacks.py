@@ -368,8 +368,10 @@ def in_compiled(trace: Trace, rows: npt.NDArray[Any]) -> Bools:
 def within_compiled(trace: Trace, rows: EventRows) -> Bools:
     """Whether each of ``rows`` lies within a region of torch.compile."""
     named, around = matching(trace, _OF_COMPILED), (Category.CPU_OP, Category.USER_ANNOTATION)
+    if not named.any():
+        return np.zeros(len(rows), np.bool_)
     inside: Bools = innermost(trace, rows, around, named) >= 0
-    return inside if named.any() else np.zeros(len(rows), np.bool_)
+    return inside
 
 
 def callers(trace: Trace, calls: EventRows) -> list[str]:
