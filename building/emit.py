@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import multiprocessing
 import os
 import platform
 import re
@@ -70,7 +71,6 @@ def object_file(target: str, digest: str) -> bytes:
     Raises:
         RuntimeError: a kernel does: it can raise (``kernel_raised``), allocates (``NRT_…``), or calls Python.
     """
-    _use_numba()
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     platform_ = TARGETS[target]
@@ -81,8 +81,9 @@ def object_file(target: str, digest: str) -> bytes:
     constant = f'@{DIGEST} = constant [{len(digest) + 1} x i8] c"{digest}\\00"\n'
     whole = llvm.parse_assembly(head + constant + _WINDOWS_ENTRY * target.startswith("win32"))
     exported = {DIGEST}
-    for kernel in KERNELS:
-        text, symbol = _intermediate(kernel)
+    with multiprocessing.Pool(initializer=_use_numba) as pool:  # numba is most of the work
+        made = pool.map(_intermediate, KERNELS, chunksize=1)
+    for text, symbol in made:
         exported.add(symbol)
         whole.link_in(llvm.parse_assembly(head + re.sub(r"(?m)^target (?:datalayout|triple) = .*\n", "", text)))
     _export(whole, exported, target)
