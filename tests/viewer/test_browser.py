@@ -194,8 +194,7 @@ def shows_middle_step(seen: Seen, raw: Path) -> bool:
     """Whether the window is the step in the middle with its GPU work, to a pixel or so."""
     windows = step_windows(read(str(raw)))
     start, end = int(windows.begin[len(windows) // 2]), int(windows.end[len(windows) // 2])
-    near = (end - start) / 100
-    return abs(seen.window[0] - start) < near and abs(seen.window[1] - end) < near
+    return max(abs(seen.window[0] - start), abs(seen.window[1] - end)) < (end - start) / 100
 
 
 def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictures: Path) -> None:
@@ -266,7 +265,7 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded
-    overview = [f"GPU busy, rank {rank}: overview row {rank + 1}" for rank in range(3)]
+    overview = (f"GPU busy, rank {rank}: overview row {rank + 1}" for rank in range(3))
     assert seen.roots == ["Job diagnosis", "rank 0", "rank 1", "rank 2", *overview]
     assert seen.overview_rows == 3
 
