@@ -15,6 +15,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 from zlib import crc32
 
@@ -92,6 +93,21 @@ def rewritten(document: Document) -> Document:
         made = event | moment | {"tid": other(event.get("tid")), "args": args}
         events += [made | {"name": "outer", "args": {}}, made] if _is_operator(event) else [made]
     return document | {"traceEvents": sorted(events, key=lambda at: crc32(f"{at['tid']} {at.get('ts')}".encode()))}
+
+
+def another_time(document: Document) -> Document:
+    """The same, but later, its rows in any order and its arrows numbered differently."""
+    number = {"correlation", "External id"}
+
+    def other(event: Event) -> Event:
+        later = {"ts": event["ts"] + Decimal("7654321.598")} if "ts" in event and event.get("ph") != "M" else {}
+        arrow = {"id": event["id"] + 10_000_000} if event.get("cat") == "ac2g" else {}
+        args = {k: v + 10_000_000 if k in number else v for k, v in (event.get("args") or {}).items()}
+        return event | later | arrow | ({"args": args} if args else {})
+
+    rows = [other(event) for event in document["traceEvents"]]
+    Random(1).shuffle(rows)
+    return document | {"traceEvents": rows}
 
 
 def with_busy_thread(document: Document) -> Document:
