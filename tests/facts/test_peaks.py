@@ -49,6 +49,7 @@ SEEN = {
     "NVIDIA GeForce RTX 4060": (8, 9, 24, 8188000000, "bf16", 30.2, 272),
     "NVIDIA GeForce RTX 4070": (8, 9, 46, 12500000000, "bf16", 58.3, 504),
     "NVIDIA GeForce RTX 4080": (8, 9, 76, 16860000000, "bf16", 97.5, 717),
+    "NVIDIA GeForce RTX 5080": (12, 0, 84, 16600000000, "bf16", 112.6, 960),
     "NVIDIA GeForce RTX 4090 D": (8, 9, 114, 25756696576, "bf16", 147.1, 1008),
     "NVIDIA RTX 6000 Ada Generation": (8, 9, 142, 50900000000, "bf16", 364.2, 960),
     "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": (12, 0, 188, 101000000000, "bf16", 503.8, 1792),
