@@ -93,7 +93,11 @@ class Seen(Struct, frozen=True):
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[Seen, int]:
         """The same where the job of the rank is known, and what its cure, which saves ``saved_ns`` by the rank's own
-        trace, saves there. What a faster host saves, the rank waits longer for late ones."""
+        trace, saves there. What a faster host saves, the rank waits longer for late ones; where all hosts are slow for
+        many reasons, it is what the cure saves on all ranks."""
+        shared = job.shared
+        if self.is_of_host and shared is not None and shared.reason.where == "many_operators":
+            return self, min(saved_ns, shared.gain_ns)
         return self, max(saved_ns - job.wait_ns, 0) if self.is_of_host else saved_ns
 
     @property
@@ -223,7 +227,8 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, keep: bo
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
     late = job.itself  # a cure of more than what it is late by gains more where its peers have it, too
     is_bound = late is not None and saved < alone and (seen.at_least or CLEARLY_LESS * alone > late.charged_ns)
-    limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and finding.at_most)
+    alike = job.shared is not None and saved < job.shared.gain_ns  # of what a cure of all hosts brings
+    limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and (finding.at_most or alike))
     beyond = f"the job waits for {held_by}" if held_by else ""
     if alone and seen.at_least and not seen.is_of_host:
         held = f"it waits for {job.held_by}" if job.held_by else "other ranks limit it, too"

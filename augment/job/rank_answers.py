@@ -269,7 +269,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     loading = [of_rank[long_calls.NAME] for of_rank in asked.values() if may_be_loading(of_rank)]
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
-        transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}")
+        transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}. {loading[0]['advice']}")
     gains = dict[str, dict[int, int]]()  # what its cure saves, by rule and member
     for member, of_rank in asked.items():
         for rule in (rule for rule, each in of_rank.items() if _is_grave(each)):
@@ -324,9 +324,9 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
                 f"the job gains {three_digits((gain or 0) / steps)}, its own trace more" if more else "in its own trace"
             )
             who = f"{name} ({of_job})" if more or rule not in SEEN_OF_JOB else name
-            alike = rule == launch_bound.NAME and reason.where == "many_operators"  # peers launch as much, but faster
-            what = _what_to_do(answer.summaries[late[0]], {**problem, "advice": ""} if alike else problem)
-            return [*way, f"{who}: {what}", *others]
+            if rule == launch_bound.NAME and reason.where == "many_operators":  # peers launch as much, but faster
+                return [*way[:-1], f"{way[-1]}{_see_it(answer.summaries[late[0]], problem)}", *others]
+            return [*way, f"{who}: {_what_to_do(answer.summaries[late[0]], problem)}", *others]
     return [*way, *others]
 
 
@@ -343,11 +343,15 @@ def in_folder(lines: Iterable[str], folder: str, traces: Mapping[int, str] = Map
 
 def _what_to_do(summary: RankSummary, problem: dict[str, Any]) -> str:
     """A rank's finding, its cure, and where it can be seen, as far as that is known."""
-    text = ". ".join(filter(None, (problem["title"], problem["advice"])))
+    return ". ".join(filter(None, (problem["title"], problem["advice"]))) + _see_it(summary, problem)
+
+
+def _see_it(summary: RankSummary, problem: dict[str, Any]) -> str:
+    """The command that shows a rank's finding, to end a sentence; empty if its place is not known."""
     if summary.rank is None or problem.get("start_ns") is None:
-        return text
+        return ""
     at = period(problem["start_ns"], problem["dur_ns"])
-    return f"{text}; see it: `{_OPEN_FOLDER} --rank {summary.rank} --at {at}`"
+    return f"; see it: `{_OPEN_FOLDER} --rank {summary.rank} --at {at}`"
 
 
 def problems_of(outcome: Outcome) -> Problems:

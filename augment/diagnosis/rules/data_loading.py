@@ -70,7 +70,7 @@ class Fetches(rule.Seen, frozen=True):
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fetch = f"fetching batches takes the host {text.time(self.fetch_ns)} {words.per_step}"
-        return f"{fetch} and would save {words.share(saved_ns)}"
+        return f"{fetch}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
@@ -79,8 +79,9 @@ class Fetches(rule.Seen, frozen=True):
 def check(trace: Trace) -> rule.Answer:
     """Predict steps whose batches are there at once."""
     cause = host_causes.fetching(trace)
-    if cause is None and len(judging.fetches_in_steps(trace)):
-        return rule.Fine("every batch is there when it is fetched: taking it costs the host little more than launching")
+    if cause is None and len(rows := judging.fetches_in_steps(trace)):
+        took = text.time(trace.events.dur[rows].mean())
+        return rule.Fine(f"every batch is there when it is fetched: taking one costs the host {took}")
     if cause is None:
         return rule.NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans, alone = cause.spans, not len(facts.gpu.work(trace))

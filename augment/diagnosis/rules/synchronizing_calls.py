@@ -24,7 +24,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from augment import arrays, facts
-from augment.core import LAUNCHES, Trace, text
+from augment.core import LAUNCHES, RankInJob, Trace, text
 from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "synchronizing_calls"
@@ -42,6 +42,9 @@ class SynchronizingCalls(rule.Seen, frozen=True):
 
     is_of_host = True
     CURE = "avoiding that"
+
+    def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
+        return self, max(saved_ns - job.wait_ns, 0)  # also where all hosts are slow: it may wait for a late rank's data
 
     def _waits(self, words: text.Words) -> str:
         return f"host waits for the {words.gpu} in {words.often(self.call_count, 'call')}"
