@@ -294,6 +294,7 @@ class Words(NamedTuple):
     gpu: str = "GPU"
     graphs: str = "CUDA graphs"
     use_graphs: str = "Launch many kernels at once with CUDA graphs (" + _HOW
+    no_graph_waits: str = "; calls that wait for the {gpu} break a capture: take them out of it"  #: if it has graphs
     graph_logs: str = "TORCH_LOGS=cudagraphs,recompiles"
     matrix_units: str = "tensor cores"
     clock_tool: str = "nvidia-smi -q -d CLOCK,PERFORMANCE"
@@ -386,6 +387,7 @@ _VENDORS: dict[str, dict[str, str]] = {
     "intel": {
         "graphs": "torch.compile",
         "use_graphs": "Use fewer and larger operators",
+        "no_graph_waits": "",
         "graph_logs": "TORCH_LOGS=recompiles",
         "clock_tool": "xpu-smi stats",
         "process_tool": "xpu-smi ps",
@@ -398,6 +400,7 @@ _VENDORS: dict[str, dict[str, str]] = {
         "matrix_units": "matrix units",
         "graphs": "a larger batch",
         "use_graphs": "Use fewer and larger operators",
+        "no_graph_waits": "",
         "clock_tool": "the vendor's tool",
         "process_tool": "the vendor's tool",
         "torch": "torch.mtia",

@@ -252,14 +252,14 @@ def _under(trace: Trace) -> int:
 
 
 def _where(trace: Trace, finding: Finding) -> str:
-    """``the worst of 24: 3.6 ms on GPU 5 stream 37, 115 ms after the first event``; empty without slices."""
+    """``the worst of 24 places: 3.6 ms long, on GPU 5 stream 37, 115 ms after the first event``; empty without any."""
     spans, worst = finding.found.spans, finding.found.worst
     if worst is None:
         return ""
     start, end, row = (int(column[worst]) for column in msgspec.structs.astuple(spans))
-    track, count = track_of(trace, row), f"the worst of {len(spans):,}: " if len(spans) > 1 else ""
+    track, count = track_of(trace, row), f"the worst of {len(spans):,} places: " if len(spans) > 1 else ""
     after = (start - int(trace.events.ts[0])) / 1e6
-    return f"{count}{time(end - start)}{f' on {track}' if track else ''}, {after:.3f} ms after the first event"
+    return f"{count}{time(end - start)} long{f', on {track}' if track else ''}, {after:.3f} ms after the first event"
 
 
 def bands(spans: Spans, join_ns: float) -> Spans:

@@ -12,6 +12,7 @@ from augment import arrays, facts
 from augment.core import Category, Trace, derived
 from augment.core.text import Words, counted, listed, percent, short, time
 from augment.diagnosis import judging, recording_completeness, rule, served, standstills
+from augment.diagnosis.rule import NOWHERE
 from augment.diagnosis.wording import known_slices, words
 
 MOST_NAMED = 3  #: operators
@@ -19,6 +20,7 @@ TOLD_OUTSIDE = 0.1  #: of a step in no operator; less is not told
 STILL_NS = 4_000_000  #: Python hands its lock on after 5 ms
 LEAST_EVENTS = 3  #: of other threads, over half of the time in which the main thread stands still
 NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not named
+FEWEST_CALLS = 3  #: of an operator, of which one takes at least half of its time, for that one to be told
 _NO_MPS = "; of Apple's MPS this profiler records nothing"
 READ_NS = 100_000  #: a number of the host is read in a microsecond
 _LOOPS = "torch._inductor.config.cpp.enable_kernel_profile=True records them"
@@ -138,7 +140,7 @@ def _operators(trace: Trace) -> str:
     operators = facts.host.operator_calls(trace)
     chosen = arrays.is_among(operators.row, rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
-    shares = _shares(trace, ns, float(ns.sum()))
+    shares = _shares(trace, ns, float(ns.sum()), operators.row[chosen], operators.self_ns[chosen])
     if not shares:
         return text
     whole, lasts, within = judging.measure(trace), trace.recorded_ns, ""
@@ -272,10 +274,21 @@ def _standing_still(trace: Trace, lane: int) -> str:
     return ""
 
 
-def _shares(trace: Trace, ns: npt.NDArray[np.float64], whole: float) -> list[str]:
-    """The names with most of the time: ``78 % in aten::mm``."""
-    return [
-        f"{percent(float(ns[name]) / whole)} in {short(trace.strings[name])}"
-        for name in np.argsort(-ns, kind="stable")[:MOST_NAMED].tolist()
-        if ns[name] > NAMED_RATIO * whole
-    ]
+def _shares(
+    trace: Trace,
+    ns: npt.NDArray[np.float64],
+    whole: float,
+    rows: arrays.EventRows = NOWHERE.row,
+    took: arrays.Int64s = NOWHERE.start,
+) -> list[str]:
+    """The names with most of the time: ``78 % in aten::mm``, and of each whether one of its calls, ``rows`` that took
+    so long, has most of it."""
+    shares, name_of = list[str](), trace.events.name[rows]
+    for name in np.argsort(-ns, kind="stable")[:MOST_NAMED].tolist():
+        if ns[name] > NAMED_RATIO * whole:
+            calls = took[name_of == name]
+            longest = int(calls.max(initial=0))
+            many = len(calls) >= FEWEST_CALLS and 2 * longest >= ns[name]
+            single = f" ({time(longest)} of it in one of {len(calls):,} calls)" if many else ""
+            shares.append(f"{percent(float(ns[name]) / whole)} in {short(trace.strings[name])}{single}")
+    return shares

@@ -133,6 +133,8 @@ def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
     assert sentence.endswith(
         "All operators of the recording take 60 ns: 50 % in aten::mm, 33 % in aten::add and 17 % in aten::empty."
     )
+    longer = augment.augment(made_of(*events, op("aten::add", 200, 220)), only=["diagnosis"]).verdict.text[0]
+    assert longer.endswith(" take 40 ns: 100 % in aten::add (20 ns of it in one of 5 calls).")
 
 
 def test_short_spans_all_over_a_step_are_one_band() -> None:

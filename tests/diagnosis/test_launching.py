@@ -91,6 +91,26 @@ def test_what_most_kernels_are_launched_by_is_not_advised(kernels: int, alone: i
     assert ("fuse small kernels with torch.compile" in said) == (kernels == 8)
 
 
+@pytest.mark.parametrize(("waits", "breaks"), [(5, True), (11, False), (12, False)])
+def test_no_graph_holds_calls_that_wait(waits: int, breaks: bool) -> None:
+    """In each of four steps of 12 launches one call waits: after the sixth, after the last, or none."""
+    events, at = list[Event](), 0
+    for number in range(4):
+        begin = at
+        for place in range(12):
+            events += launched_kernel(
+                "gemm", (at + 80, at + 90), (at + 95, at + 100), correlation=1 + 100 * number + place
+            )
+            events.append(op("aten::mm", at, at + 91))
+            if place == waits:
+                events += [op("aten::item", at + 92, at + 104), call("cudaStreamSynchronize", at + 93, at + 103)]
+            at += 110
+        events.append(annotation(f"ProfilerStep#{number}", begin, at))
+    said = advice_of(problem_of(launch_bound.check(in_us(events))))
+    taken = "; calls that wait for the GPU break a capture: take them out of it (1 call per step, in aten::item)"
+    assert said.endswith(f"use a larger batch{taken * breaks}")
+
+
 @pytest.mark.parametrize(("loader", "saves"), [("_SingleProcess", True), ("_MultiProcessing", False)])
 def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool) -> None:
     """In each step of 40 ms a fetch of 20 and a wait for 18 ms of kernels. A fetch by the main process could begin when

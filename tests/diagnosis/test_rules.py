@@ -147,6 +147,7 @@ def test_small_collectives_without_sizes_are_known_by_how_short_they_are(tmp_pat
     bare = read(str(save(document, tmp_path / "bare.json")))
     known, by_time = (problem_of(small_collectives.check(trace)) for trace in (trace_of(faulty), bare))
     assert "take less than 30 µs each" in title_of(by_time)
+    assert not by_time.seen.figures["by_host"], "the next kernels wait for them"
     assert by_time.saved_ns == pytest.approx(known.saved_ns, rel=0.1)
 
 
@@ -166,6 +167,7 @@ def test_many_small_collectives_of_a_kind_beside_few_of_another(tmp_path: Path) 
             events += [op("c10d", at, 18), launch(ts=at + 5, correlation=begin + place), made]
     answer = problem_of(small_collectives.check(read(str(write_trace(tmp_path / "a.json", *events)))))
     assert (answer.seen.figures["collective_count"], answer.seen.figures["kinds"]) == (20, ["AllReduce"])
+    assert answer.seen.figures["by_host"], "no kernel waits for them: joined, the host launches fewer"
 
 
 @pytest.mark.parametrize("stall_us", [60_000.0, 150_000.0])

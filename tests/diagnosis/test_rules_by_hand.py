@@ -977,7 +977,7 @@ def test_captures_of_equal_sizes_are_not_made_for_new_sizes(rows: int) -> None:
         events += [annotation(f"ProfilerStep#{step}", at, at + 11_000_000), long, *capture[: 3 * captures], *work]
     answer = problem_of(rules.graph_capture.check(trace_of(*events)))
     assert answer.seen.figures["capture_count"] == 0.6
-    assert "Compiled: 3 calls of 10 ms with a capture, 2 calls of 500 µs without" in evidence_of(answer)
+    assert "Compiled: 3 calls of 10 ms with a capture, 2 calls of 500 µs without, alternating" in evidence_of(answer)
     assert ("the sizes are not the reason" in advice_of(answer)) == (rows == 8)
 
 

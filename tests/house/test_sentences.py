@@ -113,9 +113,9 @@ SAMPLES: list[Seen] = [
     *(
         rules.launch_bound.LaunchBound(
             *(5 * MS, 512, 40, "calls", [("outside operators (Python, or not recorded)", 3 * MS)], [("aten::mul", MS)]),
-            *(0, 0, 4_000, 9_000, False, False, engine, 888, 2 * MS, 57_000),
+            *(0, 0, 4_000, 9_000, False, False, engine, 888, 2 * MS, 57_000, 2, ["aten::item"]),
         )
-        for engine in ("vLLM", "SGLang")
+        for engine in ("vLLM", "SGLang", None)
     ),
     *(
         replace(COMMUNICATION, **more)
@@ -147,7 +147,7 @@ SAMPLES: list[Seen] = [
     rules.graph_capture.Captures(1, 8 * MS, False, False, 5 * MS),
     *(
         rules.graph_capture.Captures(
-            0.6, 8 * MS, True, False, 5 * MS, True, same, "Torch-Compiled Region", ((3, 9 * MS), (2, MS))
+            0.6, 8 * MS, True, False, 5 * MS, True, same, "Torch-Compiled Region", ((3, 9 * MS), (2, MS)), same
         )
         for same in (False, True)
     ),
@@ -165,7 +165,7 @@ SAMPLES: list[Seen] = [
         beyond_fastest_ratio=None,
     ),
     rules.small_collectives.SmallCollectives(30, ["AllReduce"], 4096, 8_000),
-    rules.small_collectives.SmallCollectives(30, ["AllReduce"], None, 8_000),
+    rules.small_collectives.SmallCollectives(30, ["AllReduce"], None, 8_000, by_host=True),
     rules.exposed_copies.CopiesWithin(768, 4.6e9, 15 * MS, ["aten::cat", "aten::clone"], LINES),
     rules.exposed_copies.CopiesWithin(768, 4.6e9, 15 * MS, [], [], "gradient_as_bucket_view=True"),
     rules.late_gathers.LateGathers(14, 3 * MS),
@@ -190,6 +190,7 @@ SAMPLES: list[Seen] = [
     *(rules.unaligned_shapes.UnalignedShapes(ns, ["aten::mm 4096x768 × 768x50257"]) for ns in (9 * MS, 0)),
     *(rules.elementwise_chains.Chains(12, 48, 3 * MS, *norms) for norms in ((), (4, 2 * MS))),
     rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900),
+    rules.unfused_optimizer.Optimizer(["Optimizer.step#AdamW.step"], 900, 9 * MS),
     rules.wide_norms.WideNorms(3 * MS),
     rules.graph_breaks.GraphBreaks(2, ["model.py:4: Failed to trace builtin operator"]),
     rules.low_roofline.LowRoofline(0.31, ["aten::mm 4096x512 × 512x4096"], ["gemm"]),

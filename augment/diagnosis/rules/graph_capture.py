@@ -20,6 +20,7 @@ from augment.core import LAUNCHES, Trace, text
 from augment.diagnosis import captures, host_causes, judging, rule
 
 NAME = "graph_capture"
+IN_TURN = 4
 _AGAIN = "Find out why graphs are made again: {graph_logs} says so; "
 _STEADY = f"{_AGAIN}if sizes change, capture a few once and pad to them"
 _SAME = f"{_AGAIN}the sizes are not the reason: the same are captured each time"
@@ -42,6 +43,7 @@ class Captures(rule.Seen, frozen=True):
     same: bool = False  #: operators of the same sizes are captured each time
     operator: str = ""  #: that captures in most of them
     calls: tuple[tuple[int, int], ...] = ()  #: of it that capture, and others: how many, and their median in ns
+    in_turn: bool = False  #: each second one of at least :data:`IN_TURN` calls of it captures
     CURE = "avoiding that"
 
     def title(self, words: text.Words) -> str:
@@ -58,7 +60,8 @@ class Captures(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> list[str]:
         calls = [f"{text.counted(count, 'call')} of {text.time(ns)}" for count, ns in self.calls]
-        return [f"{text.short(self.operator)}: {calls[0]} with a capture, {calls[1]} without"] if len(calls) > 1 else []
+        said = f"{text.short(self.operator)}: {' with a capture, '.join(calls)} without{', alternating' * self.in_turn}"
+        return [said] if len(calls) > 1 else []
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         often = words.often(self.capture_count, "capture", of=" of graphs")
@@ -85,6 +88,8 @@ def check(trace: Trace) -> rule.Answer:
     count = int(np.bincount(events.name[judging.rows_in_steps(trace, made.row)], minlength=1).max()) or 1
     steady, again = 2 * count >= steps > 1, len(around) > len(arrays.distinct(events.name[around]))
     longest = events.name[around[events.dur[around].argmax()]] if len(around) else -1
+    every = np.sort(np.concatenate((around, others)))  # by time, as rows are
+    taken = arrays.is_among(every[events.name[every] == longest], around)
     calls_ns = [events.dur[rows[events.name[rows] == longest]] for rows in (around, others)]
     place, kind, *_ = facts.operators.counted(trace)
     ts = events.ts[facts.host.stacks(trace).row[place]]
@@ -105,6 +110,7 @@ def check(trace: Trace) -> rule.Answer:
         again=again,
         same=len(sizes) >= count > 1 and all(each == sizes[0] for each in sizes),
         operator=trace.strings[longest] if len(around) else "",
+        in_turn=len(taken) >= IN_TURN and bool((taken[1:] != taken[:-1]).all()),
         calls=tuple((len(ns), int(arrays.median(ns))) for ns in calls_ns if len(ns)),
     )
     if seen.mostly:

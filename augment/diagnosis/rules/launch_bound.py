@@ -15,8 +15,9 @@ Launches that return only when their kernels are done (``CUDA_LAUNCH_BLOCKING=1`
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. An inference engine
-captures graphs itself, unless an option forbids it. Recording stacks (``with_stack``) makes the host slower than it is:
-record once without them.
+captures graphs itself, unless an option forbids it. A graph holds no call that waits for the device: where a step has
+such calls between its launches, the advice names them. Recording stacks (``with_stack``) makes the host slower than it
+is: record once without them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from augment import arrays, facts
 from augment.core import Category, Trace, source_code, text
-from augment.diagnosis import host_causes, judging, rule, served
+from augment.diagnosis import first_calls, host_causes, judging, rule, served
 
 NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
@@ -98,6 +99,8 @@ class LaunchBound(rule.Seen, frozen=True):
     prefill_tokens: int = 0  #: the most of a step, where most of an engine's steps only prefill
     kernel_gap_ns: int = 0  #: of the wait: what counts as gaps between kernels, which the host or the device may decide
     apart_ns: int = 0  #: the median from a launch to the next of its thread
+    wait_count: float = 0  #: calls of a step, between its launches, that wait for a device
+    waiting: list[str] = field(default_factory=list)  #: what makes them, the longest first
     CURE = "removing that idle time"
 
     @property
@@ -133,6 +136,9 @@ class LaunchBound(rule.Seen, frozen=True):
             if self.prefill_tokens:
                 options[1] = served.option_of("eager_prefill", self.engine).format(tokens=f"{self.prefill_tokens:,}")
             way = f"Let the engine launch graphs ({'; '.join(options)}); put more requests in a batch"
+        elif self.wait_count >= 1 and words.no_graph_waits and self.launcher in ("calls", "compiled_calls"):
+            waits = f"{words.often(self.wait_count, 'call')}, in {text.listed(self.waiting)}"
+            way += f"{words.fill(words.no_graph_waits)} ({waits})"
         return first + way + (_STACKS if slows else "")
 
     def evidence(self, words: text.Words) -> Sequence[str]:
@@ -186,7 +192,7 @@ def check(trace: Trace) -> rule.Answer:
         launcher = "compiling_calls"
     elif 2 * max(dict(parts).get(_PARTS[_COMPILED], 0) / max(waited, 1), within_compiled.mean()) >= 1:
         launcher = "compiled_calls"
-    batches = facts.steps.batches(trace)
+    batches, waiting = facts.steps.batches(trace), _between(trace, calls)
     prefills = [batch.prefill_tokens for batch in batches if batch.phase == "prefill"]
     seen = LaunchBound(
         wait_ns=waited,
@@ -204,10 +210,24 @@ def check(trace: Trace) -> rule.Answer:
         hides_more=judging.measure(trace).ratio(by_path - saved) >= rule.LEAST_RATIO,
         engine=batches[0].engine if batches else None,
         prefill_tokens=max(0, *prefills) if 2 * len(prefills) > len(batches) else 0,
+        wait_count=len(waiting) / judging.measure(trace).count,
+        waiting=facts.host.callers(trace, waiting),
         kernel_gap_ns=between // (max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count),
     )
     confidence: rule.Confidence = "medium" if stacks or skewed else "high"
     return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
+
+
+def _between(trace: Trace, launches: arrays.EventRows) -> arrays.EventRows:
+    """The calls that wait for a device between launches of the same step, which a graph of these would hold, too."""
+    calls, ts, windows = first_calls.waiting_calls(trace), trace.events.ts, judging.measure(trace).windows
+    if judging.measure(trace).unit == "recording":
+        return calls[:0]  # what comes again is not known: they may wait between what graphs would hold
+    launched = np.sort(ts[launches])
+    step = np.concatenate(([-1], windows.of_host(launched), [-1]))
+    place, of_call = np.searchsorted(launched, ts[calls]), windows.of_host(ts[calls])
+    within: arrays.EventRows = calls[(step[place] == of_call) & (step[place + 1] == of_call) & (of_call >= 0)]
+    return within
 
 
 def _waiting_a_step(

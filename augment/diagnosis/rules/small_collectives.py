@@ -29,8 +29,11 @@ class SmallCollectives(rule.Seen, frozen=True):
     kinds: list[str]
     mean_bytes: float | None  #: None if no size was recorded
     median_ns: int = 0  #: of their durations
-    CURE = "joining them"
+    by_host: bool = False  #: most of what joining them saves is the host's launches of them
     ADVICE = "Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them"
+
+    def cure(self, words: text.Words) -> str:
+        return "joining them" + ", mostly as the host launches fewer," * self.by_host
 
     def title(self, words: text.Words) -> str:
         number = words.often(self.collective_count, "collective")
@@ -84,12 +87,13 @@ def check(trace: Trace) -> rule.Answer:
     on_host = judging.host_cut(trace, trace.events.track[around], trace.events.ts[around], ended)
     on_device = facts.critical.without_work(trace, every.place[small], np.maximum(less, 0))
     cut = facts.critical.joined([on_device, on_host])
-    saved = judging.saved_a_step(trace, cut)
+    saved, without_launches = judging.saved_a_step(trace, cut), judging.saved_a_step(trace, on_device)
     seen = SmallCollectives(
         collective_count=len(small) / judging.measure(trace).count,
         kinds=sorted({every.kind.values[code] for code in every.kind.codes[small].tolist()}),
         mean_bytes=None if unknown[small].any() else float(every.bytes[small].mean()),
         median_ns=int(np.median(every.dur[small])),
+        by_host=2 * without_launches < saved,
     )
     spans = rule.Spans(every.ts[small], every.end[small], facts.gpu.work(trace).row[every.place[small]])
     return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut, at_most=True)

@@ -3,7 +3,8 @@
 PyTorch annotates ``Optimizer.step#…``. A plain loop launches about a dozen small kernels per parameter; ``foreach``
 works on lists of parameters; ``fused`` does all of it in few kernels, which read and write each number once. The
 prediction lets the host take no time in the annotation; kernels of a loop or of ``foreach`` keep a third of their time,
-as a fused Adam moves 7 numbers per parameter where single operations move some 22.
+as a fused Adam moves 7 numbers per parameter where single operations move some 22. Where devices idle meanwhile for
+more than a tenth of a step, and twice what is saved, that is said, too: why they do may not be recorded.
 
 **What to do**: ``torch.optim.AdamW(params, fused=True)``; ``foreach=True`` where there is no fused version.
 """
@@ -13,8 +14,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec.structs import replace
 
-from augment import facts
+from augment import arrays, facts
 from augment.core import Category, Trace, text
 from augment.diagnosis import judging, rule
 
@@ -31,6 +33,7 @@ class Optimizer(rule.Seen, frozen=True):
 
     optimizers: list[str]
     kernel_count: float
+    idle_ns: int = 0  #: of the devices meanwhile, per step, where that is far more than fusing is known to save
     CURE = "fusing it"
     ADVICE = "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
@@ -40,7 +43,8 @@ class Optimizer(rule.Seen, frozen=True):
     at_least = True
 
     def title(self, words: text.Words) -> str:
-        return f"The {self._launches(words)} where a fused one launches a few"
+        idles = f"; meanwhile the {words.gpu} idles {words.saving(self.idle_ns)}" if self.idle_ns else ""
+        return f"The {self._launches(words)} where a fused one launches a few{idles}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""
@@ -71,4 +75,8 @@ def check(trace: Trace) -> rule.Answer:
     spans = rule.Spans.of(trace, rows)
     of_host = judging.host_cut(trace, events.track[rows], spans.start, spans.end)
     cut = facts.critical.joined([of_host, facts.critical.fused(trace, plain, (dur * (1 - KEPT)).astype(np.int64))])
-    return judging.judged(trace, seen, judging.saved_a_step(trace, cut), spans=spans, confidence="medium", cut=cut)
+    saved, around = judging.saved_a_step(trace, cut), arrays.union(spans.start, spans.end)  # one may call another
+    idle = int(judging.idle_ns(trace, rule.Spans(around.start, around.end, rows)).sum()) // judging.measure(trace).count
+    if idle >= max(2 * saved, rule.HIGH_RATIO * judging.measure(trace).length_ns):
+        seen = replace(seen, idle_ns=idle)
+    return judging.judged(trace, seen, saved, spans=spans, confidence="medium", cut=cut)

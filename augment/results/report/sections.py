@@ -179,9 +179,10 @@ def severity_of(row: Row) -> str:
 
 
 def place_of(row: Row) -> str:
-    """A finding's worst slice: ``the worst of 28: 3.624 ms on GPU 3 stream 37``."""
-    many = f"the worst of {row['count']:,}: " if (row.get("count") or 0) > 1 else ""
-    return f"{many}{text.exact_time(row.get('dur_ns') or 0)} on {row.get('track') or 'the host'}"
+    """Where a finding is worst: ``the worst of 28 places: 3.624 ms long, on GPU 3 stream 37``. Its title may count
+    something else, and say a part of these times."""
+    many = f"the worst of {row['count']:,} places: " if (row.get("count") or 0) > 1 else ""
+    return f"{many}{text.exact_time(row.get('dur_ns') or 0)} long, on {row.get('track') or 'the host'}"
 
 
 def unfound(rows: Iterable[Row], quote: str = "") -> Iterator[str]:

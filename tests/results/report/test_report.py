@@ -181,7 +181,7 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
     page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
-    assert "the worst of 28: 3.624 ms on GPU 3, 109.336 ms after the first event" in page
+    assert "the worst of 28 places: 3.624 ms long, on GPU 3, 109.336 ms after the first event" in page
     assert "longest of" not in html.page(Document("x", "trace", [], [], [], findings=[placed | {"count": 1}]))
 
 
