@@ -5,8 +5,9 @@ standard deviation of its durations (the deviation of a sample, over n - 1; 0 wh
 even where kernels run at the same time.
 
 ``family`` is the kind of work, as in [kernel_family_breakdown](#kernel_family_breakdown). If different operators launch
-one name, it is the family with the most time. ``matrix_units`` says whether tensor cores or matrix cores computed a
-matrix product, by the name of the kernel:
+one name, it is the family with the most time; of a kernel that ran as collectives of several kinds it is
+``communication``, and [collectives](#collectives) has the kinds. ``matrix_units`` says whether tensor cores or matrix
+cores computed a matrix product, by the name of the kernel:
 
 - ``used``;
 - ``eligible``: not used, though the device has such units for the operator's type of number (known by its shapes). An
@@ -76,7 +77,9 @@ def analyze(trace: Trace) -> Findings:
     kinds: list[tuple[str, str | None]] = [("", None)] * count
     for longest in np.lexsort((ns, parts[0])).tolist():  # for each code, the longest comes last
         kernel, family, units = (int(key[longest]) for key in parts)
-        kinds[kernel] = families.names[family], _UNITS.get(facts.operators.MatrixUse(units))
+        several = kinds[kernel][0] and keys[1][kernel] == facts.names.KernelType.COMMUNICATION
+        named = facts.gpu.COMMUNICATION_FAMILY if several else families.names[family]
+        kinds[kernel] = named, _UNITS.get(facts.operators.MatrixUse(units))
     rows = []
     fills = [
         facts.gpu.weighed(values, work.end - work.ts, code, count)

@@ -3,7 +3,8 @@
 There is a row for every family of kernels on each device: ``gemm``, ``grouped_gemm``, ``attention``, ``convolution``,
 ``norm``, ``softmax``, ``elementwise``, ``reduction``, ``embedding``, ``moe_routing``, ``optimizer``, ``quantization``,
 ``rope_kv``, ``sampling``, ``sort``, ``copy_transpose``, ``graph``, the kinds of collectives (``all_reduce``, …),
-``memory`` for copies and memsets, and ``unknown``. The name of the operator that launched a kernel decides the family;
+``memory`` for copies and memsets, and ``unknown``. Collectives are of the kind that [collectives](#collectives) gives,
+whatever their kernels are called. The name of the operator that launched a kernel decides the family of all else;
 where that operator is unknown or its name says nothing, the name of the kernel decides. Names of kernels decide first
 where they tell it for certain: a change of layouts within a convolution is ``copy_transpose``. Kernels over lists of
 tensors (``_foreach_…``, ``triton_for_…``) are ``optimizer`` only in ``Optimizer.step``. ``triton_poi_…`` is

@@ -32,7 +32,8 @@ whose operations are more than the device can do in its time. A slice of a devic
 its multiprocessors. ``overlap_of_possible_ratio`` is the
 communication hidden behind computation by the most that could be: the lesser of both times.
 
-The sentence on the track ``Step efficiency`` is the row in short.
+The sentence on the track ``Step efficiency`` is the row in short. Its ``recomputed operations at the peak's rate`` are
+HFU less MFU. Recomputing takes longer than that: the verdict says how long.
 
 **What to do**: the largest part that is not useful computation is the first to shorten; the [diagnosis](diagnosis.md)
 says how.
@@ -172,7 +173,7 @@ def sentence(row: Row) -> str:
         for said, parts in facts.operators.SAID.items()
     }
     if row.mfu_ratio is not None and row.hfu_ratio is not None:
-        shares["recomputation"] = row.hfu_ratio - row.mfu_ratio
+        shares[facts.operators.RECOMPUTED] = row.hfu_ratio - row.mfu_ratio
     largest = sorted(shares, key=lambda said: -shares[said])[:SAID_AT_MOST]
     rest = ", ".join(f"{text.percent(shares[said])} {said}" for said in largest if shares[said] >= 0.005)
     head = "no MFU" if row.mfu_ratio is None else f"{text.percent(row.mfu_ratio)} MFU"

@@ -296,7 +296,7 @@ def waterfall(sidecar: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[str, Any]], of: str) -> Iterator[str]:
-    from augment.facts.operators.step_time_parts import SAID
+    from augment.facts.operators.step_time_parts import RECOMPUTED, SAID
 
     wall = sum(row["wall_ns"] for row in steps)
     if not wall:
@@ -308,7 +308,7 @@ def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[s
     mfu = sum(row["mfu_ratio"] * row["wall_ns"] for row in steps) / wall
     hfu = sum(row["hfu_ratio"] * row["wall_ns"] for row in steps) / wall
     shares = {said: sum(row[f"{part}_ns"] for part in parts for row in steps) / wall for said, parts in SAID.items()}
-    shares["recomputation"] = hfu - mfu
+    shares[RECOMPUTED] = hfu - mfu
     whole, of_each = f"{time(wall)} from the first work to the last", f" of {time(wall / len(steps))}"
     counts = whole if steps[0]["step"] is None else f"{counted(len(steps), 'step')}{of_each}"
     yield f"  MFU{of} {100 * mfu:.1f} % ({counts}; {steps[0]['peak']}); the rest, in points:"

@@ -120,7 +120,7 @@ def test_recomputation_is_hardwares_alone() -> None:
     [row] = rows(trace)
     assert row.model_flops == row.flops / 2
     assert row.hfu_ratio == pytest.approx(2 * (row.mfu_ratio or 0))
-    assert "recomputation" in sentence(row)
+    assert "recomputed operations at the peak's rate" in sentence(row)
 
 
 def test_types_of_number_are_held_against_their_own_peak() -> None:

@@ -298,7 +298,7 @@ def test_parts_are_in_points_and_largest_first() -> None:
         "     30.0  below peak: aten::mm, aten::bmm",
         "     17.5  host",
         "      7.5  memory-bound: aten::add",
-        "      5.0  recomputation",
+        "      5.0  recomputed operations at the peak's rate",
     ]
 
 

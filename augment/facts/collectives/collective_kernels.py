@@ -8,7 +8,6 @@ host's annotation (``nccl:all_reduce``) or operator (``c10d::allreduce_``), and 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Literal, cast
 
 import numpy as np
@@ -17,9 +16,8 @@ from msgspec import Struct
 from augment import arrays
 from augment.core import Category, Texts, Trace, derived
 from augment.facts import gpu, names, steps
-from augment.facts.host.call_stacks import call_stacks, enclosing, innermost, places_of
+from augment.facts.host.call_stacks import call_stacks, enclosing, places_of
 from augment.facts.host.training_phases import TrainingPhase, training_phases
-from augment.facts.source.event_args import ArgColumns, arg_columns
 
 _INT64_MAX = (1 << 63) - 1
 ARGS = (
@@ -36,8 +34,6 @@ ARGS = (
     "Src Rank",
     "Dst Rank",
 )
-_COMMS = "record_param_comms"
-_TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
 
 
 Origin = Literal["recorded", "listed", "inferred"]
@@ -111,9 +107,9 @@ def collectives(trace: Trace) -> Collectives:
     """The communication kernels: kind, group, bytes, and how long nothing is computed meanwhile."""
     work = gpu.work(trace)
     place = work.where(work.type == names.KernelType.COMMUNICATION)
-    place = place[np.argsort(work.ts[place], kind="stable")]
-    reader = _Told(trace, work.row[place], work.launch[place])
-    kind = reader.kinds()
+    order = np.argsort(work.ts[place], kind="stable")
+    place, kinds = place[order], gpu.collective_kinds(trace)
+    reader, kind = _Told(trace, work.row[place], work.launch[place]), Texts(kinds.codes[order], kinds.values)
     groups, group = reader.groups()
     numbers = np.append(steps.recorded(trace).number, arrays.NO_VALUE)
     # the time of each place of gpu_work in which its device communicates and computes nothing, ns
@@ -138,59 +134,8 @@ def collectives(trace: Trace) -> Collectives:
     )
 
 
-class _Told:
-    """The args of collectives, by the rows of their kernels and of the operators that launched them."""
-
-    def __init__(self, trace: Trace, row: arrays.EventRows, launch: arrays.EventRows) -> None:
-        self._trace, self._row, self._launch = trace, row, launch
-        self._columns: ArgColumns = arg_columns(trace)
-        self._op = innermost(trace, launch, (Category.CPU_OP,), names.starting(trace, _COMMS))
-
-    def ints(self, name: str) -> arrays.Int64s:
-        column = self._columns.ints(name)
-        values = column.at(self._row, arrays.NO_VALUE)
-        return np.where(values == arrays.NO_VALUE, column.at(self._op, arrays.NO_VALUE), values)
-
-    def texts(self, name: str) -> Texts:
-        """The codes of a text arg, -1 where there is none."""
-        rows, texts = self._columns.texts(name)
-        if not len(rows):
-            return Texts(np.full(len(self._row), arrays.NO_VALUE, np.int32), ())
-        of_kernel, of_operator = (
-            np.where(is_there, texts.codes[where], arrays.NO_VALUE)
-            for where, is_there in (arrays.looked_up(rows, wanted) for wanted in (self._row, self._op))
-        )
-        return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
-
-    def kinds(self) -> Texts:
-        """The kind of each collective: from the user's rules, the arg, the host's names, or the kernel's name."""
-        strings = self._trace.strings
-        name = self._trace.events.name[:]
-        arg = self.texts("Collective name")
-        host = innermost(
-            self._trace,
-            self._launch,
-            (Category.CPU_OP, Category.USER_ANNOTATION),
-            names.starting(self._trace, *_TELLING),
-        )
-        known: dict[str, int] = {}
-        sources: list[tuple[arrays.Int64s, Sequence[str]]] = [
-            (arg.codes.astype(np.int64), arg.values),
-            (np.where(host == arrays.NO_INDEX, arrays.NO_VALUE, name[host]), strings),
-            (name[self._row].astype(np.int64), strings),
-        ]
-        codes = np.full(len(self._row), arrays.NO_VALUE, np.int32)
-        kernel = name[self._row]
-        for code in arrays.distinct(kernel.astype(np.int64)).tolist():
-            if (kind_stated := names.stated_kind(self._trace, strings[code])) is not None:
-                codes[kernel == code] = known.setdefault(kind_stated, len(known))
-        for source, values in sources:
-            open_ = np.flatnonzero((codes < 0) & (source >= 0))
-            for code in arrays.distinct(source[open_]).tolist():
-                if (kind := names.kind_of(values[code])) != names.OTHER:
-                    codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
-        codes[codes < 0] = known.setdefault(names.OTHER, len(known))
-        return Texts(codes, tuple(known))
+class _Told(gpu.CollectiveArgs):
+    """What the args tell of collectives."""
 
     def peers(self, kind: Texts) -> arrays.Int64s:
         peer = np.full(len(self._row), arrays.NO_VALUE, np.int64)

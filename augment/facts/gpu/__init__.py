@@ -17,7 +17,8 @@ from augment.facts.gpu.gpu_work import (
     launch_moments,
 )
 from augment.facts.gpu.kernel_families import (
-    MATRIX_FAMILIES, UNKNOWN as UNKNOWN_FAMILY, MatrixUnits, kernel_families as families,
+    COMMUNICATION as COMMUNICATION_FAMILY, MATRIX_FAMILIES, UNKNOWN as UNKNOWN_FAMILY, CollectiveArgs, MatrixUnits,
+    collective_kinds, kernel_families as families,
 )
 from augment.facts.gpu.launched_work import (
     LaunchDelays, before_recording, before_recording_diagnostics, launch_delays as delays, launch_diagnostics,
@@ -27,12 +28,13 @@ from augment.facts.gpu.lines_of_work import source_lines as lines, longest_lines
 from augment.facts.gpu.hardware_samples import watched_gpus as telemetry, counter_ranges
 
 __all__ = [
-    "COMMUNICATION", "COMPUTATION", "MATRIX_FAMILIES", "MEMORY", "UNKNOWN_FAMILY", "Device", "LaunchDelays",
-    "MatrixUnits", "Stream", "annotations_of_work", "before_recording", "before_recording_diagnostics",
-    "busiest_devices", "busiest_stream", "calls", "communication_at", "correlations_of", "counter_ranges",
-    "coverage", "delays", "device_of_work", "families", "gpu_time_by", "in_optimizer", "innermost_operator",
-    "launch_diagnostics", "launch_moments", "launch_unknown", "launch_unknown_diagnostics", "launched", "lines",
-    "lines_of_rows", "longest_lines", "module_work", "occupancy", "queues", "rates", "small_grids", "sort_key",
-    "steps_of_optimizers", "telemetry", "weighed", "work", "work_of_several_processes",
+    "COMMUNICATION", "COMMUNICATION_FAMILY", "COMPUTATION", "MATRIX_FAMILIES", "MEMORY", "UNKNOWN_FAMILY",
+    "CollectiveArgs", "Device", "LaunchDelays", "MatrixUnits", "Stream", "annotations_of_work", "before_recording",
+    "before_recording_diagnostics", "busiest_devices", "busiest_stream", "calls", "collective_kinds",
+    "communication_at", "correlations_of", "counter_ranges", "coverage", "delays", "device_of_work", "families",
+    "gpu_time_by", "in_optimizer", "innermost_operator", "launch_diagnostics", "launch_moments", "launch_unknown",
+    "launch_unknown_diagnostics", "launched", "lines", "lines_of_rows", "longest_lines", "module_work", "occupancy",
+    "queues", "rates", "small_grids", "sort_key", "steps_of_optimizers", "telemetry", "weighed", "work",
+    "work_of_several_processes",
 ]
 # fmt: on

@@ -17,13 +17,13 @@ from augment.facts.operators.peaks import (
 )
 from augment.facts.operators.served_steps import ServedSteps, served_steps
 from augment.facts.operators.step_time_parts import (
-    PARTS, SAID, Efficiency, efficiencies, largest_loss, recomputed, why_beyond, why_hardly_sized,
+    PARTS, RECOMPUTED, SAID, Efficiency, efficiencies, largest_loss, recomputed, why_beyond, why_hardly_sized,
     why_no_mfu,
 )
 from augment.facts.operators.counted_operators import counted
 
 __all__ = [
-    "MULTIPLE", "NUMBERS", "PARTS", "SAID", "UNTOLD_UNITS", "Bound", "Call", "Efficiency", "MatrixUse",
+    "MULTIPLE", "NUMBERS", "PARTS", "RECOMPUTED", "SAID", "UNTOLD_UNITS", "Bound", "Call", "Efficiency", "MatrixUse",
     "OperatorWork", "Peak", "ServedSteps", "Shape", "TileFit", "bounds", "capability_of", "capacity_bytes",
     "counted", "efficiencies", "equal_kernels", "fit_of", "graphs", "in_narrow_groups", "largest_loss", "limits",
     "matrix_use", "name_of", "peak_options", "plain_products", "recomputed", "served_steps", "sizes_text",

@@ -40,6 +40,7 @@ SAID = {
     "between kernels": ("kernel_wait",),
     "other idle": ("other_wait",),
 }
+RECOMPUTED = "recomputed operations at the peak's rate"  #: HFU less MFU: recomputing takes longer than this
 LEAST_NAMED = 0.05  #: of the device's work, for an operator without a formula to be named
 COVERED = 0.9  #: of the time of matrix products, for an MFU
 MOSTLY = 0.5  #: of it, for rules on their sizes to find nothing
