@@ -89,7 +89,7 @@ def _phase(steps: facts.operators.ServedSteps, phase: str, places: Places, whole
         text += f", {median(np.array(drafts)) - 1:.3g} drafted tokens each"
     single = phase == "decode" and all(batch.decode_tokens == batch.decode_requests > 0 for batch in batches)
     least, most = ("at least ", "at most ") if lead_in_ns > LEAST_GAP * int(wall.sum()) else ("", "")
-    text += f" in {least}{time(median(wall))}{' a token' * single}"
+    text += f" in {least}{time(median(wall))}{' a step' * single}"
     some = f"{len(places)} of " * (len(places) < whole)
     text += "" if whole == 1 else f" ({some}{whole} steps)"
     if drafted and (known := kept >= 0).any():

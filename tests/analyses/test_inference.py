@@ -54,7 +54,7 @@ def test_the_first_sentence() -> None:
     trace = serve(Serving(prefill_every=10, prefill_times=4))
     text = served_sentence(trace)
     assert text.startswith("vLLM decodes 31 sequences in 5.")
-    assert " ms a token (36 of 40 steps), " in text
+    assert " ms a step (36 of 40 steps), " in text
     assert "prefills 1 sequence (4,096 new tokens) in " in text
     assert "the device idles" in text
     assert "(MBU)" not in text

@@ -157,7 +157,7 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     for at in range(40):
         events += launched("gemm", 200_000 * at + 150_000, 200_000 * at + 250_000, at + 1, at=200_000 * at + 20_000)
     text = verdict(trace_of(*events))
-    assert "Idle: 48 % for reasons not recorded" in text[0]
+    assert "Idle: 48 % for other reasons (not recorded)" in text[0]
     assert rules.launch_bound.check(trace_of(*events)).saved_ns == 0, "what had been launched did not wait for the host"
     assert text[1].startswith(
         "The GPU idles 48 % of a step for an unknown reason: its next work had been launched, but "
@@ -399,7 +399,7 @@ def test_tokens_a_second_without_the_idle_time_before_are_a_bound(start: int, bo
     begun = [start + 50_000 * at for at in range(20)]
     work = [launched("gemm", ts, ts + 50_000, at, at=10_000 + at) for at, ts in enumerate(begun)]
     said = verdict(trace_of(step, *(each for pair in work for each in pair)))
-    assert (" in at least 1.0 ms a token, at most 4,000 tokens/s" in said[0]) == bounded
+    assert (" in at least 1.0 ms a step, at most 4,000 tokens/s" in said[0]) == bounded
     assert ("begins 985 µs after its launch; record several steps to see whether each begins so" in said[1]) == bounded
     assert (" busy 100 % of a step of 1.0 ms: 100 % computing. Not counted: 1.0 ms before" in said[1]) == bounded
 

@@ -18,18 +18,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import (
-    NO_INDEX,
-    NO_VALUE,
-    Bools,
-    Bytes,
-    EventRows,
-    Int32s,
-    Int64s,
-    combinations,
-    distinct,
-    looked_up,
-)
+from augment import arrays
+from augment.arrays import NO_VALUE, Bools, Bytes, EventRows, Int32s, Int64s, combinations, distinct
 from augment.core import Category, Texts, Trace, derived, tables_of
 from augment.core.toml import parse_toml
 from augment.errors import UsageError
@@ -37,16 +27,7 @@ from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
 from augment.facts.gpu.launched_work import work_operators
 from augment.facts.host.call_stacks import innermost
-from augment.facts.names import (
-    LOOKED_AT,
-    OTHER,
-    KernelType,
-    compiled_pattern,
-    kind_of,
-    matching,
-    starting,
-    stated_kind,
-)
+from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, matching, starting, stated_kind
 from augment.facts.source.event_args import ArgColumns, arg_columns
 
 UNKNOWN, MEMORY, COMMUNICATION, OPTIMIZER = "unknown", "memory", "communication", "optimizer"
@@ -168,7 +149,7 @@ class CollectiveArgs:
             return Texts(np.full(len(self._row), NO_VALUE, np.int32), ())
         of_kernel, of_operator = (
             np.where(is_there, texts.codes[where], NO_VALUE)
-            for where, is_there in (looked_up(rows, wanted) for wanted in (self._row, self._op))
+            for where, is_there in (arrays.looked_up(rows, wanted) for wanted in (self._row, self._op))
         )
         return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
 
@@ -193,7 +174,7 @@ def collective_kinds(trace: Trace) -> Texts:
             codes[kernel == code] = known.setdefault(kind_stated, len(known))
     sources: list[tuple[Int64s, Sequence[str]]] = [
         (arg.codes.astype(np.int64), arg.values),
-        (np.where(host == NO_INDEX, NO_VALUE, name[host]), strings),
+        (np.where(host == arrays.NO_INDEX, NO_VALUE, name[host]), strings),
     ]
     for source, values in sources:
         open_ = np.flatnonzero((codes < 0) & (source >= 0))

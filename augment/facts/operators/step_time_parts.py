@@ -260,11 +260,12 @@ def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str |
     captured = trace.context.attached(GraphCapture) is not None
     graphs = " of known sizes in the graph capture{}" if captured else _GRAPHS
     unnamed = ~families.known & (work.type == names.KernelType.COMPUTATION)
-    tables = "; to name them: augment run TRACE --tables FILE ([[{}]] in docs/tables.md)"
+    taught = "{{}}; to {}: augment run TRACE --tables FILE, with {} in FILE (example: docs/tables.md)"
+    formulas, patterns = taught.format("count it", "formulas"), taught.format("name them", "patterns of their names")
     reasons = {
         f"has no operator{graphs}": (is_product & alone, around, "within"),
-        f"has no shapes or no formula{{}}{tables.format('flops')}": (is_product & ~alone, around, "such as"),
-        f"is in kernels whose names say nothing{{}}{tables.format('kernel')}": (unnamed, work.row, "such as"),
+        f"has no shapes or no formula{formulas}": (is_product & ~alone, around, "such as"),
+        f"is in kernels whose names say nothing{patterns}": (unnamed, work.row, "such as"),
     }
     ns, here = (work.end - work.ts) * ~counted, work.devices[place].places
     why = max(reasons, key=lambda reason: int((ns * reasons[reason][0])[here].sum()))

@@ -136,7 +136,7 @@ EFFICIENCY_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle for reasons not recorded", charts.GREY),
+    "other_wait_ns": ("idle for other reasons (not recorded)", charts.GREY),
 }
 
 
@@ -176,7 +176,7 @@ STEP_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle: for reasons not recorded", charts.GREY),
+    "other_wait_ns": ("idle: for other reasons (not recorded)", charts.GREY),
     # of a recording without a device
     "operator_ns": ("running operators", charts.BLUE),
     "host_collective_ns": ("in collectives of the host", charts.VERMILION),
@@ -388,7 +388,10 @@ def critical_path(sidecar: Sidecar) -> Section:
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     elif of_steps:
-        lead += " The table's savings are those of one step alone, with its launches as they were."
+        lead += (
+            " The table takes all time of one name out of one step, and leaves its launches as they were. A finding's"
+        )
+        lead += " saving is that of its cure, in the mean step: another figure."
     savings = [made_table(_SAVINGS, title, names, by="saved_ns", columns=columns)] if len(saved) > 1 else []
     return Section("Critical path", lead, drawn, savings)
 
@@ -577,7 +580,7 @@ def communication(sidecar: Sidecar) -> Section:
     return Section("Communication", lead, [chart], table(sidecar, "collectives", "Collectives", by="exposed_ns"))
 
 
-_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "other"}
+_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "other reasons"}
 
 
 def idle(sidecar: Sidecar) -> Section:

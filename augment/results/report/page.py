@@ -144,11 +144,15 @@ def said(document: sections.Document) -> Sequence[str]:
     return document.verdict or [section.lead for section in document.sections if section.lead][:2]
 
 
+#: options, the tools of vendors, and periods: a line would end at their hyphens
+_UNBROKEN = r"(?<![\w-])--?[a-z][\w-]*|\b[a-z]+-smi\b|\b\d+\.\d+-\d+\.\d+\b"
+
+
 def _text(text: str) -> str:
-    """A sentence in HTML; what is between backticks is code, and no line ends between a number and its unit, or in the
-    name of an option."""
+    """A sentence in HTML; what is between backticks is code, and no line ends between a number and its unit, or within
+    what is :data:`_UNBROKEN`."""
     whole = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)\b|%)", "\N{NO-BREAK SPACE}", html.escape(text))
-    whole = re.sub(r"(?<![\w-])--[a-z][\w-]*", r"<span class=whole>\g<0></span>", whole)
+    whole = re.sub(_UNBROKEN, r"<span class=whole>\g<0></span>", whole)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", whole)
 
 
@@ -171,7 +175,7 @@ def _section(section: sections.Section) -> str:
         text = html.escape(chart.text)
         caption = "" if section.lead.startswith(chart.text) else f"<figcaption>{text}</figcaption>"
         place = f'<div class="chart" id="chart-{html.escape(chart.name)}"></div>'
-        parts.append(f"<figure>{place}{caption}</figure>")
+        parts.append(f"<figure>{caption}{place}</figure>")
     for table in section.tables:
         title = html.escape(table.title)
         rows = f"{table.total:,} row{'s' if table.total != 1 else ''}"

@@ -491,6 +491,8 @@ def test_one_message_is_told_once_and_code_is_code() -> None:
     assert page.count("rows left out: 5") == 1
     assert "in <code>a&lt;b&gt;</code> most of 38\N{NO-BREAK SPACE}%" in page
     assert '<p class="small">H100</p>' in page
+    said = html.page(Document("t", "trace", ["-10 % (nvidia-smi topo -m, --at 469.282-533.607)"], [], [], (), []))
+    assert re.findall("<span class=whole>(.*?)</span>", said) == ["nvidia-smi", "-m", "--at", "469.282-533.607"]
 
 
 def test_names_cannot_end_the_page() -> None:
