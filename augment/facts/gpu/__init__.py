@@ -17,11 +17,12 @@ from augment.facts.gpu.gpu_work import (
     launch_moments,
 )
 from augment.facts.gpu.kernel_families import (
-    COMMUNICATION as COMMUNICATION_FAMILY, MATRIX_FAMILIES, UNKNOWN as UNKNOWN_FAMILY, CollectiveArgs, MatrixUnits,
-    collective_kinds, kernel_families as families,
+    COMMUNICATION as COMMUNICATION_FAMILY, MATRIX_FAMILIES, UNKNOWN as UNKNOWN_FAMILY, MatrixUnits,
+    kernel_families as families,
 )
 from augment.facts.gpu.launched_work import (
-    LaunchDelays, before_recording, before_recording_diagnostics, launch_delays as delays, launch_diagnostics,
+    CollectiveArgs, LaunchDelays, collective_kinds, before_recording, before_recording_diagnostics,
+    launch_delays as delays, launch_diagnostics,
     launched_work as launched, work_operators as innermost_operator, launch_unknown, launch_unknown_diagnostics,
 )
 from augment.facts.gpu.lines_of_work import source_lines as lines, longest_lines, lines_of_rows

@@ -18,17 +18,14 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from augment import arrays
-from augment.arrays import NO_VALUE, Bools, Bytes, EventRows, Int32s, Int64s, combinations, distinct
-from augment.core import Category, Texts, Trace, derived, tables_of
+from augment.arrays import NO_VALUE, Bools, Bytes, Int32s, Int64s, combinations
+from augment.core import Trace, derived, tables_of
 from augment.core.toml import parse_toml
 from augment.errors import UsageError
 from augment.facts.gpu.gpu_time import in_optimizer
 from augment.facts.gpu.gpu_work import gpu_work
-from augment.facts.gpu.launched_work import work_operators
-from augment.facts.host.call_stacks import innermost
-from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, kind_of, matching, starting, stated_kind
-from augment.facts.source.event_args import ArgColumns, arg_columns
+from augment.facts.gpu.launched_work import collective_kinds, work_operators
+from augment.facts.names import LOOKED_AT, OTHER, KernelType, compiled_pattern, matching
 
 UNKNOWN, MEMORY, COMMUNICATION, OPTIMIZER = "unknown", "memory", "communication", "optimizer"
 #: kernels that do the same to many tensors: of ``aten::_foreach_…``, also compiled
@@ -36,8 +33,6 @@ LISTS = re.compile(r"multi_tensor_apply|^triton_for_|^triton_\w+_fused.*foreach"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
 RULES = ("kernel_first", "operator", "kernel", "matrix_units")  #: the tables of rules, also keys of a user's file
 _NODE = "autograd::engine::evaluate_function: "
-_COMMS = "record_param_comms"
-_TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
 _CASE_MATTERS = re.compile(  # a flag or named group; an escaped character; a range, but of a-z or 0-9
     r"\(\?[a-zA-Z-]|\\(?![bBdDsSwW])\w|(?<![a-z0-9])-|(?<=[a-z])-(?![a-z])|(?<=[0-9])-(?![0-9])"
 )
@@ -126,67 +121,6 @@ def shipped_rules() -> Rules:
     """The rules that come with the package."""
     text = Path(__file__).with_name("kernel_families.toml").read_text("utf-8")
     return _rules(parse_toml(text))
-
-
-class CollectiveArgs:
-    """The args of collectives, by the rows of their kernels and of the operators that launched them."""
-
-    def __init__(self, trace: Trace, row: EventRows, launch: EventRows) -> None:
-        self._trace, self._row, self._launch = trace, row, launch
-        self._columns: ArgColumns = arg_columns(trace)
-        self._op = innermost(trace, launch, (Category.CPU_OP,), starting(trace, _COMMS))
-
-    def ints(self, name: str) -> Int64s:
-        """The values of an arg, :data:`NO_VALUE` where there is none."""
-        column = self._columns.ints(name)
-        values = column.at(self._row, NO_VALUE)
-        return np.where(values == NO_VALUE, column.at(self._op, NO_VALUE), values)
-
-    def texts(self, name: str) -> Texts:
-        """The codes of a text arg, -1 where there is none."""
-        rows, texts = self._columns.texts(name)
-        if not len(rows):
-            return Texts(np.full(len(self._row), NO_VALUE, np.int32), ())
-        of_kernel, of_operator = (
-            np.where(is_there, texts.codes[where], NO_VALUE)
-            for where, is_there in (arrays.looked_up(rows, wanted) for wanted in (self._row, self._op))
-        )
-        return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
-
-
-@derived(until="breakdowns")
-def collective_kinds(trace: Trace) -> Texts:
-    """The kind of each communication kernel: from the user's rules, the arg, the host's names, or the kernel's name.
-
-    A kernel that ran as several kinds, none of which its name says (NCCL before 2.12), has a name that tells nothing.
-    """
-    work, strings, name = gpu_work(trace), trace.strings, trace.events.name[:]
-    place = work.where(work.type == KernelType.COMMUNICATION)
-    row, launch = work.row[place], work.launch[place]
-    arg = CollectiveArgs(trace, row, launch).texts("Collective name")
-    host = innermost(trace, launch, (Category.CPU_OP, Category.USER_ANNOTATION), starting(trace, *_TELLING))
-    kernel = name[row]
-    known: dict[str, int] = {}
-    codes = np.full(len(row), NO_VALUE, np.int32)
-    by_name = [(code, strings[code]) for code in distinct(kernel.astype(np.int64)).tolist()]
-    for code, text in by_name:
-        if (kind_stated := stated_kind(trace, text)) is not None:
-            codes[kernel == code] = known.setdefault(kind_stated, len(known))
-    sources: list[tuple[Int64s, Sequence[str]]] = [
-        (arg.codes.astype(np.int64), arg.values),
-        (np.where(host == arrays.NO_INDEX, NO_VALUE, name[host]), strings),
-    ]
-    for source, values in sources:
-        open_ = np.flatnonzero((codes < 0) & (source >= 0))
-        for code in distinct(source[open_]).tolist():
-            if (kind := kind_of(values[code])) != OTHER:
-                codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
-    for code, text in by_name:
-        if (lacking := (kernel == code) & (codes < 0)).any():
-            kind, others = kind_of(text), {*codes[(kernel == code) & ~lacking].tolist()}
-            kind = OTHER if len(others) > 1 and known.get(kind) not in others else kind
-            codes[lacking] = known.setdefault(kind, len(known))
-    return Texts(codes, tuple(known))
 
 
 @derived(until="operations")

@@ -1,4 +1,5 @@
-"""What is known of the launches of GPU work: their order, operators and delays, and whether they were recorded."""
+"""What is known of the launches of GPU work: their order, operators and delays, and whether they were recorded; and
+which collectives they are of."""
 
 from __future__ import annotations
 
@@ -8,10 +9,15 @@ import numpy as np
 from msgspec import Struct
 
 from augment import arrays
-from augment.core import LAUNCHES, NO_CORRELATION, Diagnostic, Trace, derived, text
+from augment.core import LAUNCHES, NO_CORRELATION, Category, Diagnostic, Texts, Trace, derived, text
+from augment.facts import names
 from augment.facts.gpu.gpu_work import correlations_of, gpu_work, launches
-from augment.facts.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
+from augment.facts.host.call_stacks import call_stacks, crossed_places, innermost, is_of, thread_bounds
 from augment.facts.host.queued_tasks import operators_around
+from augment.facts.source.event_args import arg_columns
+
+_COMMS = "record_param_comms"
+_TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
 
 
 class LaunchedWork(Struct, frozen=True):
@@ -211,3 +217,64 @@ def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
         Diagnostic("launch_disputed", disputed, message),
     )
     return [diagnostic for diagnostic in diagnostics if diagnostic.count]
+
+
+class CollectiveArgs:
+    """The args of collectives, by the rows of their kernels and of the operators that launched them."""
+
+    def __init__(self, trace: Trace, row: arrays.EventRows, launch: arrays.EventRows) -> None:
+        self._trace, self._row = trace, row
+        self._columns = arg_columns(trace)
+        self._op = innermost(trace, launch, (Category.CPU_OP,), names.starting(trace, _COMMS))
+
+    def ints(self, name: str) -> arrays.Int64s:
+        """The values of an arg, :data:`NO_VALUE` where there is none."""
+        column = self._columns.ints(name)
+        values = column.at(self._row, arrays.NO_VALUE)
+        return np.where(values == arrays.NO_VALUE, column.at(self._op, arrays.NO_VALUE), values)
+
+    def texts(self, name: str) -> Texts:
+        """The codes of a text arg, -1 where there is none."""
+        rows, texts = self._columns.texts(name)
+        if not len(rows):
+            return Texts(np.full(len(self._row), arrays.NO_VALUE, np.int32), ())
+        of_kernel, of_operator = (
+            np.where(is_there, texts.codes[where], arrays.NO_VALUE)
+            for where, is_there in (arrays.looked_up(rows, wanted) for wanted in (self._row, self._op))
+        )
+        return Texts(np.where(of_kernel < 0, of_operator, of_kernel).astype(np.int32), texts.values)
+
+
+@derived(until="breakdowns")
+def collective_kinds(trace: Trace) -> Texts:
+    """The kind of each communication kernel: from the user's rules, the arg, the host's names, or the kernel's name.
+
+    A kernel that ran as several kinds, none of which its name says (as in old NCCL), has a name that tells nothing.
+    """
+    work, strings, name = gpu_work(trace), trace.strings, trace.events.name[:]
+    place = work.where(work.type == names.KernelType.COMMUNICATION)
+    row, launch = work.row[place], work.launch[place]
+    arg = CollectiveArgs(trace, row, launch).texts("Collective name")
+    host = innermost(trace, launch, (Category.CPU_OP, Category.USER_ANNOTATION), names.starting(trace, *_TELLING))
+    kernel = name[row]
+    known: dict[str, int] = {}
+    codes = np.full(len(row), arrays.NO_VALUE, np.int32)
+    by_name = [(code, strings[code]) for code in arrays.distinct(kernel.astype(np.int64)).tolist()]
+    for code, named in by_name:
+        if (kind_stated := names.stated_kind(trace, named)) is not None:
+            codes[kernel == code] = known.setdefault(kind_stated, len(known))
+    sources: list[tuple[arrays.Int64s, Sequence[str]]] = [
+        (arg.codes.astype(np.int64), arg.values),
+        (np.where(host == arrays.NO_INDEX, arrays.NO_VALUE, name[host]), strings),
+    ]
+    for source, values in sources:
+        open_ = np.flatnonzero((codes < 0) & (source >= 0))
+        for code in arrays.distinct(source[open_]).tolist():
+            if (kind := names.kind_of(values[code])) != names.OTHER:
+                codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
+    for code, named in by_name:
+        if (lacking := (kernel == code) & (codes < 0)).any():
+            kind, others = names.kind_of(named), {*codes[(kernel == code) & ~lacking].tolist()}
+            kind = names.OTHER if len(others) > 1 and known.get(kind) not in others else kind
+            codes[lacking] = known.setdefault(kind, len(known))
+    return Texts(codes, tuple(known))

@@ -388,10 +388,8 @@ def critical_path(sidecar: Sidecar) -> Section:
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     elif of_steps:
-        lead += (
-            " The table takes all time of one name out of one step, and leaves its launches as they were. A finding's"
-        )
-        lead += " saving is that of its cure, in the mean step: another figure."
+        lead += " The table takes all time of one name out of one step, and leaves its launches as they were."
+        lead += " A finding's saving is that of its cure, in the mean step: another figure."
     savings = [made_table(_SAVINGS, title, names, by="saved_ns", columns=columns)] if len(saved) > 1 else []
     return Section("Critical path", lead, drawn, savings)
 
