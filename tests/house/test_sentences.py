@@ -63,7 +63,7 @@ SAMPLES: list[Seen] = [
         for alone, why in zip((False, True, False, False), get_args(rules.data_loading.Why), strict=True)
     ),
     rules.synchronizing_calls.SynchronizingCalls(3, 2 * MS, ["aten::item"], LINES),
-    rules.synchronizing_calls.SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], []),
+    rules.synchronizing_calls.SynchronizingCalls(1, 2 * MS, ["aten::item", "cudaStreamSynchronize"], [], 9 * MS),
     rules.pageable_copies.PageableCopies(1, 3e6, LINES),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.0, LINES),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.9, LINES),

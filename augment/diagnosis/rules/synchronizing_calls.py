@@ -29,6 +29,7 @@ from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "synchronizing_calls"
 _TO_HOST = re.compile("DtoH|CopyDeviceToHost|Memcpy D2[MH]")
+_WORK = "the long work of the host (1 ms or more) after them"
 _WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^(?:cu|hip)CtxSynchronize")
 
 
@@ -39,9 +40,14 @@ class SynchronizingCalls(rule.Seen, frozen=True):
     wait_ns: int  #: per step
     callers: list[str]  #: the longest first
     lines: list[str]  #: of the user's program
+    possible_ns: int = 0  #: what is saved if the host needs no result; 0 where that is what is promised
 
     is_of_host = True
     CURE = "avoiding that"
+
+    @property
+    def at_least(self) -> bool:
+        return self.possible_ns > 0
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:
         return self, max(saved_ns - job.wait_ns, 0)  # also where all hosts are slow: it may wait for a late rank's data
@@ -61,7 +67,8 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return words.fill(way + "non_blocking=True and read it a step later") + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        return [] if self.lines else [f"{words.stacks} would record the Python line"]
+        more = f"up to {words.saving(self.possible_ns)} if {_WORK} does not need their results"
+        return [more] * self.at_least + [f"{words.stacks} would record the Python line"] * (not self.lines)
 
 
 def check(trace: Trace) -> rule.Answer:
@@ -82,18 +89,17 @@ def check(trace: Trace) -> rule.Answer:
     cut, sure = (facts.critical.without_waits(trace, each) for each in (calls, calls[~needed]))
     saved = judging.saved_unwaited(trace, cut)
     certain = judging.saved_unwaited(trace, sure) if needed.any() else saved
-    whole, beyond, unsure = judging.measure(trace), "", 2 * certain < saved
-    at_most, work = certain < rule.CLEARLY_LESS * saved, "the long work of the host (1 ms or more) after them"
+    whole, possible, unsure = judging.measure(trace), 0, 2 * certain < saved
+    at_most = certain < rule.CLEARLY_LESS * saved
     if unsure and whole.ratio(certain) >= rule.LEAST_RATIO:
-        beyond = f"up to {text.time(saved)} ({text.percent(whole.ratio(saved))}) if {work} does not need their results"
-        saved, cut, unsure, at_most, cost[needed] = certain, sure, False, False, 0
-    elif unsure:
-        beyond = f"less where {work} needs their results"
+        possible, saved, cut, unsure, at_most, cost[needed] = saved, certain, sure, False, False, 0
+    beyond = f"less where {_WORK} needs their results" if unsure else ""
     seen = SynchronizingCalls(
         call_count=len(calls) / whole.count,
         wait_ns=int(waited.sum()) // whole.count,
         callers=facts.host.callers(trace, calls),
         lines=facts.host.python_lines(trace, judging.longest(spans, 64).row),
+        possible_ns=possible,
     )
     shown = int(cost.argmax()) if cost.any() else None
     sure_of = "low" if unsure else judging.confidence_in(trace, saved)
