@@ -82,10 +82,6 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
             made.append(Sentence(served, is_state=True))
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
         made.append(Sentence(state, stated, is_state=True))
-    is_saving = any(each.found.saved_ns for each in chosen)
-    joint, limit = _together(trace, result, chosen) if is_saving else ([], None)
-    if limit is not None:  # that of each alone is another, and stands in its finding
-        chosen = [replace(each, limit=None, is_hidden=False) for each in chosen]
     made += [_of_finding(say, each) for each in chosen]
     possible: list[Sentence] = []
     if few and _possible(result):
@@ -109,7 +105,7 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
             made.insert(len(made) - len(chosen), Sentence(unexplained, is_unexplained=True))
         elif unexplained:
             made, possible = [*made, *possible, Sentence(unexplained, is_unexplained=True)], []
-    made += [*joint, *possible]
+    made += [*_together(trace, result, chosen), *possible]
     if lacking := unknown_bandwidth(trace):
         made.append(Sentence(lacking))
     hidden, slow_host = result.answers["exposed_communication"], any(each.found.seen.is_of_host for each in grave)
@@ -128,16 +124,15 @@ def _of_finding(say: Words, finding: Finding) -> Sentence:
 _OF_NO_RANK = {step_outliers.NAME, eager_decodes.NAME}
 
 
-def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -> tuple[list[Sentence], str | None]:
-    """What the named findings would save together, and what comes next, as far as that is known; and what limits the
-    sum, if that is said."""
+def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -> list[Sentence]:
+    """What the named findings would save together, and what comes next, as far as that is known."""
     saving = [each for each in chosen if each.found.saved_ns]
     apart = [each.rule for each in saving if each.found.cut is None]
     known = [each for each in saving if each.found.cut is not None]
     cut = facts.critical.joined([each.found.cut for each in known if each.found.cut is not None])
     saved, rules = judging.saved_a_step(trace, cut), tuple(each.rule for each in chosen)
     overlapping = "These savings overlap; do not add them."
-    made, limit = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else [], None
+    made = [Sentence(overlapping, rules)] if len(known) < 2 <= len(saving) else []
     if len(known) > 1:
         parts = sum(each.found.saved_ns or 0 for each in known)
         alone = apart and {*apart} <= _OF_NO_RANK
@@ -149,7 +144,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         beyond = f"; beyond that {decides} the limit" * bool(decides)
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}{beyond}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
-    return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])], limit
+    return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])]
 
 
 def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: facts.critical.Cut) -> list[Sentence]:
