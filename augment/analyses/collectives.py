@@ -9,8 +9,8 @@ Every communication kernel is a collective of a process group. There is a row fo
 ``bytes`` and the factors follow nccl-tests (1 GB = 1e9 bytes). The bytes of an all-reduce are its buffer, those of a
 reduce-scatter its whole input, those of an all-gather its whole output. Group, bytes and element type come from the
 args of the kernels, or of the operators that launched them if shapes were recorded. Without these args, group and bytes
-are unknown, and the kind comes from the host's annotation or operator, else from the kernel's name. It is ``Other``
-where that name ran as several other kinds: NCCL once called all its kernels ``SendRecv``.
+are unknown, and the kind comes from the host's annotation or operator, else from the kernel's name (NCCL once called
+all of them ``SendRecv``).
 
 The trace of one rank does not distinguish moving data from waiting for a late rank. The bandwidth here covers both, so
 it is a lower bound of what the links carried. The figures of a whole job (``job.metrics.json``) separate the two. The

@@ -44,7 +44,7 @@ NEARLY = 0.9  #: share of what they would save, from which on their reason is na
 LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
 _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
 _OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
-_TEACH = "name them: augment run TRACE --tables FILE, with patterns of their names in FILE (example: docs/tables.md)"
+_TEACH = "name them: augment run TRACE --tables FILE, with [[kernel]] in FILE (example: docs/tables.md)"
 _STEADY = "record steady steps"
 #: findings that are not told twice: either cure saves what both save, and step_gaps has the engine's option
 _TOLD_BY = (("host_gaps", "step_gaps"), ("launch_bound", "step_gaps"), ("host_gaps", "long_calls"))

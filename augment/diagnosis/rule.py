@@ -227,7 +227,8 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, keep: bo
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
     late = job.itself  # a cure of more than what it is late by gains more where its peers have it, too
     is_bound = late is not None and saved < alone and (seen.at_least or CLEARLY_LESS * alone > late.charged_ns)
-    alike = job.shared is not None and saved < job.shared.gain_ns  # of what a cure of all hosts brings
+    # of what a cure of all hosts brings; with many reasons, one cure is a part of it
+    alike = job.shared is not None and saved < job.shared.gain_ns + (job.shared.reason.where == "many_operators")
     limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and (finding.at_most or alike))
     beyond = f"the job waits for {held_by}" if held_by else ""
     if alone and seen.at_least and not seen.is_of_host:

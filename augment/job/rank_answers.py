@@ -141,7 +141,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
     has_steps = bool((summary.step_column("number") >= 0).any())
     words = words_of(alone.vendor if alone else "nvidia", "step" if has_steps else "recording", int(length.mean()))
     words = words._replace(steps=int(steady.sum())) if has_steps else words
-    words = words._replace(gpu="rank") if summary.is_host_alone else words
+    words = words._replace(gpu="rank", waiting="") if summary.is_host_alone else words
     straggling = straggling_rank.of_job(figures, words)
     finding = _finding(straggling_rank.NAME, straggling, words)
     if finding is None:

@@ -119,10 +119,10 @@ def test_waits_before_unknown_work_of_the_host_are_merely_possible() -> None:
     options: dict[str, Any] = {"faults": ("pauses",), "work": 0.4, "collectives": "none", "steps": 12}
     faulty, cured = (changed(run_ahead=ahead, **options) for ahead in (None, 2))
     assert severities(faulty) == {"host_gaps": "high"}
-    (found,) = (each.found for each in diagnosis_of(faulty).findings if each.rule == "synchronizing_calls")
-    possible = measure(trace_of(faulty)).ratio(found.seen.figures["possible_ns"])
+    (answer,) = (each.found for each in diagnosis_of(faulty).findings if each.rule == "synchronizing_calls")
+    possible = measure(trace_of(faulty)).ratio(answer.seen.figures["possible_ns"])
     assert abs(possible - predicted_and_true("synchronizing_calls", faulty, cured)[1]) < POINTS
-    assert found.at_least
+    assert answer.at_least
 
 
 @pytest.mark.parametrize("fault", ["a batch that the host copies itself", "late_copies, 0"])

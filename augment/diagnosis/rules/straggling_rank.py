@@ -36,7 +36,7 @@ class StragglingRank(rule.Seen, frozen=True):
         if late is not None and late.is_own:
             longer = f"its own work takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers'"
             return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
-        waits = f"{text.time(self.wait_ns)} {words.per_step} ({share}, counted as busy communicating)"
+        waits = f"{text.time(self.wait_ns)} {words.per_step} ({share}{words.waiting})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
         title = f"The {words.gpu} does nothing and only waits for other ranks for {waits}{mostly}"
         if not self.is_told:

@@ -247,10 +247,7 @@ class CollectiveArgs:
 
 @derived(until="breakdowns")
 def collective_kinds(trace: Trace) -> Texts:
-    """The kind of each communication kernel: from the user's rules, the arg, the host's names, or the kernel's name.
-
-    A kernel that ran as several kinds, none of which its name says (as in old NCCL), has a name that tells nothing.
-    """
+    """The kind of each communication kernel: from the user's rules, the arg, the host's names, or the kernel's name."""
     work, strings, name = gpu_work(trace), trace.strings, trace.events.name[:]
     place = work.where(work.type == names.KernelType.COMMUNICATION)
     row, launch = work.row[place], work.launch[place]
@@ -274,7 +271,5 @@ def collective_kinds(trace: Trace) -> Texts:
                 codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
     for code, named in by_name:
         if (lacking := (kernel == code) & (codes < 0)).any():
-            kind, others = names.kind_of(named), {*codes[(kernel == code) & ~lacking].tolist()}
-            kind = names.OTHER if len(others) > 1 and known.get(kind) not in others else kind
-            codes[lacking] = known.setdefault(kind, len(known))
+            codes[lacking] = known.setdefault(names.kind_of(named), len(known))
     return Texts(codes, tuple(known))

@@ -234,7 +234,7 @@ def _devices(trace: Trace) -> tuple[dict[Identity, _Device], _Device]:
 #: why the rate of products of FP32 may be unknown, and what tells it
 UNTOLD_UNITS = (
     "names of kernels do not tell whether matrix units ran its products",
-    "say it with augment run TRACE --tables FILE, with patterns of their names in FILE (example: docs/tables.md)",
+    "say it with augment run TRACE --tables FILE, with [[matrix_units]] in FILE (example: docs/tables.md)",
 )
 BEYOND = 1.05  #: times memory bandwidth: more bytes than this were not moved, even with caches
 SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency

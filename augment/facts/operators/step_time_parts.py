@@ -261,7 +261,7 @@ def why_unsized(trace: Trace, place: int, covered: float, least: float) -> str |
     graphs = " of known sizes in the graph capture{}" if captured else _GRAPHS
     unnamed = ~families.known & (work.type == names.KernelType.COMPUTATION)
     taught = "{{}}; to {}: augment run TRACE --tables FILE, with {} in FILE (example: docs/tables.md)"
-    formulas, patterns = taught.format("count it", "formulas"), taught.format("name them", "patterns of their names")
+    formulas, patterns = taught.format("count it", "[[flops]]"), taught.format("name them", "[[kernel]]")
     reasons = {
         f"has no operator{graphs}": (is_product & alone, around, "within"),
         f"has no shapes or no formula{formulas}": (is_product & ~alone, around, "such as"),

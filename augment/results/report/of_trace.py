@@ -136,7 +136,7 @@ EFFICIENCY_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle for other reasons (not recorded)", charts.GREY),
+    "other_wait_ns": ("idle for other, unrecorded reasons", charts.GREY),
 }
 
 
@@ -176,7 +176,7 @@ STEP_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle: for other reasons (not recorded)", charts.GREY),
+    "other_wait_ns": ("idle: for other, unrecorded reasons", charts.GREY),
     # of a recording without a device
     "operator_ns": ("running operators", charts.BLUE),
     "host_collective_ns": ("in collectives of the host", charts.VERMILION),
