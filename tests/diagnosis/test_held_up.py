@@ -14,8 +14,8 @@ from augment.core import Category, InstantTrack, Track
 from augment.diagnosis.drawing import drawn
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.recording_completeness import held_up, late_device
-from augment.diagnosis.rule import Fine
+from augment.diagnosis.recording_completeness import held_up, idle_in_graphs, idle_ratio_in_graphs, late_device
+from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import partial_recording
 from augment.diagnosis.verdict import verdict
 from augment.facts.gpu.gpu_work import gpu_work
@@ -214,6 +214,41 @@ def test_queued_work_that_begins_late_is_held_up(late_ns: int, options: dict[str
     """Metamorphic: as another process takes a busy device for so long again and again."""
     held = held_up(made(*shared_queue(late_ns, **options)))
     assert ([] if held is None else (held.end - held.start).tolist()) == [late_ns] * 18 * is_told
+
+
+@pytest.mark.parametrize(("late_ns", "is_one_graph", "share"), [
+    (2 * MS, True, 0.1), (4 * MS, True, 0.2), (2 * MS, False, 0), (190_000, True, 0),
+])  # fmt: skip
+def test_within_a_graph_work_waits_for_nothing_else(late_ns: int, is_one_graph: bool, share: float) -> None:
+    """Metamorphic: the hole of kernels that are missing, twice as long, between two graphs, and a short one."""
+    events = list[Event]()
+    for number in range(40):
+        at, later = 20 * MS * number, number if is_one_graph else 100 + number
+        events += [call("cudaGraphLaunch", at, at + 9_000, correlation=number)]
+        events += [call("cudaGraphLaunch", at + 10_000, at + 19_000, correlation=100 + number)]
+        runs = (at + 30_000, number), (at + 40_000 + late_ns, later), (at + 50_000 + late_ns, 100 + number)
+        events += [kernel("gemm", begin, begin + 9_000, correlation=launch) for begin, launch in runs]
+        events += [annotation(f"ProfilerStep#{number}", at, at + 20 * MS)]
+    trace = made(*events)
+    assert idle_ratio_in_graphs(trace) == pytest.approx(share, rel=0.02)
+    answer = partial_recording.check(trace)
+    assert (isinstance(answer, Found) and "within single CUDA graphs" in title_of(answer)) == bool(share)
+
+
+def test_recorded_graphs_have_the_holes_of_plain_sums() -> None:
+    """In µs, of raw rows: 0.2 ms and more before work of a graph of which other work has begun."""
+    path = real_trace("hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz")
+    rows = [each for each in load(path)["traceEvents"] if each.get("ph") == "X"]
+    graphs = {each["args"].get("correlation") for each in rows if each["name"] == "cudaGraphLaunch"}
+    holes, begun, end = list[float](), set[int](), float("inf")
+    for each in sorted((each for each in rows if each.get("cat") in GPU), key=lambda each: float(each["ts"])):
+        graph, start = each["args"]["correlation"], float(each["ts"])
+        holes += [start - end] * (start - end >= 200 and graph in graphs & begun)
+        end = max(start + float(each["dur"]), end if begun else 0)
+        begun.add(graph)
+    gaps = idle_in_graphs(read(path))
+    assert [*(gaps.end - gaps.start)] == [1000 * hole for hole in holes]
+    assert len(holes) == 115
 
 
 @pytest.mark.parametrize("name", [*REAL[:-1], "hta_sampled_2_of_128/sampled_rank-0.json.gz"])

@@ -9,7 +9,8 @@ steps, what comes before the first work of all counts for nothing. Where work be
 earlier is missing: something else holds the device up, such as another process that uses it. That counts where an idle
 device does not begin the only work that is queued, or the next kernel of a stream whose waits would be recorded, for
 0.2 ms and more, no recorded wait of the stream explains it, and other work begins at once. Recordings also lose events:
-if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait. If these are the
+if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait; so it does
+where it idles within single graphs for more than 5 % of a step, 0.2 ms and more at a time. If these are the
 last launches, the profiler stopped before the device had run their kernels. If no launch has its kernel, the device was
 not recorded at all (another profiler may have held it, or the profiler's options leave it out): only the host is judged
 then. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than
@@ -45,6 +46,7 @@ Problem = Literal[
     "cut_with_earlier_work",
     "ends_early",
     "lost_kernels",
+    "idle_in_graphs",
     "no_work",
     "held_up",
     "late_first_work",
@@ -64,6 +66,8 @@ _TITLES: dict[Problem, str] = {
     "idle time at its end is not real",
     "lost_kernels": "{ratio} of the kernels that were launched are missing from the recording: part of the idle "
     "time is not real",
+    "idle_in_graphs": "The {gpu} idles {ratio} of {a_step} within single {graphs}, whose work waits for nothing else: "
+    "their other work is missing from the recording, or something outside it holds the {gpu} up",
     "no_work": "No {gpu} work was recorded, only the launches of {count}",
     "held_up": "The {gpu} begins work up to {time} later than it could, {count}: something outside the file holds it "
     "up",
@@ -85,6 +89,8 @@ _ADVICE: dict[Problem, str] = {
     "ends_early": "Call {torch}.synchronize() before the recording ends, so that all work is in it",
     "lost_kernels": "Record fewer steps, or without stacks and shapes: profilers lose events when their buffers are "
     "full",
+    "idle_in_graphs": "Record again without {graphs}, or with a newer profiler: some lose work of graphs; see whether "
+    "other processes use this {gpu} ({process_tool})",
     "no_work": "Record with {kernels}",
     "held_up": "See whether other processes use this {gpu} ({process_tool}): they take turns. An idle device may "
     "also need time to wake up, and under Windows and WSL the driver may hold launches back to submit several at once",
@@ -153,6 +159,11 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("neither {gpu} work nor operators were recorded")
     if answer := _late(trace):
         return answer
+    if (ratio_in_graphs := recording.idle_ratio_in_graphs(trace)) > recording.MOST_IN_GRAPHS:
+        gaps = recording.idle_in_graphs(trace)
+        spans = rule.Spans(gaps.start, gaps.end, np.full(len(gaps.start), -1, np.int64))
+        seen = PartialRecording("idle_in_graphs", work_ratio=ratio_in_graphs)
+        return rule.Found(seen, spans, "medium", severity="warning", first=True)
     if recording.is_excerpt(trace):
         return _all(trace, PartialRecording("excerpt", count=len(facts.gpu.work(trace))), "info")
     if (unlaunched := recording.unlaunched_ratio(trace)) > recording.MOST_UNLAUNCHED:
