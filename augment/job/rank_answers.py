@@ -287,8 +287,11 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         whose = f"{len(of)} of {len(asked)} ranks{' looked at' * (len(asked) < count)}"
         whose = f"By their own traces {whose} would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
         if in_job and row is not None and row.cause == "shared" and getattr(SEEN_OF_JOB[rule], "is_of_host", 0) is True:
-            whose = f"Speed up the hosts of all ranks, as one alone gains little; what slows them, on {named}"
-        of_most = [f"{whose}: {_what_to_do(answer.summaries[most], in_job[0] if in_job else asked[most][rule])}"]
+            see_it = _see_it(answer.summaries[most], in_job[0])
+            of_most = ["Speed up the hosts of all ranks, as one alone gains little"]
+            of_most += [f"What slows them, on {named}: {in_job[0]['title']}{see_it}", in_job[0]["advice"]]
+        else:
+            of_most = [f"{whose}: {_what_to_do(answer.summaries[most], in_job[0] if in_job else asked[most][rule])}"]
     if row is None or not late:
         return [*transfers, *of_most] if answer.judgement.are_transfers_first else [*of_most, *transfers]
     of_late = asked.pop(late[0])

@@ -370,13 +370,15 @@ def critical_path(sidecar: Sidecar) -> Section:
         for kind, (ns, _) in order
         if ns >= _LEAST * whole
     ]
-    lead = f"{bars[0]['shown']} of the chain of events that decided the duration is {bars[0]['label']}"
-    most, (ns, busy) = order[0]
+    accelerator, (most, (ns, busy)) = _accelerator(sidecar), order[0]
+    lead = "The critical path is the chain of work and waits that nothing else hides. Shortening anything beside it "
+    lead += f"changes nothing. Shares are of this chain, not of the {accelerator}'s time. "
+    largest = f"{bars[0]['shown']} of it is {bars[0]['label']}."
     if most in ("cpu_operator", "runtime_call", "outside_operators") and 2 * busy > ns:
-        who = "they" if most == "runtime_call" else "the host"
-        lead += f"; for {percent(busy / ns)} of that time the {_accelerator(sidecar)} works, and {who} may wait for it"
-    lead += "."
-    drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
+        who = "the calls" if most == "runtime_call" else "the host"
+        largest += f" The {accelerator} works for {percent(busy / ns)} of that time: {who} may be waiting for it."
+    lead += largest
+    drawn = [charts.waterfall("critical_path", largest, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     of_steps = bool(steady - {None})
     title = f"How much shorter {'one step' if of_steps else 'the recording'} would be, if a name took no time in it"
@@ -384,12 +386,12 @@ def critical_path(sidecar: Sidecar) -> Section:
     times = Counter((row["step"], row["saved_ns"]) for row in names)
     saved = {ns for _, ns in times}
     if any(count > 1 and ns for (_, ns), count in times.items()):
-        lead += " Where several names would save the same, other work is the limit beyond that."
+        lead += " Names that would save the same reach the same limit: other work takes as long."
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     elif of_steps:
-        lead += " The table takes all time of one name out of one step, and leaves its launches as they were."
-        lead += " A finding's saving is that of its cure, in the mean step: another figure."
+        lead += " The table takes all time of a name out of one step, but keeps its launches."
+        lead += " A finding counts what its cure saves in the mean step, so its figure differs."
     savings = [made_table(_SAVINGS, title, names, by="saved_ns", columns=columns)] if len(saved) > 1 else []
     return Section("Critical path", lead, drawn, savings)
 

@@ -205,9 +205,10 @@ def test_what_tells_nothing_is_not_shown(outputs: Path) -> None:
     assert not section.tables
     rows = [{"step": 1, "bound_by": "runtime_call", "time_ns": 100, "device_busy_ns": 87}]
     busy = critical_path({"analyses": {"critical_path": {"rows": rows}}})
-    assert "is runtime calls; for 87 % of that time the GPU works, and they may wait for it." in busy.lead
+    assert "Shares are of this chain, not of the GPU's time. 100 % of it is runtime calls. The GPU works" in busy.lead
+    assert "works for 87 % of that time: the calls may be waiting for it." in busy.lead
     outside = critical_path({"analyses": {"critical_path": {"rows": [{**rows[0], "bound_by": "outside_operators"}]}}})
-    assert "works, and the host may wait for it." in outside.lead
+    assert "of that time: the host may be waiting for it." in outside.lead
     assert section.lead.endswith("what runs beside it takes as long.")
     for row in sidecar["analyses"]["steps"]["rows"]:
         row["is_outlier"] = True
