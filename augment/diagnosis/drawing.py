@@ -174,10 +174,8 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.at_least)
         for each in findings
     }
-    labels = ["Idle time"] * any(about[:1]) + [f"{heading(each.rule)}{saved[each.rule]}" for each in grave]
-    verdict = (
-        f"{'; '.join(labels)}: {headline(trace)} → {grave[0].found.seen.advice(words)}" if grave else headline(trace)
-    )
+    verdict = headline(trace, {each.rule: f"{heading(each.rule)}{saved[each.rule]}" for each in grave})
+    verdict += f" → {grave[0].found.seen.advice(words)}" if grave else ""
     texts = [
         texts_of(
             each.rule,

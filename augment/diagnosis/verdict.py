@@ -50,11 +50,16 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     return tuple(sentence.text for sentence in sentences(trace))
 
 
-def headline(trace: Trace) -> str:
-    """The verdict for a slice, of which a screen shows some 130 characters: what is wrong before what is usual."""
+def headline(trace: Trace, labels: Mapping[str, str]) -> str:
+    """The verdict for a slice, of which a screen shows some 130 characters: what is wrong before what is usual. The
+    first sentence about a rule follows its label, if it has one, and that about idle time without a cause says so."""
     ordered = sorted(sentences(trace), key=lambda sentence: sentence.is_state)
-    has_finding = any(sentence.is_title for sentence in ordered)
-    return " ".join(sentence.text for sentence in (ordered if has_finding else sentences(trace)))
+    has_finding, unsaid, parts = any(sentence.is_title for sentence in ordered), {**labels}, list[str]()
+    for sentence in ordered if has_finding else sentences(trace):
+        before = [unsaid.pop(rule) for rule in sentence.rules if rule in unsaid]
+        before += ["Idle time"] * sentence.is_unexplained
+        parts.append(f"{'; '.join(before)}: {sentence.text}" if before else sentence.text)
+    return " ".join(parts)
 
 
 def named(trace: Trace) -> frozenset[str]:

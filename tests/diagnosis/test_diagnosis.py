@@ -113,8 +113,10 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
     assert len(flows) > 0
     state, *others = verdict(trace_of(SLOW))
     first = next(each for each in diagnose(trace_of(SLOW)).findings if each.is_grave)
-    bar = f": {' '.join([*others, state])} → {first.found.seen.advice(words(trace_of(SLOW)))}"
-    assert sum(name.startswith("Waiting for batches (a fix saves ") and bar in name for name in names) == 1
+    bar = f" {state} → {first.found.seen.advice(words(trace_of(SLOW)))}"  # labels stand before their sentences
+    (name,) = (each for each in names if each.startswith("Waiting for batches (a fix saves ") and bar in each)
+    assert f": {others[0]} " in name
+    assert all(each in name for each in others)
     for column in ("advice", "where", "confidence", "severity", "rule"):
         texts = track.args[column]
         assert isinstance(texts, Texts)

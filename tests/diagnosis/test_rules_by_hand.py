@@ -183,7 +183,10 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     whole, some = trace_of(annotation("ProfilerStep#1", 0, 9_700_000), fetch, *later), "of a step for an unknown reason"
     both = verdict(whole)
     names = next(each.names for each in drawn(whole, "diagnosis") if isinstance(each, SliceTrack))
-    assert names.values[names.codes[0]].startswith("Idle time; Waiting for batches (a fix saves ")
+    said = names.values[names.codes[0]]  # each title goes with its own sentence
+    assert said.startswith(f"Idle time: The GPU idles 40 % {some}")
+    assert "gap. Waiting for batches (a fix saves " in said
+    assert " %): The host fetches batches" in said
     assert both[1].startswith(f"The GPU idles 40 % {some}"), "a cause that explains less is not all, nor first"
     assert both[2].startswith("The host fetches batches")
     longer = [replace(each, ts=each.ts + 8_000_000, end=each.end + 8_000_000) for each in later]

@@ -696,7 +696,9 @@ def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:
     assert (row["advice"], row["saved_ns"]) == (advice, None)
     speed_up, slows, ways = cures(job)  # a line says what to do, what was found, or how
     assert speed_up == "Speed up the hosts of all ranks, as one alone gains little"
-    assert slows.startswith("What slows them, on rank ") and "; see it: `" in slows and ways.startswith("Launch many")
+    assert slows.startswith("What slows them, on rank ")
+    assert "; see it: `" in slows
+    assert ways.startswith("Launch many")
     assert "rank 7" not in row["title"], "rank 6 is nearly as late: without rank 7 most of the wait would remain"
     answers = [rank_answer(job, rank) for rank in range(8)]  # the verdict names none
     assert not any("Other ranks wait for this one" in " ".join(each.text) for each in answers)
