@@ -197,7 +197,7 @@ def _findings(document: sections.Document) -> Iterator[str]:
         severity = sections.severity_of(row)
         title = f'<h3><span class="badge">{html.escape(severity)}</span> {_text(sections.short_heading(row))}</h3>'
         yield f'<article class="finding {severity if severity in _SEVERITIES else "info"}">{title}'
-        if row.get("rule") and not row.get("in_verdict"):
+        if row.get("rule") and sections.needs_title(row):
             yield f"<p>{_text(row['title'])}.</p>"
         if row.get("advice"):
             yield f"<p><strong>What to do:</strong> {_text(row['advice'])}.</p>"

@@ -158,9 +158,13 @@ def plain(cell: str) -> str:
 
 
 def heading(row: Row) -> str:
-    """What a finding is called below the verdict: ``Waiting for batches (a fix saves 23 %)`` if the verdict says it,
-    else by its title."""
-    return short_heading(row) if row.get("in_verdict") else str(row["title"])
+    """What a finding is called below the verdict: ``Waiting for batches (a fix saves 23 %)``, or its title."""
+    return str(row["title"]) if needs_title(row) else short_heading(row)
+
+
+def needs_title(row: Row) -> bool:
+    """Whether a finding is not understood by its short heading: that has no figure, or the verdict does not say it."""
+    return not row.get("in_verdict") or (row.get("saved_ratio") is None and not row.get("ranks"))
 
 
 def short_heading(row: Row, whole: str = "") -> str:

@@ -179,6 +179,8 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
     assert '<span class="badge">high</span> Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)' in page
     assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
+    page = html.page(Document("x", "trace", [], [], [], findings=[sure | {"saved_ratio": None}]))
+    assert "<p>The host fetches.</p>" in page, "without a figure the heading says too little"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
     page = html.page(Document("x", "trace", [], [], [], findings=[placed]))
     assert "the worst of 28 places: 3.624 ms long, on GPU 3, 109.336 ms after the first event" in page
