@@ -384,12 +384,15 @@ def busy_text(say: Words, device_count: int, span: int, parts: Mapping[str, int]
     working = sum(ratios[name] for name in _PARTS)
     least = dict.fromkeys(_PARTS, LEAST_PART)
     shares = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= least.get(name, TOLD_RATIO)}
-    whole = f"The {say.gpu} is" if device_count == 1 else f"The {device_count} {say.gpu}s are"
-    done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
+    is_one, done = device_count == 1, [name for name in _PARTS if name in shares]
     idle = sorted((name for name in shares if name not in _PARTS), key=lambda name: -ratios[name])
     waits = ", ".join(f"{shares[name]} {name}" for name in idle)
-    busy_for = f"{whole} busy {percent(working)} of {of_what}"
-    return f"{busy_for}{f': {done}' if done else ''}{f'. Idle: {waits}' if waits else ''}{notes}."
+    busy_for = f"{'is' if is_one else 'are'} busy {percent(working)} of {of_what}"
+    busy_for += f": {', '.join(f'{shares[name]} {name}' for name in done)}" if done else ""
+    if done == ["computing"] and shares["computing"] == percent(working):  # the same is not said twice
+        busy_for = f"{'computes' if is_one else 'compute'} for {percent(working)} of {of_what}"
+    whole = f"The {say.gpu}" if is_one else f"The {device_count} {say.gpu}s"
+    return f"{whole} {busy_for}{f'. Idle: {waits}' if waits else ''}{notes}."
 
 
 def _length(trace: Trace) -> str:

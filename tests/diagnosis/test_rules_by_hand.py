@@ -404,7 +404,7 @@ def test_tokens_a_second_without_the_idle_time_before_are_a_bound(start: int, bo
     said = verdict(trace_of(step, *(each for pair in work for each in pair)))
     assert (" in at least 1.0 ms a step, at most 4,000 tokens/s" in said[0]) == bounded
     assert ("begins 985 µs after its launch; record several steps to see whether each begins so" in said[1]) == bounded
-    assert (" busy 100 % of a step of 1.0 ms: 100 % computing. Not counted: 1.0 ms before" in said[1]) == bounded
+    assert (" computes for 100 % of a step of 1.0 ms. Not counted: 1.0 ms before" in said[1]) == bounded
 
 
 def test_work_that_the_file_lacks_is_told() -> None:
@@ -919,7 +919,7 @@ def test_a_host_that_waits_takes_no_time(waits: bool, said: str) -> None:
     early = kernel("gemm", 0, 400_000, correlation=1)
     events = [annotation("ProfilerStep#0", 0, 900_000), early, op("aten::mm", 0, 890_000), *late]
     trace = trace_of(*events, *launched("gemm", 400_000, 880_000, 2, at=100_000))
-    expected = f"The GPU is busy 96 % of a step of 500 µs: 96 % computing. Idle: 4.0 % waiting for the host{said}"
+    expected = f"The GPU computes for 96 % of a step of 500 µs. Idle: 4.0 % waiting for the host{said}"
     assert verdict(trace)[1] == expected
 
 

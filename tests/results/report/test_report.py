@@ -207,8 +207,7 @@ def test_what_tells_nothing_is_not_shown(outputs: Path) -> None:
     assert not section.tables
     rows = [{"step": 1, "bound_by": "runtime_call", "time_ns": 100, "device_busy_ns": 87}]
     busy = critical_path({"analyses": {"critical_path": {"rows": rows}}})
-    assert "Shares are of this chain, not of the GPU's time. 100 % of it is runtime calls. The GPU works" in busy.lead
-    assert "works for 87 % of that time: the calls may be waiting for it." in busy.lead
+    assert "this chain, not of the GPU's time. 100 % of the path is runtime calls. The GPU works for 87 %" in busy.lead
     outside = critical_path({"analyses": {"critical_path": {"rows": [{**rows[0], "bound_by": "outside_operators"}]}}})
     assert "of that time: the host may be waiting for it." in outside.lead
     assert section.lead.endswith("what runs beside it takes as long.")
