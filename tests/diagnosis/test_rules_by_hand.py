@@ -908,7 +908,7 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         events += [annotation(f"ProfilerStep#{number}", begin, begin + host)]
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
     text = verdict(trace_of(*events))[0]
-    assert text.startswith("The GPU is busy 50 % of a mean step of 999 µs: ")
+    assert text.startswith("The GPU computes for 50 % of a mean step of 999 µs. Idle: ")
     assert text.endswith(" (3 steps, without the slow first).")
 
 

@@ -81,14 +81,15 @@ def test_a_figure_that_appears_twice_is_one_figure(chosen: str | JobOptions, tmp
         assert all((each["memory_peak_bytes"] or 0) <= peak for each in sidecar["analyses"]["steps"]["rows"])
     # The mean step: its length, what the device does in it, and why it idles
     rows = in_steady_steps(sidecar, "steps")
-    sentence = next(text for text in sidecar["verdict"]["text"] if " busy " in text)
+    stated = re.compile(r" (?:busy|computes for) ([\d.]+) %")
+    sentence, busy = next((text, at[1]) for text in sidecar["verdict"]["text"] if (at := stated.search(text)))
     if len({row["device"] for row in rows}) != 1 or any(row["step"] is None for row in rows) or "(without " in sentence:
         pytest.skip("several devices, no steps, or a sentence that leaves out what was not recorded, and says so")
     (mean,) = main_tables(sidecar)["analyses"]["mean_step"]["rows"]
     assert re.search(rf" of a (?:mean )?step of {time(mean['wall_ns'])}", sentence)
     assert next(f" {time(mean['wall_ns'])}" in each.lead for each in page.sections if each.title == "Where a step goes")
     shares = {words: number for number, words in re.findall(r"([\d.]+ %) ([a-z ]+[a-z])", sentence)}
-    assert float(re.search(r"busy ([\d.]+) %", sentence)[1]) == pytest.approx(100 * mean["busy_ratio"], abs=0.51)  # type: ignore[index]
+    assert float(busy) == pytest.approx(100 * mean["busy_ratio"], abs=0.51)
     bars = {label: share for label, share, _ in page.parts}
     for words, column in SAID.items():
         if words in shares:

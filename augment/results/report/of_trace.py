@@ -371,11 +371,11 @@ def critical_path(sidecar: Sidecar) -> Section:
         if ns >= _LEAST * whole
     ]
     accelerator, (most, (ns, busy)) = _accelerator(sidecar), order[0]
-    largest = f"{bars[0]['shown']} of the path is {bars[0]['label']}."
-    if most in ("cpu_operator", "runtime_call", "outside_operators") and 2 * busy > ns:
-        largest += f" The {accelerator} works for {percent(busy / ns)} of that time: the host may be waiting for it."
     lead = "The critical path is the chain of work and waits that nothing else hides. Shortening anything beside it "
-    lead += f"changes nothing. Shares are of this chain, not of the {accelerator}'s time. {largest}"
+    lead += f"changes nothing. Shares are of this chain, not of the {accelerator}'s time. "
+    lead += f"{bars[0]['shown']} of the path is {bars[0]['label']}."
+    if most in ("cpu_operator", "runtime_call", "outside_operators") and 2 * busy > ns:
+        lead += f" The {accelerator} works for {percent(busy / ns)} of that time: the host may be waiting for it."
     drawn = [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")] if len(bars) > 1 else []
     columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
     of_steps = bool(steady - {None})
