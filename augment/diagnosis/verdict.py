@@ -100,6 +100,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         return tuple(made)  # what the run does is not in the recording
     elif not grave:
         made += _nothing(trace, result)
+        largest, ratio = _largest_kernel(trace)
+        made += [Sentence(largest)] * (ratio >= LARGE and not any(each.is_nothing for each in made))
     else:
         most = max(each.found.saved_ns or 0 for each in grave)
         unsure = [each for each in _possible(result) if not each.is_grave]
@@ -214,7 +216,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     """What to say if nothing is grave: the first of the small things, and what is merely possible."""
     say, whole = words(trace), judging.measure(trace)
     sure = [each for each in result.findings if each.found.confidence != "low" and each.found.saved_ns]
-    since = f" from the first {say.gpu} work on" * (whole.lead_in_ns > HIGH_RATIO * whole.length_ns)
+    since = " in the time counted" * (whole.lead_in_ns > HIGH_RATIO * whole.length_ns)
     if unexplained := _unexplained(trace, result)[0]:
         parts = [("Possible", each) for each in _possible(result)[:1] if each.rule == LONG_CALLS]
         parts = parts or [("The largest known cause", each) for each in sure[:1]]
@@ -238,17 +240,25 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         if isinstance(seen, small_grids.SmallGrids) and 2 * say.ratio(seen.small_ns) >= 1:
             return [Sentence(f"{title(say, each)}; what larger grids would save is not known.", (each.rule,))]
     text = f"No rule found a cause that would save as much as 2 % of {say.a_step}{since}."
-    # what to look at if the devices are the limit: the kernel that takes most of their time
-    work, inside = facts.gpu.work(trace), judging.work_in_steps(trace)
-    spent = np.bincount(trace.events.name[work.row[inside]], (work.end - work.ts)[inside], len(trace.strings))
-    if spent.any() and 2 * spent.sum() >= whole.length_ns * whole.count:
-        share = percent(float(spent.max() / spent.sum()))
-        text += f" {short(trace.strings[int(spent.argmax())])} is {share} of the {say.gpu}'s work."
+    text += f" {largest}" if (largest := _largest_kernel(trace)[0]) else ""
     recorded = facts.steps.recorded_windows(trace)
     if loss := facts.operators.largest_loss(trace, np.isin(recorded.begin, whole.windows.begin)):
         mfu, name, ratio = loss
         text += f" MFU is {percent(mfu)}; the largest loss: {name}, {percent(ratio)} of {say.a_step}."
     return [Sentence(text, is_nothing=True)]
+
+
+def _largest_kernel(trace: Trace) -> tuple[str, float]:
+    """What to look at if the devices are the limit: the kernel that takes most of their time, and its share of it;
+    empty if they hardly work."""
+    whole, work = judging.measure(trace), facts.gpu.work(trace)
+    windows = Intervals(whole.windows.start, whole.windows.end)
+    place, _, parts = clip(Intervals(work.ts, np.maximum(work.end, work.ts)), windows)
+    spent = np.bincount(trace.events.name[work.row[place]], parts.end - parts.start, len(trace.strings))
+    if not spent.any() or 2 * spent.sum() < whole.length_ns * whole.count:
+        return "", 0.0
+    ratio = float(spent.max() / spent.sum())
+    return f"{short(trace.strings[int(spent.argmax())])} is {percent(ratio)} of the {words(trace).gpu}'s work.", ratio
 
 
 def _possible(result: RankedFindings) -> list[Finding]:
@@ -410,22 +420,30 @@ def _length(trace: Trace) -> str:
 
 
 def _left_out(trace: Trace) -> str:
-    """How long a recording without steps, or of an engine, lasts before its first GPU work and after its last, which is
-    not counted, and what the host does before; empty if that is short."""
+    """How long a recording without steps, or of an engine, lasts before the work that counts and after its last, which
+    is not counted, and what devices and the host do before; empty if that is short."""
     whole, least = judging.measure(trace), TOLD_RATIO * judging.measure(trace).length_ns
-    whose = "its first" if whole.unit == "recording" else "the step's first"
-    before = f"{time(whole.lead_in_ns)} before {whose} {words(trace).gpu} work" * (whole.lead_in_ns > least)
+    whose, gpu, before = "its" if whole.unit == "recording" else "the step's", words(trace).gpu, ""
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
     calls = np.concatenate((events.slices_of(*LAUNCHES), facts.names.fetches(trace)))
-    if before and len(windows) and len(calls):
+    if whole.lead_in_ns > least:
         end = int(windows.start[0])
+        lead_in = Intervals(windows.start[:1] - whole.lead_in_ns, windows.start[:1])
+        ran = total(clip(lead_in, union(work.ts, np.maximum(work.end, work.ts)))[2])
+        where = f"at {whose} begin, in which the {gpu} runs {time(ran)} of recorded"
+        before = f"{time(whole.lead_in_ns)} {where if ran else f'before {whose} first {gpu}'} work"
         ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], end - whole.lead_in_ns)
         spent = sums(events.name[calls], np.maximum(ns, 0), len(trace.strings))
-        longest, launch = int(spent.argmax()), int(work.launch[work.ts.argmin()]) if len(work) else NO_INDEX
-        if 2 * spent[longest] > whole.lead_in_ns:
-            before += f", {percent(spent[longest] / whole.lead_in_ns)} of it in {short(trace.strings[longest])}"
-        elif launch != NO_INDEX and 2 * (end - int(events.end[launch])) > whole.lead_in_ns:
-            before += f", which begins {time(min(end - int(events.end[launch]), whole.lead_in_ns))} after its launch"
+        longest, later = int(spent.argmax()), np.flatnonzero(work.ts >= end)
+        launch = int(work.launch[later[work.ts[later].argmin()]]) if len(later) else NO_INDEX
+        late_ns = min(end - int(events.end[launch]), whole.lead_in_ns) if launch != NO_INDEX else 0
+        in_call = 2 * spent[longest] > whole.lead_in_ns
+        if 2 * late_ns > whole.lead_in_ns and (ran or not in_call):
+            before += f"{'; its next work' if ran else ', which'} begins {time(late_ns)} after its launch"
+            before += ", for an unknown reason" * (ran > 0)
+        if in_call:
+            share = percent(spent[longest] / whole.lead_in_ns)
+            before += f"; the host is in {short(trace.strings[longest])} for {share} of that time"
     if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
         before += "; record several steps to see whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)

@@ -55,7 +55,8 @@ def test_the_verdict_says_how_busy_the_gpu_is_and_what_is_wrong() -> None:
     assert "The host fetches batches for 5.1 ms per step" in text[1]
     healthy = outcome(HEALTHY)[0].verdict.text
     assert healthy[1].startswith("No serious problem. The largest minor one: ")
-    assert all(sentence.startswith("Possible: ") for sentence in healthy[2:])
+    assert all(sentence.startswith("Possible: ") for sentence in healthy[2:-1])
+    assert healthy[-1].endswith(" of the GPU's work.")
 
 
 def test_what_several_findings_save_together_is_not_their_sum() -> None:

@@ -232,7 +232,7 @@ def test_a_possible_saving_is_named_and_a_first_region_begins_with_its_work() ->
     text = verdict(read(str(folder / "decode_full_graph_execution.json.gz")).changed(capture))
     assert text[2].startswith("No cause is certain. The likeliest: Matrix products reach 32 % of")
     trace = read(str(TRACES / "a100_torch_compile_ao/quantize_vit_quant.json.gz"))
-    assert verdict(trace)[1].startswith("No serious problem from the first GPU work on. The largest minor one")
+    assert verdict(trace)[1].startswith("No serious problem in the time counted. The largest minor one")
     answer = slow_start.check(with_tables(trace, region="timed region"))
     assert isinstance(answer, Fine)
     assert "1.2 times as long as the others, so it is no" in answer_text(words(trace), answer)

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from augment.core.text import counted, device_label, devices_text, opening, percent, short, size, sizes, time
+from augment.diagnosis.verdict import LARGE
 from augment.facts.memory.held import BEFORE
 from augment.results.report import charts
 from augment.results.report.sections import (
@@ -70,7 +71,8 @@ def document(sidecar: Sidecar, path: str | None = None) -> Document:
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
-    """What the mean step of all devices goes into: name, share and colour. They are the verdict's."""
+    """What the mean step of all devices goes into: name, share and colour. They are the verdict's. And what is long,
+    but not counted, as a share of nothing."""
     rows = in_steady_steps(sidecar, "steps")
     whole = mean(rows, "wall_ns")
     made = [row["figures"] for row in rows_of(sidecar, "diagnosis") if row["rule"] == "graph_capture"]
@@ -78,6 +80,14 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
     for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
             yield label + ", which captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
+    # Before the first window nothing counts; that the others begin behind earlier work as well needs no words
+    windows = [row for row in rows_of(sidecar, "steps") if row.get("idle_ns") is not None]
+    is_whole = all(each["code"] != "cut" for each in sidecar.get("diagnostics", ()))
+    before = [row.get("start_ns" if is_whole and row["step"] is None else "backlog_ns", 0) for row in windows]
+    late = {row["step"]: ns for row, ns in zip(windows, before, strict=True) if whole and ns >= LARGE * whole}
+    first = min(windows, key=itemgetter("start_ns"))["step"] if late else None
+    if [*late] == [first] and first in {row["step"] for row in rows}:
+        yield f"not in the bar: {time(late[first])} before, which is not counted", 0.0, "none"
 
 
 def host(sidecar: Sidecar) -> Section:
@@ -184,7 +194,7 @@ STEP_PARTS = {
 }
 _MOST_STEPS = 60
 _MOST_OPERATORS = 12
-LEAST_SHARE = 0.005  #: smaller parts of a step are not in the bar at the top
+LEAST_SHARE = 0.0005  #: smaller parts of a step, 0.0 %, are not in the bar at the top
 
 
 def steps(sidecar: Sidecar) -> Section:

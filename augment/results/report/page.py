@@ -160,8 +160,9 @@ def _parts(document: sections.Document) -> str:
     """A bar of what a step goes into, with its legend."""
     if not document.parts:
         return ""
-    named = [(f"{percent(share)} {name}", share, colour) for name, share, colour in document.parts]
-    bar = "".join(f'<span style="flex:{share:.4f};background:{colour}"></span>' for _, share, colour in named)
+    named = [(f"{percent(share)} {name}" if share else name, share, colour) for name, share, colour in document.parts]
+    # a sum below 1 would leave a part of the frame empty
+    bar = "".join(f'<span style="flex:{1000 * share:.1f};background:{colour}"></span>' for _, share, colour in named)
     legend = "".join(f'<li><i style="background:{colour}"></i>{html.escape(text)}</li>' for text, _, colour in named)
     label = html.escape(", ".join(text for text, _, _ in named))
     return f'<div class="parts" role="img" aria-label="{label}">{bar}</div><ul class="legend">{legend}</ul>'

@@ -143,7 +143,25 @@ def test_the_bar_at_the_top_is_of_all_devices() -> None:
     sidecar = {"analyses": {"steps": {"status": "done", "rows": rows}}, "source": {}}
     expected = {STEP_PARTS["compute_ns"][0]: 0.4, STEP_PARTS["host_wait_ns"][0]: 0.6}
     assert {label: share for label, share, _ in step_parts(sidecar)} == expected
+    late = [row | {"idle_ns": row["host_wait_ns"], "start_ns": 900, "backlog_ns": 0} for row in rows]
+    sidecar["analyses"]["steps"]["rows"] = late
+    assert list(step_parts(sidecar))[-1] == ("not in the bar: 900 ns before, which is not counted", 0.0, "none")
+    assert {label: share for label, share, _ in step_parts(sidecar | {"diagnostics": [{"code": "cut"}]})} == expected
+    numbered = [row | {"step": at, "start_ns": 90 + at, "backlog_ns": 90} for at, row in enumerate(late)]
+    sidecar["analyses"]["steps"]["rows"] = numbered  # each begins behind earlier work
+    assert {label: share for label, share, _ in step_parts(sidecar)} == expected
     assert not steps(sidecar)
+
+
+@pytest.mark.parametrize("least", [1, 5, 20])
+def test_the_bar_at_the_top_fills_its_frame(least: int) -> None:
+    """Parts of some thousandths stand in it, too; CSS fills a frame from a sum of 1 on."""
+    row = {"rank": 0, "device": 0, "step": None, "wall_ns": 5_000, "compute_ns": 5_000 - 2 * least - 2}
+    row |= {"exposed_memory_ns": least * 2, "kernel_wait_ns": 2}
+    parts = list(step_parts({"analyses": {"steps": {"status": "done", "rows": [row]}}, "source": {}}))
+    assert len(parts) == 1 + (least > 1)
+    text = html.page(Document("page", "trace", [], [], [], parts=parts))
+    assert sum(map(float, re.findall(r"flex:([0-9.]+)", text))) >= 1
 
 
 def test_a_note_of_something_single_has_no_number() -> None:
