@@ -500,7 +500,7 @@ PART_COLUMNS = {
     "exposed_memory_ns": "exposed copies",
     "host_wait_ns": "waiting for the host",
     "kernel_wait_ns": "between kernels",
-    "other_wait_ns": "for other, unrecorded reasons",
+    "other_wait_ns": "for unknown reasons",
 }
 _IDLE = dict(zip(facts.waits.GapCategory, [*PART_COLUMNS.values()][len(_PARTS) :], strict=True))
 _LATE = "before the first work of a stream"

@@ -275,7 +275,7 @@ def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> Non
     """The host's stalls are grave in this trace, and have no part in the longest idle time: that is said, too."""
     trace = read(str(TRACES / "hta_sampled_2_of_128/sampled_rank-0.json.gz"))
     sentences = verdict(trace)
-    assert "Idle: 32 % for other, unrecorded reasons" in sentences[0]
+    assert "Idle: 32 % for unknown reasons" in sentences[0]
     assert any("would save 147 ms per step (24 %" in each for each in sentences)
     assert any(each.startswith("The GPU idles 32 % of a step for an unknown reason") for each in sentences)
 

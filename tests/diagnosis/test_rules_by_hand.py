@@ -157,7 +157,7 @@ def test_a_device_that_starts_launched_work_late_is_no_healthy_one() -> None:
     for at in range(40):
         events += launched("gemm", 200_000 * at + 150_000, 200_000 * at + 250_000, at + 1, at=200_000 * at + 20_000)
     text = verdict(trace_of(*events))
-    assert "Idle: 48 % for other, unrecorded reasons" in text[0]
+    assert "Idle: 48 % for unknown reasons" in text[0]
     assert rules.launch_bound.check(trace_of(*events)).saved_ns == 0, "what had been launched did not wait for the host"
     assert text[1].startswith(
         "The GPU idles 48 % of a step for an unknown reason: its next work had been launched, but "

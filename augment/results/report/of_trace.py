@@ -146,7 +146,7 @@ EFFICIENCY_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle for other, unrecorded reasons", charts.GREY),
+    "other_wait_ns": ("idle for unknown reasons", charts.GREY),
 }
 
 
@@ -186,7 +186,7 @@ STEP_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle: for other, unrecorded reasons", charts.GREY),
+    "other_wait_ns": ("idle: for unknown reasons", charts.GREY),
     # of a recording without a device
     "operator_ns": ("running operators", charts.BLUE),
     "host_collective_ns": ("in collectives of the host", charts.VERMILION),
@@ -588,7 +588,7 @@ def communication(sidecar: Sidecar) -> Section:
     return Section("Communication", lead, [chart], table(sidecar, "collectives", "Collectives", by="exposed_ns"))
 
 
-_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "other reasons"}
+_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "unknown reasons"}
 
 
 def idle(sidecar: Sidecar) -> Section:
