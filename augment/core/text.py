@@ -292,7 +292,7 @@ class Words(NamedTuple):
     unit: Literal["step", "recording"] = "step"
     length_ns: int = 0
     gpu: str = "GPU"
-    waiting: str = ", counted as busy communicating"  #: what a device that waits for other ranks is
+    waiting: str = "counts as busy, but "  #: a device that waits for other ranks, in a collective
     graphs: str = "CUDA graphs"
     use_graphs: str = "Launch many kernels at once with CUDA graphs (" + _HOW
     no_graph_waits: str = "; calls that wait for the {gpu} break a capture: take them out of it"  #: if it has graphs

@@ -36,9 +36,9 @@ class StragglingRank(rule.Seen, frozen=True):
         if late is not None and late.is_own:
             longer = f"its own work takes {text.three_digits(late.charged_ns)} {words.per_step} longer than its peers'"
             return f"Other ranks wait for this one: {longer} ({late.reason.text()})"
-        waits = f"{text.time(self.wait_ns)} {words.per_step} ({share}{words.waiting})"
+        waits = f"{text.time(self.wait_ns)} {words.per_step} ({share})"
         mostly = f", {text.percent(self.most_ratio)} of it for {self.waits_for}" if self.waits_for else ""
-        title = f"The {words.gpu} does nothing and only waits for other ranks for {waits}{mostly}"
+        title = f"The {words.gpu} {words.waiting}does nothing and only waits for other ranks for {waits}{mostly}"
         if not self.is_told:
             return f"{title}; which of them are late cannot be told"
         if late is None:
