@@ -109,7 +109,7 @@ def lost_ratio(trace: Trace) -> float:
     return float(np.mean(~arrays.is_among(calls, arrays.distinct(facts.gpu.work(trace).launch))))
 
 
-@derived
+@derived(until="diagnosis")
 def idle_in_graphs(trace: Trace) -> arrays.Intervals:
     """When the device that does so for longest idles in the steady steps between two pieces of work of one graph, for
     :data:`HELD_NS` and longer at a time: work of a graph waits for nothing but other work of it."""
