@@ -211,9 +211,10 @@ def elements_of(text: bytes) -> list[tuple[int, bytes]]:
     """The elements of the first ``traceEvents``, by Python's own JSON decoder.
 
     Raises:
-        ValueError: one is no JSON.
+        ValueError: one is no JSON, or no list begins.
     """
-    opening = _OPENING.search(text)
+    if (opening := _OPENING.search(text)) is None:
+        raise ValueError("no list of events")
     at, result, decoder = opening.end(), [], json.JSONDecoder(strict=False)
     characters = text.decode("latin-1")  # a character a byte
     while True:
