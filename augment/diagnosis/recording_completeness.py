@@ -24,8 +24,8 @@ _KERNEL = re.compile(r"^(?:cuda|cu|hip)\w*(?:LaunchKernel|LaunchCooperativeKerne
 
 def is_doubtful(trace: Trace) -> bool:
     """Whether so much is missing, or of the start of the process, that no cause is more than possible."""
-    lost = lost_ratio(trace) > MOST_LOST or is_excerpt(trace) or held_up(trace) is not None
-    lost |= idle_ratio_in_graphs(trace) > MOST_IN_GRAPHS
+    lost = lost_ratio(trace) > MOST_LOST or idle_ratio_in_graphs(trace) > MOST_IN_GRAPHS
+    lost = lost or is_excerpt(trace) or held_up(trace) is not None
     cold = first_calls.cold_start(trace) is not None
     return lost or cold or trace.partial is not None or facts.source.lacks_causes(trace.source.metadata)
 

@@ -100,8 +100,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         return tuple(made)  # what the run does is not in the recording
     elif not grave:
         made += _nothing(trace, result)
-        largest, ratio = _largest_kernel(trace)
-        made += [Sentence(largest)] * (ratio >= LARGE and not any(each.is_nothing for each in made))
+        if not any(each.is_nothing for each in made) and (largest := _largest_kernel(trace))[1] >= LARGE:
+            made.append(Sentence(largest[0]))
     else:
         most = max(each.found.saved_ns or 0 for each in grave)
         unsure = [each for each in _possible(result) if not each.is_grave]

@@ -80,11 +80,11 @@ PIN = """async ([patterns, drawn]) => {
   const trace = self.app.trace;
   for (const one of [...trace.workspace.pinnedTracks]) one.unpin();
   for (const one of patterns) await self.app.commands.runCommand('dev.perfetto.PinTracksByRegex', one);
-  if (!drawn) return {names: trace.workspace.pinnedTracks.map((one) => one.name)};
+  const names = trace.workspace.pinnedTracks.map((one) => one.name);
+  if (!drawn) return {names};
   await Promise.race([self.waitForPerfettoIdle(), new Promise((done) => setTimeout(done, 20_000))]);
   const box = document.querySelector('.pf-viewer-page__pinned-track-tree').getBoundingClientRect();
-  return {names: trace.workspace.pinnedTracks.map((one) => one.name),
-          box: {x: box.x, y: box.y, width: box.width, height: box.height}};
+  return {names, box: {x: box.x, y: box.y, width: box.width, height: box.height}};
 }"""
 
 #: the rows of the pictures of docs/analyses.md, by analysis; a stream, where that helps
