@@ -27,7 +27,7 @@ from augment.diagnosis.rule import Fine, Found
 from augment.diagnosis.rules import allocator_calls, cold_start, host_gaps, slow_start
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import answer_text, words
-from said import advice_of, problem_of, title_of
+from said import advice_of, evidence_of, problem_of, title_of
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 TORCHREC = "v100_4rank_pair_torchrec"
@@ -262,12 +262,15 @@ def test_launching_is_parted_as_the_calls_say() -> None:
     """One step of a worker of DLRM: most of its host's time is in operators and Python, not in launches."""
     name = "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz"
     (finding,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "launch_bound")
-    waited, *parts = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|in|outside)", title_of(finding)))
+    (said,) = (each for each in evidence_of(finding) if each.startswith("that idle time by where the host is"))
+    waited, most = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|of that)", title_of(finding)))
+    parts = [float(part) for part in re.findall(r"([\d.]+) ms (?:in|outside)", said)]
+    assert most == parts[0]
     assert sum(parts) == pytest.approx(waited, abs=0.2)
     assert parts == sorted(parts, reverse=True)
     idle, in_calls = waited_in_calls(name)
     assert waited <= idle
-    (of_calls,) = re.findall(r"([\d.]+) ms in runtime calls", title_of(finding))
+    (of_calls,) = re.findall(r"([\d.]+) ms in runtime calls", said)
     assert float(of_calls) == pytest.approx(in_calls, rel=0.1)
 
 
@@ -298,7 +301,7 @@ def test_two_cures_that_save_the_same_are_told_once() -> None:
     trace = read(str(TRACES / "hta_mtia/mtia_rank_0.json.gz"))
     assert [each.rule for each in diagnose(trace).findings] == ["unfused_optimizer", "long_calls"]
     assert " step, most likely waiting for the host: the launch of its next work was not recorded," in verdict(trace)[1]
-    meanwhile = "; meanwhile the MTIA device idles 3.5 s per step (26 %); fusing it would save at least 377 ms"
+    meanwhile = "; meanwhile the MTIA device idles 3.5 s per step (26 %); of that, fusing it would save at least 377 ms"
     assert meanwhile in verdict(trace)[2], "what is proven is less, and decides the severity"
 
 

@@ -216,14 +216,15 @@ def test_a_stall_below_a_millisecond_is_told_from_launching(stall_us: int, long:
 @pytest.mark.parametrize(
     ("around", "where"), [("forward", "outside operators"), ("## Call CompiledFxGraph f ##", "in compiled regions")]
 )
-def test_the_title_says_where_the_time_of_the_host_goes(around: str, where: str) -> None:
+def test_where_the_time_of_the_host_goes_is_told(around: str, where: str) -> None:
     """Before the first kernel of three of four steps, 200 operators take 90 µs each, with 10 µs between."""
     answer = problem_of(launch_bound.check(run(around)))
     assert title_of(answer).startswith(
-        "The GPU idles 15 ms per step while the host launches 20 kernels: 14 ms in operators"
+        "The GPU idles 15 ms per step while the host launches 20 kernels, 14 ms of that in operators"
     )
-    assert f" and 1.5 ms {where}" in title_of(answer)
-    assert evidence_of(answer)[0] == "the GPU idles longest while the host is in aten::stack (14 ms)"
+    first, *_, last = evidence_of(answer)
+    assert first == "the GPU idles longest while the host is in aten::stack (14 ms)"
+    assert last.startswith(f"that idle time by where the host is: 14 ms in operators and 1.5 ms {where}")
 
 
 def test_steps_that_were_recorded_as_operators_are_steps() -> None:

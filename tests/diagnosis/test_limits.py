@@ -72,7 +72,7 @@ def test_what_decides_after_the_cures() -> None:
         2,
         "removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
     ),
-    ("torchbench/trace.json", -1, "removing them would save 31 ms per step (99.5 %)."),  # the rest is no news
+    ("torchbench/trace.json", -1, "removing them would save up to 31 ms per step (99.5 %)."),  # the rest is no news
     ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, "; beyond that the host is the limit."),
     ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "which just keeps up today, would be the limit."),
     ("a100_sam_fast/amg_example_trace.json.gz", -1, "74 % of the computing time today is memory-bound."),

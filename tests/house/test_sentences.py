@@ -112,7 +112,8 @@ SAMPLES: list[Seen] = [
     ),
     *(
         rules.launch_bound.LaunchBound(
-            *(5 * MS, 512, 40, "calls", [("outside operators (Python, or not recorded)", 3 * MS)], [("aten::mul", MS)]),
+            *(5 * MS, 512, 40, "calls"),
+            *([("outside operators (Python, or not recorded)", 3 * MS), ("in operators", MS)], [("aten::mul", MS)]),
             *(0, 0, 4_000, 9_000, False, False, engine, 888, 2 * MS, 57_000, 2, ["aten::item"]),
         )
         for engine in ("vLLM", "SGLang", None)

@@ -228,7 +228,8 @@ def _with_host(trace: Trace) -> rule.Answer:
         if facts.names.matching(trace, _PREFETCHES)[events.name[events.slices_of(*LAUNCHES)]].any():
             return rule.NoData("the program prefetches managed memory: which migrations it waits for was not recorded")
         return rule.Found(seen, spans, "medium", severity=rule.severity_of(ratio))
-    return judging.judged(trace, seen, min(saved, rest) if fits else saved, spans=spans, confidence="high", cut=cut)
+    saved = min(saved, rest) if fits else saved
+    return judging.judged(trace, seen, saved, spans=spans, confidence="high", cut=cut, at_most=not fits)
 
 
 def _ratio(trace: Trace, copies: arrays.Int64s, named: re.Pattern[str]) -> float:

@@ -112,14 +112,14 @@ class LaunchBound(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         number = text.counted(self.kernel_count, "kernel")
         launches = text.counted(self.launch_count, "launch", "launches")
-        parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
         does = f"launches {number}" + f" in {launches}" * (self.launcher == "graphs")
         does += ", and waits for each" * (self.launcher == "waiting_calls")
         if 2 * self.long_ns > self.wait_ns:
             does = f"does other things between the launches of {number}"
         many = 4 * self.kernel_gap_ns >= self.wait_ns > 0
         gaps = f" ({text.time(self.kernel_gap_ns)} of it between kernels)" * many
-        return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step}{gaps} while the host {does}: {parts}"
+        does += "".join(f", {text.time(ns)} of that {where}" for where, ns in self.parts[:1])
+        return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step}{gaps} while the host {does}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         number = words.often(self.kernel_count, "kernel")
@@ -145,11 +145,13 @@ class LaunchBound(rule.Seen, frozen=True):
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
         outside = _PARTS[facts.critical.BoundBy.OUTSIDE_OPERATORS] in [name for name, _ in self.parts[:1]]
         known = "of operators only: " * (outside and not self.has_stacks)  # where else most of it is, nothing tells
+        parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
         pace = f"{text.time(self.apart_ns)} (the call itself takes {text.time(self.call_ns)})"
         return [
             *([f"{known}the {words.gpu} idles longest while the host is in {named}"] if named else []),
             *[f"medians: a kernel takes {text.time(self.kernel_ns)}, but the host launches one only every {pace}"]
             * (self.launcher != "graphs" and self.apart_ns > self.kernel_ns),
+            *[f"that idle time by where the host is: {parts}"] * (len(self.parts) > 1),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 

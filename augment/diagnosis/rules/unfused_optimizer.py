@@ -34,7 +34,6 @@ class Optimizer(rule.Seen, frozen=True):
     optimizers: list[str]
     kernel_count: float
     idle_ns: int = 0  #: of the devices meanwhile, per step, where that is far more than fusing is known to save
-    CURE = "fusing it"
     ADVICE = "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
     def _launches(self, words: text.Words) -> str:
@@ -45,6 +44,9 @@ class Optimizer(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         idles = f"; meanwhile the {words.gpu} idles {words.saving(self.idle_ns)}" if self.idle_ns else ""
         return f"The {self._launches(words)} where a fused one launches a few{idles}"
+
+    def cure(self, words: text.Words) -> str:
+        return "of that, fusing it" if self.idle_ns else "fusing it"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""

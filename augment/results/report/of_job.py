@@ -125,7 +125,8 @@ def _in_steps(sidecar: Sidecar) -> Iterator[Chart]:
     judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
     spent = totals([row for row in rows if row["step"] in judged], _rank, *_IN_STEP)
     if any(computed for computed, *_ in spent.values()):
-        text = f"What the device of each rank does in a {'mean ' * (len(judged) > 1)}step."
+        mean_step = f"{'mean ' * (len(judged) > 1)}step"
+        text = f"What the device of each rank does in a {mean_step}, the one that idles longest first."
         order = sorted(spent, key=lambda rank: -spent[rank][-1])[:_MOST_BARS]
         mean = {rank: [ns / len(judged) for ns in spent[rank]] for rank in order}
         parts = {name: ON_PATH[name.removeprefix("exposed_")] for name in _IN_STEP}

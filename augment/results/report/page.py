@@ -72,6 +72,7 @@ def page(document: sections.Document) -> str:
         heading=re.sub(r"(?<=[_.-])(?=\w)", "<wbr>", html.escape(document.title)),
         style=_resource("page.css"),
         summary=html.escape(" · ".join(summary)),
+        headline=_headline(document),
         parts=_parts(document),
         verdict="".join(f"<p>{_text(text)}</p>" for text in said(document)),
         facts="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in document.facts),
@@ -144,8 +145,8 @@ def said(document: sections.Document) -> Sequence[str]:
     return document.verdict or [section.lead for section in document.sections if section.lead][:2]
 
 
-#: options, the tools of vendors, and periods: a line would end at their hyphens
-_UNBROKEN = r"(?<![\w-])--?[a-z][\w-]*|\b[a-z]+-smi\b|\b\d+\.\d+-\d+\.\d+\b"
+#: options, the tools of vendors, and periods: a line would end at their hyphens; lines of files
+_UNBROKEN = r"(?<![\w-])--?[a-z][\w-]*|\b[a-z]+-smi\b|\b\d+\.\d+-\d+\.\d+\b|[\w.]+:\d+\b"
 
 
 def _text(text: str) -> str:
@@ -154,6 +155,15 @@ def _text(text: str) -> str:
     whole = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)\b|%)", "\N{NO-BREAK SPACE}", html.escape(text))
     whole = re.sub(_UNBROKEN, r"<span class=whole>\g<0></span>", whole)
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", whole)
+
+
+def _headline(document: sections.Document) -> str:
+    """What is gravest in a trace, if its cure is known to save much: the verdict's sentences say the rest."""
+    for row in document.findings[:1]:
+        if (severity := sections.severity_of(row)) != "info" and not (row.get("ranks") or sections.needs_title(row)):
+            lead = "Possible: " * (severity == "possible")
+            return f'<p class="headline {severity}">{lead}{_text(sections.short_heading(row))}</p>'
+    return ""
 
 
 def _parts(document: sections.Document) -> str:

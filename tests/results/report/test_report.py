@@ -193,10 +193,12 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert '<span class="badge">possible</span> Waiting for batches' in page
     assert '<article class="finding info">' in page
     assert "<p>The host fetches.</p>" in page
+    assert '<p class="headline' not in page, "the verdict does not say it"
     sure = row | {"confidence": "high", "in_verdict": True}
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
     assert '<span class="badge">high</span> Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)' in page
     assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
+    assert '<p class="headline high">Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)</p>' in page
     page = html.page(Document("x", "trace", [], [], [], findings=[sure | {"saved_ratio": None}]))
     assert "<p>The host fetches.</p>" in page, "without a figure the heading says too little"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
