@@ -41,7 +41,7 @@ FIGURES = (
     Figure("idle_ns", "idle", "ns"),
     Figure("host_wait_ns", "waiting for the host", "ns"),
     Figure("kernel_wait_ns", "waiting between kernels", "ns"),
-    Figure("other_wait_ns", "idle for unknown reasons", "ns"),
+    Figure("other_wait_ns", "idle for reasons not recorded", "ns"),
     Figure("communication_ns", "communication, hidden or not", "ns"),
     Figure("overlap_ratio", "hidden communication", "ratio", "higher"),
     # large where the host is far ahead

@@ -234,7 +234,7 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, keep: bo
     if alone and seen.at_least and not seen.is_of_host:
         held = f"it waits for {job.held_by}" if job.held_by else "other ranks limit it, too"
         beyond = f"estimated from this rank's trace alone; the job may gain less, as {held}"
-    beyond = "beyond that other ranks are the limit" if saved < CLEARLY_LESS * alone else beyond
+    beyond = "limited by other ranks" if saved < CLEARLY_LESS * alone else beyond
     beyond = "only if the hosts of all ranks become faster" if seen.is_of_host and job.shared is not None else beyond
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)

@@ -144,13 +144,13 @@ def system_calls(trace: Trace, spans: Spans) -> Counter[str]:
 
 
 def names_of(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> list[str]:
-    """What stretches of ``ns`` are in, longest first; empty: in nothing that was recorded. A step is no name; some
-    profilers record it as an operator."""
+    """What stretches of ``ns`` are in, longest first, but for what takes less than a tenth of the longest; empty: in
+    nothing that was recorded. A step is no name; some profilers record it as an operator."""
     spent: Counter[str] = Counter()
     for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
         name = trace.strings[trace.events.name[row]] if row >= 0 else ""
         spent["" if name.startswith(facts.names.STEP) else shown_frame(name)] += part
-    return [name for name, _ in spent.most_common()]
+    return [name for name, ns in spent.most_common() if 10 * ns >= max(spent.values())]
 
 
 def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str:

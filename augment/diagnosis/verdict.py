@@ -148,8 +148,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         more = ", more than their sum: once one is fixed, the others save more" * (parts < CLEARLY_LESS * saved)
         limit = limit_of(trace, replace(known[0].found, cut=cut, saved_ns=saved)) if parts > OVERLAP * saved else None
         decides = LIMITS["hidden" if limit == "host" and judging.hides_host(trace) else limit or "none"]
-        beyond = f"; beyond that {decides} the limit" * bool(decides)
-        text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{more}{beyond}."
+        text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{decides}{more}."
         made = [Sentence(f"{overlapping} {text}" if parts > OVERLAP * saved else text, rules)]
     return [*made, *(_next(trace, result, known, cut) if known and {*apart} <= _OF_NO_RANK else [])]
 
@@ -195,7 +194,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         ns = {part: sum(int(each.parts[part][judged].sum()) for _, each in reached) for part in facts.operators.PARTS}
         for roof, parts in _ROOFS.items():
             ratio = sum(ns[part] for part in parts) / max(sum(ns.values()), 1)
-            of_roof += f"; {percent(ratio)} of the computing time today is {roof}" * (2 * ratio > 1)
+            of_roof += f"; {percent(ratio)} of their time today is {roof}" * (2 * ratio > 1)
     text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}{of_roof}."
     return [Sentence(say.fill(text), tuple(sorted(done)))]
 
@@ -204,7 +203,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
 _ROOFS = {"memory-bound": ("memory_ideal", "memory_above"), "compute-bound": ("ideal_compute", "compute_above")}
 _BOUNDS = {
     "host": "the host",
-    "computing": "{gpu} computation",
+    "computing": "the {gpu}'s kernels",
     "communication": "communication",
     "copies": "copies",
     "gaps": "gaps between kernels",
@@ -258,7 +257,8 @@ def _largest_kernel(trace: Trace) -> tuple[str, float]:
     if not spent.any() or 2 * spent.sum() < whole.length_ns * whole.count:
         return "", 0.0
     ratio = float(spent.max() / spent.sum())
-    return f"{short(trace.strings[int(spent.argmax())])} is {percent(ratio)} of the {words(trace).gpu}'s work.", ratio
+    name = short(trace.strings[int(spent.argmax())])
+    return f"The largest kernel is {name}, {percent(ratio)} of the {words(trace).gpu}'s work.", ratio
 
 
 def _possible(result: RankedFindings) -> list[Finding]:
@@ -317,8 +317,8 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
             text = " until pages of managed memory migrate: the host uses them, or does something else first"
         elif len(work.devices) == 1 and total(_nothing_launched(trace, gaps)) >= MOST * length.sum():
-            text = ", most likely waiting for the host: the launch of its next work was not recorded, but nothing that"
-            text += " runs after it had been launched either"
+            text = ", most likely waiting for the host: no launch of its next work was recorded, and nothing later had"
+            text += " been launched"
     else:
         text = f"{unknown} for {percent(launched)} of it the next work had been launched"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
@@ -347,13 +347,12 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
         held = total(clip(gaps, spans)[2]) / max(total(gaps), 1)
         if held >= LEAST_SHARE and total(spans) < shortest:
             outer, in_around, shortest = code, spans, total(spans)
-    in_both = total(clip(clip(gaps, in_name)[2], in_around)[2]) / max(total(gaps), 1)
-    share, around = (float(total(clip(gaps, spans)[2]) / max(total(gaps), 1)) for spans in (in_name, in_around))
-    of_time = " of that time" * (not around) + f", {'in part' if in_both < share else 'all'} within it" * (in_both > 0)
-    names = [f"{short(trace.strings[outer])} ({percent(around)} of that time)"] * (around > 0)
-    names += [f"{short(trace.strings[inner])} ({percent(share)}{of_time})"] * (share >= 1 - MOST and inner != outer)
-    text += f". Meanwhile the host is in {listed(names)}" if names else ""
-    return text, clip(gaps, in_around if around else in_name)[2] if names else gaps
+    spans, name = (in_around, outer) if len(in_around) else (in_name, inner)
+    within = clip(gaps, spans)[2]
+    share = float(total(within) / max(total(gaps), 1))
+    if share < 1 - MOST:
+        return text, gaps
+    return f"{text}. Meanwhile the host is in {short(trace.strings[name])} for {percent(share)} of that time", within
 
 
 def _nothing_launched(trace: Trace, gaps: Intervals) -> Intervals:
@@ -500,7 +499,7 @@ PART_COLUMNS = {
     "exposed_memory_ns": "exposed copies",
     "host_wait_ns": "waiting for the host",
     "kernel_wait_ns": "between kernels",
-    "other_wait_ns": "for unknown reasons",
+    "other_wait_ns": "for reasons not recorded",
 }
 _IDLE = dict(zip(facts.waits.GapCategory, [*PART_COLUMNS.values()][len(_PARTS) :], strict=True))
 _LATE = "before the first work of a stream"

@@ -66,22 +66,21 @@ def title(words: Words, finding: Finding) -> str:
         return text
     saving = words.saving(answer.saved_ns) if answer.saved_ns else "nothing"
     bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
-    beyond = "; beyond that" if answer.saved_ns else ":"
-    limit = LIMITS["hidden" if finding.is_hidden else finding.limit or "none"]
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
-    limit = f"; {answer.beyond}" if answer.beyond else f"{beyond} {limit} the limit" * bool(limit)
+    limit = f"; {answer.beyond}" * bool(answer.beyond)
+    limit = limit or LIMITS["hidden" if finding.is_hidden else finding.limit or "none"]
     return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
 
 
 #: what then decides; ``hidden``: GPU work hides the host today
 LIMITS = {
     "none": "",
-    "hidden": "the host, which just keeps up today, would be",
-    "host": "the host is",
-    "computing": "computing is",
-    "communication": "communication is",
-    "copies": "copies are",
-    "batches": "late batches are",
+    "hidden": ", limited by the host, which just keeps up today",
+    "host": ", limited by the host",
+    "computing": ", limited by computing",
+    "communication": ", limited by communication",
+    "copies": ", limited by copies",
+    "batches": ", limited by late batches",
 }
 
 

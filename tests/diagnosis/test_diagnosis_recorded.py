@@ -278,7 +278,7 @@ def test_idle_time_that_no_cure_touches_is_named_beside_a_grave_finding() -> Non
     """The host's stalls are grave in this trace, and have no part in the longest idle time: that is said, too."""
     trace = read(str(TRACES / "hta_sampled_2_of_128/sampled_rank-0.json.gz"))
     sentences = verdict(trace)
-    assert "Idle: 32 % for unknown reasons" in sentences[0]
+    assert "Idle: 32 % for reasons not recorded" in sentences[0]
     assert any("would save 147 ms per step (24 %" in each for each in sentences)
     assert any(each.startswith("The GPU idles 32 % of a step for an unknown reason") for each in sentences)
 
@@ -300,7 +300,7 @@ def test_two_cures_that_save_the_same_are_told_once() -> None:
     """On MTIA either of long calls and stalls of the host may go: both save no more, and neither explains most."""
     trace = read(str(TRACES / "hta_mtia/mtia_rank_0.json.gz"))
     assert [each.rule for each in diagnose(trace).findings] == ["unfused_optimizer", "long_calls"]
-    assert " step, most likely waiting for the host: the launch of its next work was not recorded," in verdict(trace)[1]
+    assert " step, most likely waiting for the host: no launch of its next work was recorded," in verdict(trace)[1]
     meanwhile = "; meanwhile the MTIA device idles 3.5 s per step (26 %); of that, fusing it would save at least 377 ms"
     assert meanwhile in verdict(trace)[2], "what is proven is less, and decides the severity"
 

@@ -49,7 +49,7 @@ def test_a_saving_says_what_is_the_limit() -> None:
     """A loader takes 20 ms beside kernels of 13 ms: without it a step takes these 13 ms, as a simulation shows."""
     (finding,) = (each for each in diagnosis_of(SLOW_LOADER).findings if each.rule == "data_loading")
     assert finding.limit == "computing"
-    assert "); beyond that computing is the limit." in verdict(trace_of(SLOW_LOADER))[1]
+    assert "), limited by computing." in verdict(trace_of(SLOW_LOADER))[1]
     assert "95 % computing" in busy(trace_of(HEALTHY))
 
 
@@ -60,10 +60,10 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-2]  # before what is merely possible
-    limit = "GPU computation; 89 % of the computing time today is compute-bound"
+    limit = "the GPU's kernels; 89 % of their time today is compute-bound"
     assert said == f"After that, 96 % of what remains of a step is limited by {limit}."
     faster = " ".join(verdict(trace_of(changed(host_stall_us=5_000.0, run_ahead=None, work=0.2))))
-    assert "82 % of what remains of a step is limited by GPU computation (11 % by communication); 89 %" in faster
+    assert "82 % of what remains of a step is limited by the GPU's kernels (11 % by communication); 89 %" in faster
 
 
 @pytest.mark.parametrize(("name", "place", "ends"), [
@@ -73,10 +73,10 @@ def test_what_decides_after_the_cures() -> None:
         "removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
     ),
     ("torchbench/trace.json", -1, "removing them would save up to 31 ms per step (99.5 %)."),  # the rest is no news
-    ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, "; beyond that the host is the limit."),
-    ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "which just keeps up today, would be the limit."),
-    ("a100_sam_fast/amg_example_trace.json.gz", -1, "74 % of the computing time today is memory-bound."),
-    ("hta_trace_diff_pair/test.json.gz", -1, "; beyond that the host, which just keeps up today, would be the limit."),
+    ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, ", limited by the host."),
+    ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "limited by the host, which just keeps up today."),
+    ("a100_sam_fast/amg_example_trace.json.gz", -1, "74 % of their time today is memory-bound."),
+    ("hta_trace_diff_pair/test.json.gz", -1, ", limited by the host, which just keeps up today."),
     ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
 ])  # fmt: skip
 def test_what_decides_after_the_cures_of_recorded_runs(name: str, place: int, ends: str, shared_traces: Path) -> None:
@@ -158,9 +158,7 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
     assert "a mean step of 155 ms" in state, "augment diff leaves the first out, and has 151.5 ms"
     assert state.endswith(" (6 steps, including the first, which takes 13 % longer).")
     assert together == "Fixing all of the above would save 52 ms per step (33 %)."  # 35 and 16 ms alone
-    assert following.startswith(
-        "Next: FP32 matrix products and convolutions run without tensor cores for 62 ms per step;"
-    )
+    assert following.startswith("Next: FP32 convolutions run without tensor cores for 62 ms per step;")
     assert following.endswith("twice as fast would save up to 31 ms per step (20 %).")
 
 

@@ -123,11 +123,12 @@ SAMPLES: list[Seen] = [
         for more in (
             {"slow_gbps": 2.6},
             {"wait_ns": MS, "is_whole": False},
+            {"beyond_fastest_ratio": None, "gain_ns": 5 * MS, "computing_ns": MS},
             {"wait_ns": 9 * MS, "gain_ns": 5 * MS, "computing_ns": MS},
         )
     ),
     *(rules.host_gaps.HostGaps(2 * MS, MS, ["", "aten::nonzero"], why) for why in get_args(rules.host_gaps.Why)),
-    rules.host_gaps.HostGaps(2 * MS, MS, ["read"], "unknown", ["read (80 %)"]),
+    rules.host_gaps.HostGaps(9 * MS, MS, ["read"], "unknown", ["read (80 %)"], 3 * MS),
     *(
         rules.step_gaps.StepGaps(engine, MS, MS, parts, bool(parts))
         for engine in ("vLLM", "")

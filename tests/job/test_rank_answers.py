@@ -117,7 +117,7 @@ def test_each_rank_says_for_whom_it_waits_and_why(cause: str, seed: int, tmp_pat
         assert said.figures.wait_ns > said.figures.transfer_ns
         diagnosis = job.summaries[rank].own_diagnosis
         alone = next(row for row in diagnosis.rows if row["rule"] == "exposed_communication")
-        assert "first see whether a rank comes late" in alone["advice"]
+        assert "irst see whether a rank comes late" in alone["advice"]
         assert alone["at_most"]
         assert any("exposed_communication" in rules for _, rules in diagnosis.sentences)
         assert (rows_of(said)["exposed_communication"]["saved_ns"] or 0) < alone["saved_ns"] / 2
@@ -302,7 +302,7 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
         assert answered.beyond.startswith(f"estimated from this rank's trace alone; the job may gain less, as {why}")
     for gain, saved in ((500_000, 500_000), (2_900_000, 2_900_000), (None, 3_000_000)):  # of 2.9 ms that it is late
         late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
-        beyond = "beyond that other ranks are the limit" if saved < 2_900_000 else ""
+        beyond = "limited by other ranks" if saved < 2_900_000 else ""
         answered = judged_in_job(alone, RankInJob(0, 0, late_ranks=(late,)), words)
         assert answered == msgspec.structs.replace(alone, saved_ns=saved, beyond=beyond)
         other = RankInJob(0, 0, late_ranks=(msgspec.structs.replace(late, is_own=False),))
@@ -316,7 +316,7 @@ def test_a_late_rank_promises_what_its_job_gains() -> None:
     before, after = (measure(traces_of(each)[0]).length_ns for each in (stalling, replace(stalling, host_stall_us=0.0)))
     row = rows_of(rank_answer(simulated(stalling), LATE))["data_loading"]
     assert row["saved_ratio"] == pytest.approx(1 - after / before, abs=POINTS)
-    assert row["title"].endswith("; beyond that other ranks are the limit")
+    assert row["title"].endswith("; limited by other ranks")
 
 
 @pytest.mark.parametrize(("loader", "transfers"), [("_MultiProcessing", 0), ("_SingleProcess", 1_000_000)])

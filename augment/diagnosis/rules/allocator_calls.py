@@ -54,7 +54,7 @@ _ADVICE: dict[Why, str] = {
     "starting": "Memory still grows, as at the start of a run: run some steps before the recording "
     "begins. If that continues, sizes change: pad to a few sizes",
 }
-_COUNTED = "from the first {gpu} work on"
+_COUNTED = "after the first {gpu} work"
 
 
 class AllocatorCalls(rule.Seen, frozen=True):

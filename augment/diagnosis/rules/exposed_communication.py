@@ -83,7 +83,9 @@ class ExposedCommunication(rule.Seen, frozen=True):
         label = f"{self.kind} ({group})" if group else self.kind
         beyond = f", {text.percent(self.beyond_fastest_ratio or 0)} of their time beyond the fastest of equal size"
         title = f"{self._exposed(words)}, {text.percent(self.most_ratio)} of it {label}"
-        return f"{title}{beyond if self._mostly_beyond else ''}"
+        late = ", for late ranks or slow transfers (this trace alone cannot tell)"
+        late *= self.device_count == 1 and self.slow_gbps is None and not self._is_hideable
+        return f"{title}{beyond if self._mostly_beyond else late}"
 
     @property
     def _mostly_beyond(self) -> bool:
@@ -116,7 +118,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
         late = f"see whether a rank comes late ({_FILE if self.device_count > 1 else _FOLDER})"
         if self.slow_gbps is not None:
             return f"First {late} or the network is slow (NCCL_DEBUG=INFO); then: {self._way}"
-        if self._mostly_beyond:
+        if self._mostly_beyond or (self.wait_ns is None and not self._is_hideable):
             return f"First {late}; then: {self._way}"
         return self._way + (f"; first {late}" if self.wait_ns is None else "")
 

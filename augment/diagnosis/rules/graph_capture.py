@@ -25,7 +25,7 @@ _AGAIN = "Find out why graphs are made again: {graph_logs} says so; "
 _STEADY = f"{_AGAIN}if sizes change, capture a few once and pad to them"
 _SAME = f"{_AGAIN}the sizes are not the reason: the same are captured each time"
 _MOSTLY = (
-    "Record steady steps to judge the run, and name this file along with that trace (--graph-capture FILE): it gives "
+    "Record steady steps to judge the run, and pass this file beside their trace (--graph-capture FILE): it gives "
     "graphs their operators and shapes"
 )
 _ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from augment import arrays, facts
 from augment.core import Category, RankInJob, Trace, text
@@ -78,6 +79,7 @@ class HostGaps(rule.Seen, frozen=True):
     slices: list[str]  #: what they are in, with most of the time first; empty: no recorded operator
     why: Why
     calls: Sequence[str] = ()  #: of the operating system that the time is in, if they were recorded, with their share
+    idle_ns: int = 0  #: of the devices meanwhile, per step, where no saving is promised
 
     def title(self, words: text.Words) -> str:
         named = text.listed([name for name in self.slices if name])
@@ -86,7 +88,8 @@ class HostGaps(rule.Seen, frozen=True):
         where = ", and ".join(filter(None, parts))
         ways = {"compiles": "while code is compiled", "first_calls": "on first calls"}
         doing = ways.get(self.why, "without launching work")
-        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}"
+        idles = f"; meanwhile the {words.gpu} idles {words.saving(self.idle_ns)}" if self.idle_ns else ""
+        return f"The host stalls for up to {text.time(self.longest_ns)} at a time {doing}, {where}{idles}"
 
     is_of_host = True
 
@@ -97,10 +100,9 @@ class HostGaps(rule.Seen, frozen=True):
         return self, max(saved_ns - job.held_ns, 0)
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        longest = (
-            f"in the longest, of {text.time(self.longest_ns)}, the {words.gpu} idles {text.time(self.longest_idle_ns)}"
-        )
-        return f"removing long stalls of the host would save {words.share(saved_ns)} ({longest})"
+        longest = f" (in the longest, of {text.time(self.longest_ns)}, the {words.gpu} works for most of the time)"
+        works = 2 * self.longest_idle_ns < self.longest_ns
+        return f"removing long stalls of the host would save {words.share(saved_ns)}{longest * works}"
 
     def advice(self, words: text.Words) -> str:
         return words.fill(_ADVICE[self.why])
@@ -166,6 +168,7 @@ def check(trace: Trace) -> rule.Answer:
     seen = HostGaps(*of_longest, slices=names, why=why, calls=calls)
     ratio = judging.measure(trace).ratio(cause.saved_ns)
     if why == "first_calls" and ratio >= rule.LEAST_RATIO:  # a cleaner recording makes no run faster
+        seen = replace(seen, idle_ns=int(idle.sum()) // judging.measure(trace).count)
         return rule.Found(seen, pieces, "low" if sure == "low" else "medium", severity=rule.severity_of(ratio))
     return judging.judged(trace, seen, cause.saved_ns, spans=pieces, confidence=sure, cut=cause.cut)
 

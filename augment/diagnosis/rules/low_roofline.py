@@ -37,7 +37,7 @@ class LowRoofline(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         where = text.listed(self.operators, 2)
         reached = text.percent(self.reached_ratio)
-        return f"Matrix products reach {reached} of their roofline bound, most of the time in {where}"
+        return f"Matrix products reach {reached} of their roofline bound; most of their time is in {where}"
 
     def cure(self, words: text.Words) -> str:
         return f"reaching {text.percent(GOOD)}"
@@ -81,14 +81,18 @@ def check(trace: Trace) -> rule.Answer:
     kinds = work.kind[chosen]
     total = arrays.sums(kinds, on_roof.ns[chosen], len(work.calls))
     spent, families, family_of = Counter[str](), facts.operators.work_families(trace), dict[str, str]()
+    name_of = dict[int, str]()
     kernel = on_roof.kernel[chosen]
     for kind, place in dict(zip(kinds.tolist(), kernel.tolist(), strict=True)).items():
         call = work.calls[kind]
         shapes = " × ".join("x".join(map(str, call.dims[at])) for at in call.tensors[:2])
-        spent[f"{call.operator} {shapes}"] += int(total[kind])
-        family_of[f"{call.operator} {shapes}"] = families.names[families.family[place]]
+        name_of[kind] = f"{call.operator} {shapes}"
+        spent[name_of[kind]] += int(total[kind])
+        family_of[name_of[kind]] = families.names[families.family[place]]
     share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
     most = [name for name, _ in spent.most_common()]
     seen = LowRoofline(share, [text.short(name) for name in most], [family_of[name] for name in most[:2]])
     spans = rule.Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel])
-    return judging.judged(trace, seen, saved, spans=spans, confidence="low", cut=cut)
+    named = np.isin(kinds, [kind for kind, name in name_of.items() if name in most[:1]])
+    shown = int(np.where(named, spans.end - spans.start, -1).argmax()) if len(spans) else None
+    return judging.judged(trace, seen, saved, spans=spans, confidence="low", cut=cut, shown=shown)

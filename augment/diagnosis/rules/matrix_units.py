@@ -40,6 +40,7 @@ _BY_CAPABILITY: dict[tuple[int, ...], tuple[str, float]] = {
     **dict.fromkeys(((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)), ("bf16", FASTER)),
 }
 _WORKSTATION = re.compile(r"(?<!GeForce )RTX (?:A|PRO )?\d{3,4}\b")  #: twice as fast in TF32, too
+LEAST_KIND = 0.02  #: of the time, for products or convolutions to be named
 _LEAST_KNOWN = 0.05  #: of the products' time: of less, sizes say nothing
 _TF32 = "plain FP32 kernels on this device mean that TF32 is off"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
@@ -63,6 +64,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     fit: facts.operators.TileFit
     is_later: bool = False  #: next to nothing would be saved before
     is_chosen: bool = False  #: by cuDNN, which runs other convolutions in TF32
+    kinds: Sequence[str] = ("matrix products", "convolutions")  #: of what takes the time
 
     @property
     def at_least(self) -> bool:
@@ -75,7 +77,7 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         often = f"{text.time(self.product_ns)} {words.per_step}"
         later = f"; {self._later(words, self.cure(words))}" if self.is_later else ""
-        return f"FP32 matrix products and convolutions run without {words.matrix_units} for {often}{later}"
+        return f"FP32 {text.listed(self.kinds)} run without {words.matrix_units} for {often}{later}"
 
     def _later(self, words: text.Words, cure: str) -> str:
         return f"with a faster host, {cure} would save up to {words.saving(self.later_ns)}"
@@ -143,7 +145,9 @@ def check(trace: Trace) -> rule.Answer:
     saved = judging.saved_a_step(trace, cut)
     convolves = families.is_any(("convolution",))
     is_chosen = tf32 and bool((inside & convolves & named(trace, _IS_TF32)[of_row]).any())
-    is_chosen = is_chosen and bool(2 * dur[convolves[places]].sum() > dur.sum())
+    convolving = int(dur[convolves[places]].sum())
+    is_chosen = is_chosen and bool(2 * convolving > dur.sum())
+    kinds = {"matrix products": int(dur.sum()) - convolving, "convolutions": convolving}
     spent = arrays.sums(of_row[places], dur, len(trace.strings))
     order = np.argsort(-spent, kind="stable")
     windows, launch = judging.measure(trace).windows, facts.gpu.work(trace).launch
@@ -161,6 +165,7 @@ def check(trace: Trace) -> rule.Answer:
         peak_ratio=ratios[number],
         fit=facts.operators.fit_of(trace, places, dur),
         is_chosen=is_chosen,
+        kinds=[kind for kind, ns in kinds.items() if ns >= LEAST_KIND * dur.sum()],
     )
     spans = rule.Spans(work.ts[places], work.end[places], work.row[places])
     confidence: rule.Confidence = "high" if tf32 and not is_chosen else "medium"

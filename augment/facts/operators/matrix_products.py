@@ -98,10 +98,9 @@ class TileFit(Struct, frozen=True):
         if self.multiple_ratio is None or self.tile_ratio is None:
             return "no sizes of matrix products are known (those of convolutions are not looked at)"
         fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)
-        of = f"sizes are multiples of {MULTIPLE} for {fits} of the time, and of {TILE} for {fills}"
-        if round(self.known_ratio, 2) < 1:
-            share = percent(self.known_ratio)
-            of = f"of the matrix products of known sizes ({share} of this time; no convolutions), {of}"
+        part = f" known for {percent(self.known_ratio)} of this time (of products alone):"
+        known = part if round(self.known_ratio, 2) < 1 else ""
+        of = f"sizes are{known} multiples of {MULTIPLE} for {fits} of the time, and of {TILE} for {fills}"
         return of if self.all_fit else f"{of}; pad the others"
 
 

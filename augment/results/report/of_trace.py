@@ -146,7 +146,7 @@ EFFICIENCY_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle for unknown reasons", charts.GREY),
+    "other_wait_ns": ("idle for reasons not recorded", charts.GREY),
 }
 
 
@@ -186,7 +186,7 @@ STEP_PARTS = {
     "exposed_memory_ns": ("exposed copies", charts.PURPLE),
     "host_wait_ns": ("idle: waiting for the host", charts.ORANGE),
     "kernel_wait_ns": ("idle: between kernels", charts.YELLOW),
-    "other_wait_ns": ("idle: for unknown reasons", charts.GREY),
+    "other_wait_ns": ("idle: for reasons not recorded", charts.GREY),
     # of a recording without a device
     "operator_ns": ("running operators", charts.BLUE),
     "host_collective_ns": ("in collectives of the host", charts.VERMILION),
@@ -234,7 +234,7 @@ _GREATEST = ("queued_count", "allocated_bytes", "reserved_bytes")
 _MOST_DEVICES = len(charts.COLOURS)
 _QUEUED = (
     "Work launched and not yet started, from the start of its launch call on; each kernel of a graph counts, work "
-    "launched before the recording does not. At 0 the device has nothing but what it runs"
+    "launched before the recording does not. At 0 nothing waits behind what the device runs"
 )
 _CURVES: tuple[tuple[str, str, str, Callable[[Row], float | None], Callable[[Row], str]], ...] = (
     (
@@ -588,7 +588,7 @@ def communication(sidecar: Sidecar) -> Section:
     return Section("Communication", lead, [chart], table(sidecar, "collectives", "Collectives", by="exposed_ns"))
 
 
-_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "unknown reasons"}
+_IDLE = {"host_wait": "waiting for the host", "kernel_wait": "between kernels", "other": "reasons not recorded"}
 
 
 def idle(sidecar: Sidecar) -> Section:
