@@ -13,6 +13,7 @@ from augment.diagnosis import captures, first_calls, judging
 LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judged; fewer are an excerpt
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
 MOST_IN_GRAPHS = 0.05  #: share of the steps in which a device may idle within graphs
+HOLE_NS = 20_000  #: idle time within a graph that counts: its work begins 1 to 10 µs after what it waits for
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
@@ -112,19 +113,18 @@ def lost_ratio(trace: Trace) -> float:
 @derived(until="diagnosis")
 def idle_in_graphs(trace: Trace) -> arrays.Intervals:
     """When the device that does so for longest idles in the steady steps between two pieces of work of one graph, for
-    :data:`HELD_NS` and longer at a time: work of a graph waits for nothing but other work of it."""
+    :data:`HOLE_NS` and longer at a time: work of a graph waits for nothing but other work of it."""
     work, graphs = facts.gpu.work(trace), facts.names.matching(trace, facts.names.GRAPH_LAUNCH)
     most = arrays.Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     for idle in judging.idle_in_steps(trace):
-        held = np.flatnonzero((idle.launch != arrays.NO_INDEX) & (idle.end - idle.start >= judging.HELD_NS))
+        held = np.flatnonzero((idle.launch != arrays.NO_INDEX) & (idle.end - idle.start >= HOLE_NS))
         held = held[graphs[trace.events.name[idle.launch[held]]]]
         launches = arrays.distinct(idle.launch[held])
         of_graphs = np.flatnonzero(arrays.is_among(work.launch, launches))
         first = np.full(len(launches), np.iinfo(np.int64).max)
         np.minimum.at(first, np.searchsorted(launches, work.launch[of_graphs]), work.ts[of_graphs])
         held = held[first[np.searchsorted(launches, idle.launch[held])] < idle.start[held]]
-        within = arrays.Intervals(idle.start[held], idle.end[held])
-        most = max(most, within, key=arrays.total)
+        most = max(most, arrays.Intervals(idle.start[held], idle.end[held]), key=arrays.total)
     return most
 
 
