@@ -111,6 +111,44 @@ def test_no_graph_holds_calls_that_wait(waits: int, breaks: bool) -> None:
     assert said.endswith(f"use a larger batch{taken * breaks}")
 
 
+def between_launches(rows: list[Any], steps: list[str]) -> list[int]:
+    """Plainly, in each of these steps: the calls between its first launch of a recorded kernel and its last one that
+    synchronize, or copy and return when that is done."""
+    work = {name: [each for each in rows if each.get("cat") == name] for name in ("kernel", "gpu_memcpy")}
+    done = {each["args"]["correlation"]: each["ts"] + each["dur"] for each in work["gpu_memcpy"]}
+    kernels = {each["args"]["correlation"] for each in work["kernel"]}
+    calls = [(each, each["args"].get("correlation")) for each in rows if each.get("cat") in CALLS]
+    waits = [(each["ts"], number) for each, number in calls
+             if "Synchronize" in each["name"] or each["ts"] + each["dur"] >= done.get(number, 1e18)]  # fmt: skip
+    launches, of_step = [each["ts"] for each, number in calls if number in kernels], list[list[int]]()
+    for step in (each for each in rows if each["name"] in steps and each["cat"] in ("user_annotation", "cpu_op")):
+        inside = [ts for ts in launches if step["ts"] <= ts < step["ts"] + step["dur"]]
+        of_step.append([number for ts, number in waits if min(inside) < ts < max(inside)])
+    return of_step
+
+
+@pytest.mark.parametrize(("name", "count", "is_told"), [
+    ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 12, True),
+    ("hta_trace_diff_pair/control.json.gz", 20, True),
+    ("hta_sampled_2_of_128/sampled_rank-0.json.gz", 3.5, True),
+    ("hta_nccl/nccl_data.json.gz", 1 / 3, False),  # less than one per step
+])  # fmt: skip
+def test_recorded_calls_that_break_a_capture_are_counted(
+    name: str, count: float, is_told: bool, tmp_path: Path
+) -> None:
+    """By raw rows. Metamorphic: without these calls, and what they copy, no hint is left, but the rest is."""
+    document, trace = load(real_trace(name)), read(str(real_trace(name)))
+    rows = [each for each in document["traceEvents"] if each.get("ph") == "X"]
+    waits = between_launches(rows, [f"ProfilerStep#{each}" for each in measure(trace).windows.number.tolist()])
+    said = problem_of(launch_bound.check(trace))
+    assert said.seen.figures["wait_count"] == pytest.approx(sum(map(len, waits)) / len(waits)) == pytest.approx(count)
+    assert ("calls that wait for the GPU break a capture" in advice_of(said)) == is_told
+    gone = {number for of_step in waits for number in of_step}
+    kept = [each for each in document["traceEvents"] if (each.get("args") or {}).get("correlation") not in gone]
+    path = save(document | {"traceEvents": kept}, tmp_path / "without.json")
+    assert advice_of(said).startswith(advice_of(problem_of(launch_bound.check(read(str(path))))))
+
+
 @pytest.mark.parametrize(("loader", "saves"), [("_SingleProcess", True), ("_MultiProcessing", False)])
 def test_what_workers_pace_no_other_cure_makes_shorter(loader: str, saves: bool) -> None:
     """In each step of 40 ms a fetch of 20 and a wait for 18 ms of kernels. A fetch by the main process could begin when
