@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_jobs import changed
 from test_launching import in_us
 from test_rules_by_hand import CHANGES, stepped
 
-from augment import Trace
+from augment import Trace, read
 from augment.arrays import Intervals, total
 from augment.diagnosis import first_calls, judging
-from augment.diagnosis.rule import Spans
-from augment.diagnosis.rules import cold_start, host_gaps, launch_bound, synchronizing_calls
+from augment.diagnosis.judging import measure
+from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.rule import NotApplicable, Spans
+from augment.diagnosis.rules import cold_start, graph_capture, host_gaps, launch_bound, synchronizing_calls
 from augment.diagnosis.verdict import unknown_reason
 from augment.facts.waits import GapCategory
+from metamorphic import Document, later_from, load, save
+from said import evidence_of, problem_of
+from simulator import simulate
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op
 
 
@@ -133,3 +142,42 @@ def test_waits_of_another_thread_or_device_change_nothing(watched: bool) -> None
     assert synchronizing_calls.may_be_needed(trace, waits).all()
     assert {*((spans.end - spans.start) // 1_000).tolist()} <= {3_005, 3_900}
     assert {*(spans.start // 1_000 % 20_000).tolist()} == {2_000}
+
+
+def capturing(document: Document, captures: Collection[int], longer: Decimal) -> Document:
+    """A call of compiled code at the begin of each step, which takes so much longer and captures a graph in these."""
+    steps = [each for each in document["traceEvents"] if each["name"].startswith("ProfilerStep#")]
+    for step in sorted((each for each in steps if each["cat"] == "user_annotation"), key=lambda each: -each["ts"]):
+        taken = int(step["name"].partition("#")[2]) in captures
+        at, spent = step["ts"] + 1, 100 + longer * taken
+        outer = step | {"cat": "cpu_op", "name": "CompiledFunction", "ts": at, "dur": spent - 2, "args": {}}
+        begin = outer | {"cat": "cuda_runtime", "name": "cudaStreamBeginCapture", "ts": at + 50, "dur": Decimal(10)}
+        made = [outer, begin, begin | {"name": "cudaStreamEndCapture", "ts": at + 1_000}][: 1 + 2 * taken]
+        document = later_from(document, at, step, spent)
+        document = document | {"traceEvents": [*document["traceEvents"], *made]}
+    return document
+
+
+@pytest.mark.parametrize(("captures", "is_in_turn"), [
+    ((1, 3, 5), True), ((0, 2, 4), True), ((0, 1, 2), False), ((0, 1, 2, 3, 4, 5), False), ((), False),
+])  # fmt: skip
+@pytest.mark.parametrize("graphs", [False, True])
+def test_captures_between_runs_cost_what_the_job_takes_without(
+    captures: tuple[int, ...], is_in_turn: bool, graphs: bool, tmp_path: Path
+) -> None:
+    """Truth: the same simulated job, whose calls capture nothing. Metamorphic: each second step, half of them, all."""
+    job = load(simulate(changed(ranks=1, steps=6, layers=3, run_ahead=None, graphs=graphs), tmp_path)[0][0])
+    without, trace, more = (
+        read(str(save(capturing(job, *each), tmp_path / "job.json")))
+        for each in (((), Decimal(0)), (captures, Decimal(5_000)), (captures, Decimal(9_000)))
+    )
+    answers = [graph_capture.check(each) for each in (trace, more)]
+    if not captures:
+        assert all(isinstance(answer, NotApplicable) for answer in answers)
+        return
+    for answer, longer in zip(answers, (trace, more), strict=True):
+        true = 1 - measure(without).length_ns / measure(longer).length_ns
+        assert measure(longer).ratio(problem_of(answer).saved_ns or 0) == pytest.approx(true, abs=0.02)
+        assert problem_of(answer).seen.figures["in_turn"] == is_in_turn
+        assert any(", alternating" in each for each in evidence_of(problem_of(answer))) == is_in_turn
+        assert diagnose(longer).findings[0].rule == "graph_capture"
