@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import truth
 import verdicts
 
 from answered_jobs import answered
@@ -219,3 +220,39 @@ def test_what_all_ranks_wait_for_comes_first_and_no_rank_is_named() -> None:
     assert not in_job.late_ranks
     saved = Fetches(8_000_000, 8_000_000, host_alone=False, why="slow_workers").in_job(in_job, 1)[1]
     assert saved == in_job.shared.gain_ns == row.gain_ns // 4
+
+
+SLOW = {"slowhost": 4.0}
+
+
+@pytest.mark.parametrize(("family", "ranks", "reads_loss"), [
+    ("ddp", 4, True), ("ddp", 8, False), ("ddp", 2, False), ("fsdp", 2, False), ("fsdp", 2, True),
+])  # fmt: skip
+def test_slow_hosts_of_all_ranks_gain_together(family: str, ranks: int, reads_loss: bool, tmp_path: Path) -> None:
+    """By a simulator that shares no code. Truth: simulated again with all hosts as fast as can be, and with a single
+    one. A host that is merely ahead is no faster, so that no rank is named. Metamorphic: other numbers and clocks."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    work = truth.Workload(family, 10, ranks, 5, 3, 0.12, 0.8, reads_loss, 0.015)
+    world = work.world(SLOW, None)
+    run = truth.judged(world)
+    recorded = truth.length(world, run)
+    fast = work.world(SLOW, None, hz=0.02), *(work.world(SLOW, {*range(ranks)} - {each}) for each in range(ranks))
+    true, *alone = (1 - truth.length(each, run) / recorded for each in fast)
+    ((named, cause, gain, _),) = run.rows
+    assert (named, cause) == (None, "shared")
+    assert 0.6 * true < gain < true + 0.03
+    assert max(alone) < 0.02
+    (promised,) = (each for each in run.findings if each.rule == "launch_bound")
+    assert (promised.bound, promised.saved <= true + 0.03) == ("up to", True)
+    said = list[tuple[str, ...]]()
+    for number in range(2):
+        paths = list[Path]()
+        for rank in world.ranks[:: 1 - 2 * number]:
+            rank.r, rank.offset = len(paths), number * (7e6 - 9e5 * len(paths))
+            rank.write(str(tmp_path / f"{number}_{rank.r}.json"))
+            paths.append(tmp_path / f"{number}_{rank.r}.json")
+        result = answered(paths, "diagnosis")
+        said.append((*result.verdict.text, cures(result)[0]))
+    assert said[0] == said[1]
+    assert said[0][-1] == "Speed up the hosts of all ranks, as one alone gains little"

@@ -175,10 +175,8 @@ class Judgement:
         member = int(self._candidates[0])
         charged, causes = self._charged(member)
         cause = max(causes, key=lambda each: causes[each])
-        gain, steps = self._gains[member] / self._time, self.step_count
-        return (
-            verdict_text.late_without_gain(self._summaries[member].rank, charged, cause, causes[cause], gain, steps),
-        )
+        gain, rank = self._gains[member] / self._time, self._summaries[member].rank
+        return (verdict_text.late_without_gain(rank, charged, cause, causes[cause], gain, self.step_count),)
 
     @property
     def recorded_ns(self) -> int:
@@ -240,10 +238,6 @@ class Judgement:
     @property
     def _time(self) -> int:
         return max(self._replay.recorded_ns, 1)
-
-    @property
-    def _error(self) -> float:
-        return abs(self._replay.time_ns(is_steady=False) - self._time) / self._time
 
     @property
     def _members(self) -> arrays.Int64s:
@@ -360,8 +354,8 @@ class Judgement:
             return next((clock.refused for clock in self._clocks if clock.refused and not clock.comparable), "") or (
                 "no collective joins two ranks with comparable clocks"
             )
-        if self._error > MOST_ERROR:
-            return f"the replay of the job misses its time by {percent(self._error)}"
+        if (error := abs(self._replay.time_ns(is_steady=False) - self._time) / self._time) > MOST_ERROR:
+            return f"the replay of the job misses its time by {percent(error)}"
         return ""
 
     def _saved(self, time_ns: int) -> int:
@@ -377,10 +371,24 @@ class Judgement:
         by = np.where(np.isin(self._excess.stretches.member, late), -self._excess.by_stretch, 0)
         return path.Shift(self._excess.stretches, by, self._excess.by_parts, self._summaries)
 
-    def _paced_ns(self, members: Sequence[int]) -> int:
-        """How long the workers of other ranks' loaders need for their batches: no cure of these makes it shorter."""
+    def _paced_ns(self, members: Sequence[int], *, hosts: bool = True) -> int:
+        """How long the workers of other ranks' loaders need for their batches, and their ``hosts`` for what they do: no
+        cure of these members makes it shorter."""
         others = set(self._members.tolist()).difference(members)
-        return max((self._of_workers(member, "pace_ns") for member in others), default=0)
+        paces = [self._spent(member, "data_loading", "pace_ns") for member in others]
+        return max([*paces, *(self._hosts_ns.get(member, 0) for member in others if hosts)], default=0)
+
+    @cached_property
+    def _hosts_ns(self) -> dict[int, int]:
+        """How long hosts work for which devices wait, by member, if most do: all the time but for what they themselves
+        wait for devices and batches. So one that is ahead of another, and has its device wait less, is no faster."""
+        waits = np.empty(0, np.int64) if self._shared is None else self._shared[1]
+        own = (("synchronizing_calls", "wait_ns"), ("data_loading", "fetch_ns"))
+        return {
+            member: self._time - sum(self._spent(member, *each) for each in own)
+            for member in np.flatnonzero(waits >= LEAST_OF_EACH * self._time).tolist()
+            if self._summaries[member].diagnosis and not self._summaries[member].is_host_alone
+        }
 
     @cached_property
     def _candidates(self) -> arrays.MemberIndexes:
@@ -438,7 +446,7 @@ class Judgement:
         doing = most if 2 * spent[most].sum() >= every.sum() else None
         ns, least = (every, LEAST_SHARED_BY_ALL) if doing is None else (spent[most], LEAST_SHARED)
         fetches = doing is not None and doing[0].startswith(FETCH)
-        late = np.array([self._of_workers(member, "fetch_ns") if fetches else 0 for member in members])
+        late = np.array([self._spent(member, "data_loading", "fetch_ns") if fetches else 0 for member in members])
         if np.sort(np.maximum(ns[members], late))[(len(members) - 1) // 2] < LEAST_OF_EACH * self._time:
             return None
         gain, of_one = (
@@ -451,12 +459,12 @@ class Judgement:
             return None
         return Reason("host", "many_operators") if doing is None else Reason("host", doing[1], doing[0]), ns, gain
 
-    def _of_workers(self, member: int, figure: str) -> int:
-        """For how long a rank's host waits for batches of its workers in all steps (``fetch_ns``), by its own
-        diagnosis, also where its device waits for another rank meanwhile; or how long these need (``pace_ns``)."""
+    def _spent(self, member: int, rule: str, figure: str) -> int:
+        """A figure of a rank's own diagnosis in all steps; of a loader, if its workers are slow: for how long its host
+        waits for them (``fetch_ns``), also where its device waits for another rank meanwhile; or they need."""
         alone = self._summaries[member].own_diagnosis
-        said = [row["figures"] for row in alone.rows if row["rule"] == "data_loading"] if alone else []
-        return sum(figures.get(figure, 0) * self.step_count for figures in said if figures.get("why") == "slow_workers")
+        said = [row["figures"] for row in alone.rows if row["rule"] == rule] if alone else []
+        return sum(each.get(figure, 0) * self.step_count for each in said if each.get("why") in (None, "slow_workers"))
 
     def _without_waits(self, doing: tuple[str, Where] | None, members: Sequence[int]) -> path.Shift:
         """The change by which devices of some members do not wait for their host to do that; None: for it at all."""
@@ -590,7 +598,7 @@ class Judgement:
 
     def _then(self, member: int) -> str:
         """What takes most of a delay anyway, once a rank is like its peers: batches, transfers, or the others' work."""
-        if self._gains.get(member, 0) >= self._time - self._paced_ns([member]):
+        if self._gains.get(member, 0) >= self._time - self._paced_ns([member], hosts=False):
             return "batches of other ranks take"
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
@@ -624,11 +632,7 @@ class Judgement:
     def _together(self) -> tuple[str, ...]:
         """A sentence where several ranks must change for the job to gain; none for few steps, which may be chance."""
         alone = max(self._gains.values(), default=0)
-        if (
-            self._step_time[1] < FEWEST_STEPS
-            or self._uneven_rows
-            or all(map(self._is_shared, self._candidates.tolist()))
-        ):
+        if self.step_count < FEWEST_STEPS or self._uneven_rows or all(map(self._is_shared, self._candidates.tolist())):
             return ()
         known = max([alone, *(row.gain_ns or 0 for row in self._joint_rows)])
         if self._gain_unknown or len(self._candidates) < 2 or self._all_gain < known + LEAST * self._time:
