@@ -263,7 +263,7 @@ def test_launching_is_parted_as_the_calls_say() -> None:
     name = "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz"
     (finding,) = (each.found for each in diagnose(read(str(TRACES / name))).findings if each.rule == "launch_bound")
     (said,) = (each for each in evidence_of(finding) if each.startswith("that idle time by where the host is"))
-    waited, most = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|of that)", title_of(finding)))
+    waited, most = (float(part) for part in re.findall(r"([\d.]+) ms (?:per step|of the idle time)", title_of(finding)))
     parts = [float(part) for part in re.findall(r"([\d.]+) ms (?:in|outside)", said)]
     assert most == parts[0]
     assert sum(parts) == pytest.approx(waited, abs=0.2)

@@ -258,7 +258,7 @@ def test_where_the_time_of_the_host_goes_is_told(around: str, where: str) -> Non
     """Before the first kernel of three of four steps, 200 operators take 90 µs each, with 10 µs between."""
     answer = problem_of(launch_bound.check(run(around)))
     assert title_of(answer).startswith(
-        "The GPU idles 15 ms per step while the host launches 20 kernels, 14 ms of that in operators"
+        "The GPU idles 15 ms per step while the host launches 20 kernels (14 ms of the idle time in operators)"
     )
     first, *_, last = evidence_of(answer)
     assert first == "the GPU idles longest while the host is in aten::stack (14 ms)"

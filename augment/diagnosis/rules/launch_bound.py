@@ -118,7 +118,7 @@ class LaunchBound(rule.Seen, frozen=True):
             does = f"does other things between the launches of {number}"
         many = 4 * self.kernel_gap_ns >= self.wait_ns > 0
         gaps = f" ({text.time(self.kernel_gap_ns)} of it between kernels)" * many
-        does += "".join(f", {text.time(ns)} of that {where}" for where, ns in self.parts[:1])
+        does += "".join(f" ({text.time(ns)} of the idle time {where})" for where, ns in self.parts[:1])
         return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step}{gaps} while the host {does}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:

@@ -398,7 +398,7 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
             f"Ranks begin {'steps' if count > 1 else 'the step'} up to {three_digits(int(np.ptp(begin)))} apart, "
-            f"{ranks_text([last])} last, so others wait. From that begin until all ranks are done, "
+            f"{ranks_text([last])} last, so others wait. From when the last rank begins until all are done, "
             f"{'a mean step' if count > 1 else 'the step'} takes {three_digits(step_ns)}; from a rank's own begin to "
             f"its own end, up to {three_digits(own_ns.max())}."
         )

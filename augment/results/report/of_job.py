@@ -70,7 +70,21 @@ def document(sidecar: Sidecar) -> Document:
         findings=sidecar.get("verdict", {}).get("rows", ()),
         cures=sidecar.get("verdict", {}).get("cures", ()),
         diagnostics=sidecar["diagnostics"],
+        headline=headline(sidecar),
     )
+
+
+def headline(sidecar: Sidecar) -> str:
+    """Who or what holds the job up, in a few words; empty if the verdict names nothing."""
+    for row in sidecar.get("verdict", {}).get("rows", ())[:1]:
+        lead = "Possible: " * (row.get("confidence") == "low")
+        if row.get("cause") == "shared":
+            return f"{lead}The hosts of all ranks are slow"
+        if ranks := row.get("ranks") or [rank for rank in [row.get("rank")] if rank is not None]:
+            why = {"compute": " (computing)", "copies": " (copying)", "host": " (host)"}.get(str(row.get("cause")), "")
+            who = f"Ranks {ranges_text(ranks)} are" if len(ranks) > 1 else f"Rank {ranks[0]} is"
+            return f"{lead}{who} late{why}"
+    return ""
 
 
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
@@ -108,7 +122,7 @@ def stragglers(sidecar: Sidecar) -> Section:
             if abs(ns) > _LEAST_PART * row["charged_ns"]
         ]
         gain = (row["gain_ns"] or 0) / steps
-        bars += [charts.part(f"if {who} were at the median", _CURED[0], gain)] if gain > 0 else []
+        bars += [charts.part(f"a fix of {who} saves", _CURED[0], gain)] if gain > 0 else []
         saved = f"; at the median's speed that would save {three_digits(gain)}" if gain > 0 else ""
         said.append(f"{who} by {three_digits(row['charged_ns'] / steps)}{saved}")
     per_step = " per step" if named[0]["figures"].get("step_count") else ""

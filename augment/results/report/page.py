@@ -159,6 +159,8 @@ def _text(text: str) -> str:
 
 def _headline(document: sections.Document) -> str:
     """What is gravest in a trace, if its cure is known to save much: the verdict's sentences say the rest."""
+    if document.headline:
+        return f'<p class="headline high">{_text(document.headline)}</p>'
     for row in document.findings[:1]:
         if (severity := sections.severity_of(row)) != "info" and not (row.get("ranks") or sections.needs_title(row)):
             lead = "Possible: " * (severity == "possible")

@@ -25,7 +25,7 @@ from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_diff import waterfall
-from augment.results.report.of_job import ON_PATH, heat, stragglers
+from augment.results.report.of_job import ON_PATH, headline, heat, stragglers
 from augment.results.report.of_job import document as of_job
 from augment.results.report.of_job import path as path_of_job
 from augment.results.report.of_trace import (
@@ -319,6 +319,10 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     assert drawn == [(*of, ms) for of, ms in zip(whose, (1, 5, 1, 2.5), strict=True)]
     assert [each.folded for each in section.tables] == [True]
     assert stragglers({"verdict": alike, "analyses": tables}).lead == f"{lead}."
+    of_host = {"rows": [{"cause": "host", "ranks": [1, 2], "rank": 1, "confidence": "low"}]}
+    said = [headline({"verdict": each}) for each in (late, of_host, alike, {"rows": []})]
+    few = ["Rank 1 is late", "Possible: Ranks 1-2 are late (host)", "The hosts of all ranks are slow", ""]
+    assert said == few
 
 
 def test_commands_name_a_trace(outputs: Path, tmp_path: Path) -> None:
