@@ -152,7 +152,7 @@ class NcclLog(Struct):
     tuned: Counter[Tuned] = field(default_factory=Counter)
     networks: Counter[str] = field(default_factory=Counter)
     environment: dict[str, str] = field(default_factory=dict)
-    warnings: Counter[str] = field(default_factory=Counter)
+    warnings: dict[str, bool] = field(default_factory=dict)  #: each with who warns, and whether something failed
     max_bandwidth: float | None = None  #: GB/s of the fastest path in the system, as NCCL measures topology
     patterns: Counter[tuple[str, str]] = field(default_factory=Counter)  #: type of path inside a node and between
     lines: int = 0

@@ -182,7 +182,7 @@ def test_what_must_not_matter(tmp_path: Path, trace: Path, seed: int) -> None:
 
 def by_words(text: str) -> dict[str, Any]:
     """What a log shows, word by word and without patterns of NCCL's versions: the rule's reader shares nothing."""
-    hosts, networks, types, nodes, channels, warned = set(), [], set(), [0], [], False
+    hosts, networks, types, nodes, channels, warned = set(), [], set(), [0], [], set()
     orders: dict[Any, list[Any]] = {}
     ids: dict[Any, str] = {}
     for line in text.replace("\r", "\n").split("\n"):
@@ -190,7 +190,7 @@ def by_words(text: str) -> dict[str, Any]:
         for at, word in enumerate(words):
             following = words[at + 1 : at + 4]
             if word == "NCCL" and following[:1] == ["WARN"]:
-                warned = True
+                warned.add("failures" if "completion with error" in line else "warnings")
             if word == "network" and at and words[at - 1] == "Using" and "NCCL" in words[:at]:
                 networks.append(" ".join(words[at + 1 :]))
             if word == "type" and "Pattern" in words[:at] and "nChannels 0," not in line and "/" in following[0]:
@@ -232,8 +232,7 @@ def test_recorded_logs(tmp_path: Path, path: Path) -> None:
     nodes = known["nodes"] or len(known["hosts"])
     most = max(known["networks"], key=known["networks"].count, default="")
     joined = known["types"] & {"NVL", "NVB"}
-    expected = {"warnings"} if known["warned"] else set()
-    expected |= {"sockets"} if nodes > 1 and "socket" in most.lower() else set()
+    expected = known["warned"] | ({"sockets"} if nodes > 1 and "socket" in most.lower() else set())
     expected |= {"differing"} if known["differing"] else set()
     expected |= {"host_bridge"} if joined and known["types"] & {"PHB", "SYS", "NODE"} else set()
     assert problems(text, tmp_path) == expected
@@ -342,6 +341,30 @@ def test_ranks_of_a_node_that_are_joined_by_its_memory(tmp_path: Path) -> None:
         why = said_of(tmp_path, [setting, *lines])[2]
         assert ("Unset or correct NCCL_P2P_DISABLE (it is 1)" in why) == is_cause, why
     assert len(said_of(tmp_path, ring(4, {}))) == 2  # nothing is wrong
+
+
+def test_failures_come_first_with_who_warns(tmp_path: Path) -> None:
+    lines = ring(4, {1: "SHM/direct/direct", 3: "SHM/direct/direct"})
+    advice = "n0:70:70 [0] init.cpp:120 NCCL WARN Missing iommu=pt from kernel command line"
+    fails = "n0:73:99 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<57557>"
+    _, problem, _, *more, _ = said_of(tmp_path, [advice, *lines, fails, fails.replace("73:99 [3]", "72:99 [2]")])
+    said = "misc/socket.cc:49 socketProgress: Connection closed by remote peer n1<57557>."
+    assert problem == f"NCCL warns of a failure: n0:73 [3] {said}"
+    assert more == [f"NCCL warns, too: n0:72 [2] {said}", "Beside that: 2 pairs of ranks by SHM and 1 warning."]
+    assert said_of(tmp_path, [advice, *lines])[1].startswith("NCCL joins 2 pairs")
+
+
+def test_ranks_that_begin_a_communicator_and_do_not_end(tmp_path: Path) -> None:
+    whole = ring(4, {})
+    begun = [line.replace("COMPLETE", "START") for line in whole if "Init COMPLETE" in line]
+    said = "NCCL's log does not say that communicator 0xfe of 4 ranks became complete on "
+    assert said_of(tmp_path, begun[:3])[1] == f"{said}ranks 0-2; it has no line of rank 3."
+    ended = [line for line in whole if "Init COMPLETE" in line]
+    assert said_of(tmp_path, begun)[1] == f"{said}ranks 0-3."
+    assert len(said_of(tmp_path, [*begun, *ended[1:]])) == 1  # one end is lost
+    assert len(said_of(tmp_path, [*begun, *(f"step 3{line}" for line in ended)])) == 1
+    used = [line for line in whole if "opCount" in line]
+    assert len(said_of(tmp_path, [*begun, *used])) == 2  # the ends were lost
 
 
 def test_channels_without_the_beginning_of_their_communicator(tmp_path: Path) -> None:

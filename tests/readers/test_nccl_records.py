@@ -67,7 +67,7 @@ def test_a_log(tmp_path: Path, prefix: str) -> None:
     (collective,) = log.collectives
     assert (collective.kind, collective.bytes, collective.communicator) == ("AllReduce", 8192, 0)
     assert (collective.algorithm, collective.protocol, collective.channels) == ("RING", "LL", 2)
-    assert sum(log.warnings.values()) == 1
+    assert len(log.warnings) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Does NCCL's log show ranks that do not fit each other, or a path between ranks that is slower than the machine has?
 
-From logs of ``NCCL_DEBUG=INFO`` beside the trace (``--nccl-log``), of the trace's communicators: ranks that enqueue
+From logs of ``NCCL_DEBUG=INFO`` beside the trace (``--nccl-log``), of the trace's communicators: warnings of a
+connection that broke or a call that failed; ranks that begin to make a communicator and never end; ranks that enqueue
 another collective than the others of their communicator (``COLL``); pairs of ranks of a node that are joined through
 the memory of their host (``SHM``), not from device to device; sockets between nodes where InfiniBand, RoCE or a
 vendor's plugin is expected; paths between devices of a node through the host's bridge or between sockets (``PHB``,
 ``SYS``) although others are joined directly; one or two channels between devices that NVLink joins; large collectives
 inside a node of which the fastest reaches less than a third of the ``maxBw`` of NCCL's topology (``GRAPH``; durations
 of the trace, or of the Inspector); rings for all-reduces of at most 64 KiB among 16 ranks or more (``TUNING``, or the
-Inspector); what NCCL warns of. Settings of the environment that force such a choice are its evidence. Nothing is
+Inspector); what else NCCL warns of. Settings of the environment that force such a choice are its evidence. Nothing is
 predicted: the log does not say what another path would take.
 
 That ranks differ is only said where lost lines are unlikely to be the reason: what a rank enqueues the others never do,
@@ -28,11 +29,17 @@ from augment.diagnosis import rule
 
 NAME = "network_setup"
 Problem = Literal[
-    "differing", "sockets", "host_memory", "host_bridge", "few_channels", "low_bandwidth", "rings", "warnings"
+    "failures", "unfinished", "differing", "sockets", "host_memory", "host_bridge", "few_channels", "low_bandwidth",
+    "rings", "warnings",
 ]  # fmt: skip
 _MEMORY = "SHM"  #: NCCL's transport between ranks of a node that have no peer access
 _LEAST_REACHED = 1 / 3  #: of NCCL's maxBw
 _ADVICE: dict[Problem, str] = {
+    "failures": "Look first at the rank on the other side: a connection also breaks where a process died, and the "
+    "first failure by time is often the cause of the others; if all processes live, look at the links, the memory in "
+    "/dev/shm and the devices (dmesg)",
+    "unfinished": "See whether the processes of all ranks of the group run and reach this call; if they do, whether "
+    "they reach each other by the interface of NCCL_SOCKET_IFNAME",
     "differing": "Let all ranks of the group call the same collectives in the same order: look for a branch that "
     "depends on the data or the rank; TORCH_DISTRIBUTED_DEBUG=DETAIL names the call",
     "low_bandwidth": "Measure the links alone with nccl-tests; if they are as slow there, NCCL_DEBUG_SUBSYS=INIT,GRAPH "
@@ -68,7 +75,9 @@ class NetworkSetup(rule.Seen, frozen=True):
     path: str
     pairs: dict[str, int]  #: of ranks, by what joins them
     channel_count: int
-    warnings: list[str]
+    failures: list[str]  #: who warns, where in NCCL, and of what, in the order of the log
+    unfinished: tuple[str, int, list[int], list[int]]  #: a communicator's id and size, ranks that begin it, silent ones
+    warnings: list[str]  #: the others
     settings: dict[str, str]  #: of the environment
     differing_ranks: list[int]
     has_majority: bool  #: whether most ranks agree on another collective
@@ -79,6 +88,8 @@ class NetworkSetup(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         said: dict[Problem, str] = {
+            "failures": f"NCCL warns of a failure: {text.short(self.failures[0], 160) if self.failures else ''}",
+            "unfinished": self._unfinished,
             "differing": self._differing,
             "low_bandwidth": "The fastest of {} large collectives of {} ranks inside a node reaches {:.0f} GB/s, and "
             "NCCL's topology has {:.0f}".format(*self.large),
@@ -108,11 +119,13 @@ class NetworkSetup(rule.Seen, frozen=True):
     def evidence(self, words: text.Words) -> list[str]:
         more = [self.title_of(problem) for problem in self.problems[1:]]
         set_to = [f"set by the environment: {name}={value}" for name, value in self.settings.items()]
-        return [*more, *set_to, *(text.short(warning, 200) for warning in self.warnings[:3])]
+        return [*more, *set_to, *(text.short(warning, 200) for warning in (*self.failures, *self.warnings)[:3])]
 
     def title_of(self, problem: Problem) -> str:
         """What is said of a problem that is not the first."""
-        return {"differing": self._differing,
+        return {"failures": text.counted(len(self.failures), "failure"),
+                "unfinished": self._unfinished,
+                "differing": self._differing,
                 "low_bandwidth": "{2:.0f} of {3:.0f} GB/s inside a node".format(*self.large),
                 "rings": f"rings for all-reduces of at most {text.size(self.rings[1])}",
                 "sockets": "sockets between nodes",
@@ -124,6 +137,14 @@ class NetworkSetup(rule.Seen, frozen=True):
     @property
     def pairs_by_memory(self) -> str:
         return text.counted(self.pairs.get(_MEMORY, 0), "pair")
+
+    @property
+    def _unfinished(self) -> str:
+        identity, size, begun, silent = self.unfinished
+        who, others = (f"rank{'s' * (len(ranks) > 1)} {text.ranges_text(ranks)}" for ranks in (begun, silent))
+        what = f"communicator {identity}" if identity else "a communicator"
+        without = f"; it has no line of {others}" if silent else ""
+        return f"NCCL's log does not say that {what} of {size} ranks became complete on {who}{without}"
 
     @property
     def _differing(self) -> str:
@@ -142,6 +163,8 @@ def check(trace: Trace) -> rule.Answer:
         return rule.NotApplicable("no log of NCCL (NCCL_DEBUG=INFO) is given with --nccl-log")
     slow = [each for each in setup.reached if each.best_gbps < _LEAST_REACHED * each.max_gbps]
     shown: dict[Problem, bool] = {
+        "failures": bool(setup.failures),
+        "unfinished": setup.unfinished is not None,
         "differing": setup.differing is not None,
         "sockets": setup.node_count > 1 and "socket" in setup.network.lower(),
         "host_memory": _MEMORY in setup.paths,
@@ -152,7 +175,7 @@ def check(trace: Trace) -> rule.Answer:
         "warnings": bool(setup.warnings),
     }
     problems = [problem for problem, is_there in shown.items() if is_there]
-    differing, rings = setup.differing, setup.rings
+    differing, rings, unfinished = setup.differing, setup.rings, setup.unfinished
     seen = NetworkSetup(
         problems,
         setup.communicator_count,
@@ -161,6 +184,10 @@ def check(trace: Trace) -> rule.Answer:
         setup.path,
         setup.paths,
         setup.channel_count,
+        list(setup.failures),
+        (unfinished.communicator, unfinished.size, list(unfinished.ranks), list(unfinished.silent))
+        if unfinished
+        else ("", 0, [], []),
         list(setup.warnings),
         setup.settings,
         list(differing.ranks) if differing else [],
@@ -174,9 +201,13 @@ def check(trace: Trace) -> rule.Answer:
         return rule.Fine(seen)
     is_sure = problems[0] == "sockets" or (problems[0] == "differing" and seen.has_majority)
     sure: rule.Confidence = (
-        "high" if is_sure else "medium" if problems[0] in ("differing", "host_memory", "few_channels") else "low"
+        "high"
+        if is_sure
+        else "medium"
+        if problems[0] in ("failures", "unfinished", "differing", "host_memory", "few_channels")
+        else "low"
     )
-    is_grave = problems[0] in ("differing", "sockets")
+    is_grave = problems[0] in ("failures", "unfinished", "differing", "sockets")
     return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if is_grave else "info")
 
 
@@ -198,9 +229,12 @@ def sentences_alone(trace: Trace) -> list[str]:
             joins = f"; ranks are joined by {text.listed(pairs)}" if pairs else ""
             said.append(f"NCCL's log {made}{where}{network}{path}{joins}")
         answer = check(trace)
-        if isinstance(answer, rule.Found):
+        if isinstance(answer, rule.Found) and isinstance(seen := answer.seen, NetworkSetup):
             words = text.words_of("nvidia")
-            said += [answer.seen.title(words), answer.seen.advice(words)]
+            said += [seen.title(words), seen.advice(words)]
+            said += [f"NCCL warns, too: {text.short(warning, 200)}" for warning in seen.failures[1:3]]
+            more = [seen.title_of(problem) for problem in seen.problems[1:]]
+            said += [f"Beside that: {text.listed(more)}"] if more else []
     if joined:
         count = sum(len(each.records) for each in joined)
         once = setup.collective_count if setup and all(each.recorder == "nccl_log" for each in joined) else count

@@ -177,6 +177,15 @@ class DifferingRanks(Struct, frozen=True):
     collectives: tuple[tuple[str, int], ...]  #: kind and bytes, as NCCL counts them, the commonest first
 
 
+class UnfinishedCommunicator(Struct, frozen=True):
+    """Ranks that begin to make a communicator, and of which nothing later is logged."""
+
+    communicator: str  #: its identity; empty where it has none
+    size: int  #: its ranks
+    ranks: tuple[int, ...]  #: that begin
+    silent: tuple[int, ...]  #: of which the log has no line about it; none where it has no identity
+
+
 class RingsOfLittle(Struct, frozen=True):
     """All-reduces of little data among many ranks for which NCCL chose rings."""
 
@@ -205,7 +214,9 @@ class NetworkOfLog(Struct, frozen=True):
     path: str  #: the slowest type of path inside a node: ``NVL``, ``PIX``, ``PHB``, ``SYS``; empty where not logged
     joins_directly: bool  #: whether NVLink joins some devices
     channel_count: int  #: the fewest of a communicator inside a node, 0 where not logged
-    warnings: tuple[str, ...]  #: what NCCL warned of
+    failures: tuple[str, ...]  #: who warned that something failed, and of what, in the order of the log
+    unfinished: UnfinishedCommunicator | None  #: which ranks begin to make, and do not end
+    warnings: tuple[str, ...]  #: the others
     settings: dict[str, str]  #: of the environment, of those that choose a path, algorithm or channels
     differing: DifferingRanks | None  #: ranks that do not enqueue what the others do
     rings: RingsOfLittle | None  #: rings for little data among many ranks
@@ -295,7 +306,9 @@ def network_of_log(trace: Trace) -> NetworkOfLog | None:
         next((kind for kind in _SLOWEST if kind in types), ""),
         any(kind in types for kind in ("NVL", "NVB")),
         min((each.channels or 0 for each in inside if each.channels), default=0),
-        tuple(warning for log in logs for warning, _ in log.warnings.most_common()),
+        tuple(warning for log in logs for warning, is_failure in log.warnings.items() if is_failure),
+        _unfinished(logs, {(each.identity, each.size) for each in communicators}),
+        tuple(warning for log in logs for warning, is_failure in log.warnings.items() if not is_failure),
         {
             name: value
             for log in logs
@@ -315,6 +328,30 @@ def counted_once(weights: Sequence[tuple[Communicator, int]]) -> int:
     for side, weight in weights:
         of[side.identity, side.size].update({("rank", side.rank): weight, (side.host, side.pid, side.device): weight})
     return sum(max(each.values()) for each in of.values())
+
+
+_MOST_RANKS = 1 << 16  #: of a communicator of which those are told that log nothing
+
+
+def _unfinished(logs: Sequence[NcclLog], known: set[tuple[str, int]]) -> UnfinishedCommunicator | None:
+    """Of the ``known`` communicators, by identity and size, the first that is the last one of devices of a process, was
+    begun there, and neither used nor ended on any rank: of one rank the line may be lost."""
+    last: dict[tuple[str, int | None, int], Communicator] = {}
+    whole = set[tuple[str, int]]()
+    logged = defaultdict[str, set[int]](set)
+    for log in logs:
+        used = {each.communicator for each in log.collectives}
+        for index, each in enumerate(log.communicators):
+            last[each.host, each.pid, each.device] = each
+            logged[each.identity].add(each.rank)
+            whole |= {(each.identity, each.size)} if each.is_complete or index in used else set()
+    begun = [each for each in last.values() if each.is_begun and each.size > 1]
+    for identity, size in dict.fromkeys((each.identity, each.size) for each in begun):
+        if (identity, size) in known - whole:
+            ranks = {each.rank for each in begun if (each.identity, each.size) == (identity, size)}
+            silent = set(range(size if identity and size <= _MOST_RANKS else 0)) - logged[identity]
+            return UnfinishedCommunicator(identity, size, tuple(sorted(ranks)), tuple(sorted(silent)))
+    return None
 
 
 _AGREEING = 3  #: collectives after those that differ, which must be equal again

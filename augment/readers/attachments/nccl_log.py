@@ -62,6 +62,13 @@ _PATTERN = re.compile(
 _TIMINGS = re.compile(r"Init timings(?: - \w+)?: rank (\d+) nranks (\d+) total ([\d.]+)")
 _NETWORK = re.compile(r"Using network (.+)")
 _ENVIRONMENT = re.compile(r"\b((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.+?)\.?$")
+#: warnings that are written where a connection breaks or a call fails, so that the job ends; others may be advice
+_FAILURE = re.compile(
+    r"Connection closed by remote peer|Got completion .*?with (?:error|status)|async fatal event|Cuda failure"
+    r"|Connect to \S+ (?:failed|returned)|Call to (?:recv|send|connect|poll|ibv_(?:modify|poll|post|reg)_\w+)\b.*failed"
+    r"|[Ss]ocket (?:recv|send) failed|Failed to execute operation|Could not receive type|no socket interface found"
+    r"|Error while (?:creating|attaching to) shared memory|Duplicate GPU detected"
+)
 
 
 def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
@@ -117,7 +124,9 @@ class _LogReading:
             elif header["info"]:
                 self.kept += self.message(process, _int(header["device"]), message)
             elif len(self.log.warnings) < MOST_WARNINGS:
-                self.log.warnings[f"{header['where']} {message}"] += 1
+                who = f"{process[0]}:{process[1]} " if header["pid"] else ""
+                warning = f"{who}[{header['device']}] {header['where']} {message}"
+                self.log.warnings[warning] = _FAILURE.search(message) is not None
 
     def message(self, process: tuple[str, int | None], device: int, text: str) -> bool:
         """Keep what a message says; whether it says anything."""
