@@ -465,8 +465,11 @@ def read_document(path: str, limits: Limits = UNLIMITED) -> Any:
         raise UnknownFormat(path, damage or "no JSON") from error
 
 
+_COLOUR = re.compile(rb"\x1b\[[\d;]*[A-Za-z]")  #: what programs write for a terminal
+
+
 def bounded_lines(path: str, longest: int, limits: Limits = UNLIMITED) -> Iterator[tuple[bytes, bool]]:
-    """Each line of the text at ``path``, at most its first ``longest`` bytes, and whether it was longer.
+    """Each line of the text at ``path``, without colours: at most its first ``longest`` bytes, and whether it was cut.
 
     Raises:
         InputError: the file cannot be read.
@@ -475,7 +478,7 @@ def bounded_lines(path: str, longest: int, limits: Limits = UNLIMITED) -> Iterat
     rest, skipping = b"", False
     with open_text(path, limits) as text:
         while piece := bytes(text.read(CHUNK)):
-            first, *others = (rest + piece).split(b"\n")
+            first, *others = _COLOUR.sub(b"", rest + piece).split(b"\n")
             for line in (first, *others[:-1]) if others else ():
                 if not skipping:
                     yield line[:longest], len(line) > longest

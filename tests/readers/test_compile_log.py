@@ -83,7 +83,8 @@ def write_log(path: Path, *records: str) -> Path:
     return path
 
 
-def test_a_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "[rank3]:", "[default0]: "])
+def test_a_log(tmp_path: Path, prefix: str) -> None:
     path = write_log(
         tmp_path / "any.name",
         record({"str": ["/w/model.py", 0]}),
@@ -93,6 +94,7 @@ def test_a_log(tmp_path: Path) -> None:
         compiled("0/0", DAY_US + 9000, 200),  # after a reset
         "V1114 22:13:20.000000 4242 torch/a.py:1] {broken\n", "text of others\n",
     )  # fmt: skip
+    path.write_text("".join(f"{prefix}{line}\n" for line in path.read_text().splitlines()))
     log = read_compile_log(str(path))
     assert (log.rank, log.unreadable_records) == (0, 1)
     assert log.period == (DAY_US * 1000, (DAY_US + 9200) * 1000)

@@ -48,12 +48,17 @@ def written(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
-PREFIXES = ["", "[1,0]<stdout>:", " 0: ", "(Worker pid=12, ip=10.0.0.1) "]
+PREFIXES = ["", "[1,0]<stdout>:", " 0: ", "(Worker pid=12, ip=10.0.0.1) ", "\x1b[1;32m"]
 
 
-@pytest.mark.parametrize("prefix", PREFIXES, ids=["none", "mpirun", "srun", "ray"])
+@pytest.mark.parametrize("prefix", PREFIXES, ids=["none", "mpirun", "srun", "ray", "colour"])
 def test_a_log(tmp_path: Path, prefix: str) -> None:
-    log = read_nccl_log(written(tmp_path / "nccl.log", [prefix + line for line in LOG]))
+    end = "\x1b[0m" if prefix == PREFIXES[-1] else ""
+    log = read_nccl_log(
+        written(
+            tmp_path / "nccl.log", [(prefix + line + end).replace("NCCL INFO ", f"NCCL INFO {end}") for line in LOG]
+        )
+    )
     assert log.versions == ["NCCL 2.27.7"]
     assert log.environment == {"NCCL_IB_DISABLE": "1"}
     assert log.networks == {"Socket": 1}

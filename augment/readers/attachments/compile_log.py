@@ -29,9 +29,8 @@ LONGEST_TEXT = 500  #: of a reason
 STACKS = "inductor_provenance_tracking_kernel_stack_traces"
 _GRAPH = "after_post_grad_graph"
 _MADE_OF = ("inductor_provenance_tracking_node_mappings", "inductor_triton_kernel_to_post_grad_nodes")
-_HEAD = re.compile(
-    rb"(?:\[[^\]]{1,40}\]: ?)?[VDIWEC]\d{4} \d\d:\d\d:\d\d\.\d{6} (?:\d{1,20} )?\S{1,4096}?:\d{1,9}\] (\{.*)"
-)
+_PREFIX = re.compile(rb"\[[^\]]{1,40}\]: ?")  #: with the rank, or what torchrun puts before each line
+_HEAD = re.compile(rb"[VDIWEC]\d{4} \d\d:\d\d:\d\d\.\d{6} (?:\d{1,20} )?\S{1,4096}?:\d{1,9}\] (\{.*)")
 _OF_FRAME = re.compile(r"(?:^|/)-?_(\d{1,9})_(\d{1,9})_\d{1,9}[/.]")  #: of tlparse's folders
 _AT = re.compile(r"Graph break in user code at (.{1,4096}):(\d{1,9})")
 _WHY = re.compile(r"(?:^|\n)(?:Graph Break Reason: )?([^\n]{1,999})\n\s*Explanation: ([^\n]{1,999})")
@@ -71,6 +70,7 @@ def _records(path: str, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
     """Each record, and its payload without the indentation; of a text that is too long, nothing that can be read."""
     record, lines, size = b"", list[bytes](), 0
     for line, is_cut in bounded_lines(path, LONGEST_LINE, limits):
+        line = line[prefix.end() :] if (prefix := _PREFIX.match(line)) else line
         if line.startswith(b"\t"):
             size += len(line)
             if size <= LONGEST_PAYLOAD:
