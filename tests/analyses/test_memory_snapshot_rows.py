@@ -79,7 +79,7 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     kept = [made.alloc(6 * MIB, frame("/home/me/run/model.py", 300, "grow")) for _ in range(6)]
     for addr in kept[::2]:
         made.free(addr)
-    made.oom(17 * MIB, 2 * MIB)
+    made.oom(17 * MIB, 2 * MIB, frame("/home/me/run/model.py", 77, "attention"))
     made.free(kept[1])
     trace = alone(tmp_path, made)
     free = rows(findings_of(trace), "oom", "level", "bytes")
@@ -89,9 +89,12 @@ def test_out_of_memory_is_told(tmp_path: Path) -> None:
     assert pieces[0] == len(made.segments) * SEGMENT
     assert pieces[2] < 17 * MIB < pieces[1]
     assert free["fits"] == (pieces[2],)
-    first, second, third, *rest = sentences(trace)
+    first, amounts, second, third, *rest = sentences(trace)
     assert first.startswith("Out of memory at 22:13:2")
-    assert first.endswith("UTC on GPU 0: 18 MB (17.00 MiB) requested, 2.1 MB (2.00 MiB) free.")
+    asked = "18 MB (17.00 MiB) requested by `run/model.py:77 attention`, 2.1 MB (2.00 MiB) free."
+    assert first.endswith(f"UTC on GPU 0: {asked}")
+    reserved, most = size(pieces[0]), size(pieces[0] + 2 * MIB)
+    assert f", and {reserved} reserved by PyTorch; if the device has more than {most}, other processes" in amounts
     assert second == f"{size(pieces[1])} more are reserved but unused, in pieces of at most {size(pieces[2])}."
     others = "29 % by `run/train.py:9 step` and 18 % by `run/train.py:40 step`"
     assert third == f"53 % of what is allocated is held by `run/model.py:300 grow`, in 3 allocations; {others}."
@@ -177,6 +180,31 @@ def test_the_peak_is_what_the_allocator_counts(tmp_path: Path) -> None:
     made.alloc(11 * MIB, later)
     peak = rows(findings_of(alone(tmp_path, made, newest=3)), "peak", "level", "bytes")["allocated"][0]
     assert 0 <= made.most - peak <= MIB
+
+
+def test_a_request_that_alone_exceeds_what_there_is(tmp_path: Path) -> None:
+    made = training(START_US)
+    made.oom(9000 * MIB, 2000 * MIB, frame("/home/me/run/model.py", 77, "attention"))
+    said = sentences(alone(tmp_path, made))
+    assert said[1].endswith(f"{size(len(made.segments) * SEGMENT + 2000 * MIB)} with what is free; the request alone "
+                            "exceeds that.")  # fmt: skip
+    advice = (
+        "Make the request of `run/model.py:77 attention` smaller: it does not fit even if PyTorch keeps nothing else."
+    )
+    assert said[-1] == advice
+
+
+def test_what_private_pools_keep_serves_no_other_request(tmp_path: Path) -> None:
+    made = training(START_US)
+    made.free(made.alloc(40 * MIB, frame("/home/me/run/model.py", 300, "grow")))
+    made.oom(30 * MIB, 2 * MIB)
+    snapshot = made.snapshot()
+    for segment in snapshot["segments"]:
+        if all(block["state"] == "inactive" for block in segment["blocks"]):
+            segment["segment_pool_id"] = (0, 1)
+    said = sentences(read(str(write_snapshot(tmp_path / "snapshot.pickle", snapshot))))
+    assert any(each.endswith("are reserved but unused in private pools, as of CUDA graphs.") for each in said), said
+    assert said[-1].startswith("Let CUDA graphs share one pool, or capture fewer")
 
 
 def test_unused_pieces_may_be_in_the_small_pool(tmp_path: Path) -> None:

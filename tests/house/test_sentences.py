@@ -238,13 +238,29 @@ SAMPLES: list[Seen] = [
     ),
     *(
         rules.out_of_memory.OutOfMemory(
-            " at 14:20:55 UTC on GPU 1", 2 * 10**9, 10**9, unused, 9 * 10**8, line, 0.61 - lost, 3, grew, others, lost
+            " at 14:20:55 UTC on GPU 1",
+            wanted,
+            10**9,
+            4 * 10**9,
+            9 * 10**9,
+            unused,
+            9 * 10**8,
+            private,
+            "model.py:77 attention" if private or wanted > 10**10 else "",
+            line,
+            0.61 - lost,
+            3,
+            grew,
+            others,
+            lost,
         )
-        for unused, line, grew, others, lost in (
-            (4 * 10**9, "model.py:217 forward", 19 * 10**8, {}, 0.0),
-            (10**9, "", None, {}, 0.0),
-            (10**9, "model.py:217 forward", None, {"train.py:40 step": 0.2, "train.py:77 log": 0.1}, 0.0),
-            (10**9, "model.py:217 forward", None, {}, 0.6),
+        for wanted, unused, private, line, grew, others, lost in (
+            (2 * 10**9, 4 * 10**9, 0, "model.py:217 forward", 19 * 10**8, {}, 0.0),
+            (2 * 10**9, 10**9, 0, "", None, {}, 0.0),
+            (2 * 10**9, 10**9, 0, "model.py:217 forward", None, {"train.py:40 step": 0.2, "train.py:77 log": 0.1}, 0.0),
+            (2 * 10**9, 10**9, 0, "model.py:217 forward", None, {}, 0.6),
+            (2 * 10**9, 10**9, 4 * 10**9, "model.py:217 forward", None, {}, 0.0),
+            (10**11, 10**9, 0, "model.py:217 forward", None, {}, 0.0),
         )
     ),
     rules.out_of_memory.NeverFreed(["train.py:40 step", "train.py:77 log"], [10**8, 10**6]),

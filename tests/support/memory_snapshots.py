@@ -66,8 +66,8 @@ class Allocator:
                 del self.segments[start]
                 self._act("segment_free", start, length, [])
 
-    def oom(self, size: int, device_free: int) -> None:
-        self._act("oom", 0, size, [])
+    def oom(self, size: int, device_free: int, *frames: dict[str, Any]) -> None:
+        self._act("oom", 0, size, list(frames))
         del self.actions[-1]["addr"]
         self.actions[-1]["device_free"] = device_free
 

@@ -1,8 +1,9 @@
 """Did the device run out of memory, and is there memory that every step leaves behind?
 
 From a [memory snapshot](recorded.md#memory-snapshots) beside the trace (``--memory-snapshot``). An out of memory is
-told with what was requested, what was free, in which pieces the rest lay, and the line of code that held most. Memory
-is never freed if a line left some behind in each step but the first and the last two.
+told with what was requested and by which line, what was free, allocated and reserved, in which pieces the rest lay,
+and the line of code that held most. Memory is never freed if a line left some behind in each step but the first and
+the last two.
 
 **What to do**: what holds most is what to checkpoint, to shard or to free. Pieces too small for a request, of which
 there are enough: ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``. What every step leaves behind is kept by a
@@ -34,8 +35,12 @@ class OutOfMemory(Seen, frozen=True):
     when: str  #: `` at 14:20:55 UTC on GPU 1``
     requested_bytes: int
     free_bytes: int
-    unused_bytes: int  #: reserved by PyTorch, but free
+    allocated_bytes: int
+    reserved_bytes: int  #: by PyTorch
+    unused_bytes: int  #: of that, but in no private pool
     largest_bytes: int  #: the largest piece of that
+    private_bytes: int  #: unused in private pools
+    requested_at: str  #: the line that asked, empty if nobody's frames were recorded
     line: str
     line_ratio: float
     line_count: int
@@ -45,22 +50,50 @@ class OutOfMemory(Seen, frozen=True):
 
     def title(self, words: Words) -> str:
         free = f", {sizes(self.free_bytes)} free" if self.free_bytes >= 0 else ""
-        return f"Out of memory{self.when}: {sizes(self.requested_bytes)} requested{free}"
+        by = f" by `{self.requested_at}`" if self.requested_at else ""
+        return f"Out of memory{self.when}: {sizes(self.requested_bytes)} requested{by}{free}"
 
     @property
     def is_scattered(self) -> bool:
         """Whether there would have been room, but in pieces."""
         return self.unused_bytes >= self.requested_bytes > self.largest_bytes
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the request exceeds what there would be with nothing else allocated."""
+        return 0 <= self.free_bytes < self.requested_bytes - self.reserved_bytes
+
+    @property
+    def is_in_graphs(self) -> bool:
+        """Whether there would be room, but in private pools."""
+        return self.private_bytes >= self.requested_bytes and not self.is_scattered
+
+    @property
+    def has_cause(self) -> bool:
+        """Whether the amounts say what to change, whoever holds the memory."""
+        return self.is_too_large or self.is_in_graphs or self.is_scattered
+
     def evidence(self, words: Words) -> Sequence[str]:
-        said = []
+        said = [f"{size(self.allocated_bytes)} are allocated, and {size(self.reserved_bytes)} reserved by PyTorch"]
+        most = size(self.reserved_bytes + self.free_bytes)
+        if self.is_too_large:
+            said[0] += f", {most} with what is free; the request alone exceeds that"
+        elif self.free_bytes >= 0:
+            said[0] += f"; if the device has more than {most}, other processes or libraries hold the rest"
         if self.is_scattered:
             pieces = f"in pieces of at most {size(self.largest_bytes)}"
             said.append(f"{size(self.unused_bytes)} more are reserved but unused, {pieces}")
+        if self.private_bytes > LEAST_HELD * self.reserved_bytes:
+            said.append(f"{size(self.private_bytes)} are reserved but unused in private pools, as of CUDA graphs")
         holders = self.line, self.line_ratio, self.line_count, self.step_bytes, self.other_lines
         return [*said, *_held_by(*holders, self.lost_ratio)]
 
     def advice(self, words: Words) -> str:
+        if self.is_too_large:
+            where = f" of `{self.requested_at}`" if self.requested_at else ""
+            return f"Make the request{where} smaller: it does not fit even if PyTorch keeps nothing else"
+        if self.is_in_graphs:
+            return "Let CUDA graphs share one pool, or capture fewer: what private pools keep serves no other request"
         if self.is_scattered:
             return f"Set {words.allocator}=expandable_segments:True, which joins such pieces"
         if self.line and self.lost_ratio < MOST_LOST:
@@ -107,13 +140,21 @@ def out_of_memory(held: Held) -> OutOfMemory | None:
     if not moments:
         return None
     last = max(moments, key=lambda moment: moment.at_ns or 0)
+    snapshot, stacks = held.snapshot, held.snapshot.stacks
     line, ratio, count, grew, others, lost = _holders(last)
+    row = next(int(each.rows[last.after]) for each in held.devices if each.device == last.device)
+    asks = int(np.append(stacks.line, -1)[snapshot.action_stack[row]])  # without a stack the last one
+    shared = [pool for pool in last.pools if not pool.private]
     return OutOfMemory(
         when=_when(last),
         requested_bytes=last.requested,
         free_bytes=last.device_free,
-        unused_bytes=sum(pool.free for pool in last.pools),
-        largest_bytes=max((pool.largest for pool in last.pools), default=0),
+        allocated_bytes=last.allocated,
+        reserved_bytes=last.reserved,
+        unused_bytes=sum(pool.free for pool in shared),
+        largest_bytes=max((pool.largest for pool in shared), default=0),
+        private_bytes=sum(pool.free for pool in last.pools if pool.private),
+        requested_at=stacks.labels[asks] if asks >= 0 else "",
         line=line,
         line_ratio=ratio,
         line_count=count,
@@ -170,7 +211,7 @@ def snapshot_sentences(trace: Trace) -> list[str]:
     elif not held.moments:
         said.append("The memory snapshot has no segments: nothing was allocated on a device")
     said += [leaks.title(words)] if leaks else []
-    if failed and (failed.is_scattered or (failed.line and failed.lost_ratio < MOST_LOST)):
+    if failed and (failed.has_cause or (failed.line and failed.lost_ratio < MOST_LOST)):
         said.append(failed.advice(words))
     return [f"{sentence}." for sentence in said]
 

@@ -191,6 +191,7 @@ class PoolPieces(Struct, frozen=True):
     piece of that, and what is ``wasted`` within blocks (-1: unknown). Bytes."""
 
     label: str
+    private: int  #: the number of a private pool, as of CUDA graphs: no other request gets its memory; 0: none
     reserved: int
     free: int
     largest: int
@@ -249,16 +250,17 @@ def pieces_at(snapshot: MemorySnapshot, played: MemoryReplay, after: int) -> lis
     live = live[np.argsort(played.address[live], kind="stable")]
     starts = played.address[live]
     stops = starts + played.size[live]
-    pools: dict[str, list[int]] = {}
+    pools: dict[tuple[str, int], list[int]] = {}
     for low, high, stream, pool, is_large, _ in merged:
         first, last = np.searchsorted(starts, (low, high)).tolist()
         edges = np.concatenate([[low], np.minimum(stops[first:last], high)])
         gaps = np.maximum(np.concatenate([starts[first:last], [high]]) - edges, 0)
-        totals = pools.setdefault(_label(is_large, stream, pool), [0, 0, 0])
+        totals = pools.setdefault((_label(is_large, stream, pool), pool), [0, 0, 0])
         totals[0] += high - low
         totals[1] += int(gaps.sum())
         totals[2] = max(totals[2], int(gaps.max()))
-    return sorted((PoolPieces(label, *totals) for label, totals in pools.items()), key=lambda each: -each.reserved)
+    made = (PoolPieces(label, pool, *totals) for (label, pool), totals in pools.items())
+    return sorted(made, key=lambda each: -each.reserved)
 
 
 def _label(is_large: int, stream: int, pool: int) -> str:
@@ -270,7 +272,7 @@ def _label(is_large: int, stream: int, pool: int) -> str:
 def pieces_at_end(snapshot: MemorySnapshot, device: int) -> list[PoolPieces]:
     """The pools as the snapshot itself has them at its end."""
     of_block = snapshot.block_segment
-    pools: dict[str, list[int]] = {}
+    pools: dict[tuple[str, int], list[int]] = {}
     inactive = snapshot.block_state == STATES.index("inactive")
     count = len(snapshot.segment_size)
     free = sums(of_block[inactive], snapshot.block_size[inactive], count)
@@ -280,13 +282,14 @@ def pieces_at_end(snapshot: MemorySnapshot, device: int) -> list[PoolPieces]:
     wasted = sums(of_block, np.maximum(slack, 0), count)
     for at in np.flatnonzero(snapshot.segment_device == device).tolist():
         columns = (snapshot.segment_is_large, snapshot.segment_stream, snapshot.segment_pool)
-        label = _label(*(int(column[at]) for column in columns))
-        totals = pools.setdefault(label, [0, 0, 0, 0])
+        is_large, stream, pool = (int(column[at]) for column in columns)
+        totals = pools.setdefault((_label(is_large, stream, pool), pool), [0, 0, 0, 0])
         totals[0] += int(snapshot.segment_size[at])
         totals[1] += int(free[at])
         totals[2] = max(totals[2], int(largest[at]))
         totals[3] += int(wasted[at])
-    return sorted((PoolPieces(label, *totals) for label, totals in pools.items()), key=lambda each: -each.reserved)
+    made = (PoolPieces(label, pool, *totals) for (label, pool), totals in pools.items())
+    return sorted(made, key=lambda each: -each.reserved)
 
 
 def step_of_spans(played: MemoryReplay, begun: Int64s) -> Int64s:
