@@ -496,6 +496,7 @@ def bounded_lines(path: str, longest: int, limits: Limits = UNLIMITED) -> Iterat
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_LIST_OF_COLLECTIVES = re.compile(rb"(?s)\x80[\x02-\x05](?:\x95.{8})?\].{0,2000}?(?:profiling_name|record_id|seq_id)")
 #: a record of Triton's trace extension: a request's model, or its moments, of a clock that counts from the boot on
 _TRITON = re.compile(rb'\s*\[?\s*\{\s*"id"\s*:\s*"?\d+"?\s*,\s*"(?:model_name"\s*:|timestamps"\s*:\s*\[\s*\{\s*"n)')
 
@@ -545,6 +546,11 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         _begins(b'"Index","KernelName"', b"Index,KernelName"),
         "a table of the first rocprof (CSV)",
         "record with rocprofv3 --sys-trace, or with torch.profiler",
+    ),
+    (
+        lambda _path, head: bool(_LIST_OF_COLLECTIVES.match(head)),
+        "a dump of the flight recorder of an old PyTorch, without the groups of its collectives",
+        "record it with a later PyTorch, and give the dumps of all ranks",
     ),
     (
         lambda _path, head: bool(_PICKLE.match(head)),

@@ -24,7 +24,8 @@ NAME = "recorded"
 SUFFIXES: tuple[str, ...] = ()  #: in a folder of traces it is not looked for: it would be beside one
 MOST_BEFORE = 1 << 26  #: bytes of a program's own output before NCCL's first line
 _OF_NCCL = re.compile(rb"NCCL (?:INFO|WARN) ")
-_LONGEST_WORD = 10  #: bytes of what it matches
+_GAVE_UP = re.compile(rb"Watchdog caught collective operation timeout")
+_LONGEST_WORD = 48  #: bytes of what these match
 _TEXT = b'{"traceEvents": []}'
 
 
@@ -67,12 +68,24 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
 def read_log(path: str, text: OpenText, head: bytes) -> Trace | None:
     """The same of a text in which NCCL's lines come later than its first bytes tell; None if there are none in the
     first :data:`MOST_BEFORE` bytes. ``head`` was already read.
+
+    Raises:
+        UnknownFormat: PyTorch's watchdog gave a collective up in it, and NCCL logged nothing.
     """
-    last, read = head, len(head)
+    last, read, gave_up = head, len(head), _GAVE_UP.search(head) is not None
     while b"\0" not in last and read < MOST_BEFORE and (piece := bytes(text.read(CHUNK))):
         if _OF_NCCL.search(last[-_LONGEST_WORD:] + piece):
             return _alone(kind_named("nccl_log"), path, text)
+        gave_up = gave_up or _GAVE_UP.search(last[-_LONGEST_WORD:] + piece) is not None
         last, read = piece, read + len(piece)
+    if gave_up:
+        what = (
+            "a program's log, in which PyTorch's watchdog gives a collective up: it does not say which rank is missing"
+        )
+        how = (
+            "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (before PyTorch 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE)"
+        )
+        raise UnknownFormat(path, f"{what}; set {how}, and give the dumps of all ranks")
     return None
 
 

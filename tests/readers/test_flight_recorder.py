@@ -14,6 +14,7 @@ import pytest
 
 from augment import AugmentError, InputError, LimitExceeded, UnknownFormat, cli
 from augment.core.attachment_kinds import kind_of
+from augment.readers import read
 from augment.readers.attachments.flight_recorder import read_dump
 
 ENTRY = {
@@ -162,3 +163,19 @@ def test_a_dump_with_the_name_of_another_rank(
         read_dump(written(tmp_path, pickle.dumps(empty, 2), "dump_2"))
     config |= {name: {"name": name, "desc": "tp", "ranks": "[2, 3]"} for name in "89"}
     assert read_dump(written(tmp_path, pickle.dumps({**empty, "pg_config": config}, 2), "dump_2")).rank == 2
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_bare_list_of_collectives_is_called_what_it_is(tmp_path: Path, protocol: int) -> None:
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps([{"pg_id": 0, "seq_id": 1, "profiling_name": "nccl:all_reduce"}], protocol))
+    with pytest.raises(UnknownFormat, match="a dump of the flight recorder of an old PyTorch"):
+        read(str(path))
+
+
+@pytest.mark.parametrize("before", [1, 60_000])
+def test_a_log_of_a_hang_leads_to_the_recorder(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "job.log"
+    path.write_text("step 1\n" * before + "[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(…)\n")
+    with pytest.raises(UnknownFormat, match="set TORCH_FR_BUFFER_SIZE=2000"):
+        read(str(path))
