@@ -97,7 +97,8 @@ def command(
     for line in lines:
         emit(line if form else wrapped(line))
     if form is None and len(inputs) == 1 and (failures or not all(is_dump(name) for name, _ in names)):  # not drawn
-        has_page = len(reports) < 2 or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
+        is_file = len(reports) < 2 and all(report["input"] in dict(names) for report in reports)
+        has_page = is_file or any(report.get("joined", bool(jobs)) for report in shown)  # or of a job
         alone = (name for name in of if of.count(name) == 1)
         path = next(alone, "") if len(of) > 1 else "-" if spooled else inputs[0]
         is_drawn = len(reports) != 1 or reports[0].get("is_drawn", True)  # a log alone has nothing to draw
@@ -147,15 +148,21 @@ def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[
     """The reports on all readable files, and the errors of the others, each with whether it counts as named: also a
     dump of the flight recorder does, as a rank whose dump is not read would be one that left none."""
     from augment.cli.terminal import bar
+    from augment.core.records import NcclLogs
+    from augment.core.text import counted
     from augment.errors import AugmentError
     from augment.readers.attachments.tables import with_tables
-    from augment.results.report.health import dump_in, is_dump, on_dumps, report_on
+    from augment.results.report.health import dump_in, is_dump, logs_together, on_dumps, report_on
 
     def beside(trace: Trace) -> Trace:
-        return with_tables(request.evidence.added_to(trace), *request.tables, region=request.region)
+        logs = [NcclLogs(of_job)] if (of_job := together.get(trace.source.path)) else []
+        return with_tables(request.evidence.added_to(trace.changed(*logs)), *request.tables, region=request.region)
 
     reports, unread, dumps = [], [], []
+    together = logs_together([name for name, _ in names]) if len(names) > 1 else {}
     for name, is_named in names:
+        if together.get(name) == ():  # judged with another one
+            continue
         judged_together = False
         try:
             judged_together = is_dump(name)
@@ -163,7 +170,11 @@ def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[
                 dumps.append(dump)
                 continue
             with bar(1, quiet=False) as shown:
-                reports.append(report_on(name, shown.stage, beside=beside))
+                report = report_on(name, shown.stage, beside=beside)
+            if logs := together.get(name):
+                job = os.path.basename(os.path.dirname(os.path.abspath(name)))
+                report["input"] = f"job {job}, {counted(len(logs), 'log')} of NCCL"
+            reports.append(report)
         except AugmentError as error:
             unread.append((error, is_named or judged_together))
     return [*on_dumps(dumps), *reports], unread

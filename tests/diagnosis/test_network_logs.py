@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import augment
+from augment import cli
 from augment.core.text import words_of
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import network_setup
@@ -365,6 +367,21 @@ def test_ranks_that_begin_a_communicator_and_do_not_end(tmp_path: Path) -> None:
     assert len(said_of(tmp_path, [*begun, *(f"step 3{line}" for line in ended)])) == 1
     used = [line for line in whole if "opCount" in line]
     assert len(said_of(tmp_path, [*begun, *used])) == 2  # the ends were lost
+
+
+def test_one_file_a_process_is_judged_as_one_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = ring(4, {}, identity="0xfa", node="n1", pid=80)
+    other = [line.replace("count 8 ", "count 9 ") if ":82 " in line and "opCount 0" in line else line for line in other]
+    for line in ring(4, {}) + other:
+        with (tmp_path / f"nccl.{line.split(':')[1]}.log").open("a") as file:
+            file.write(f"{line}\n")
+    monkeypatch.setattr(sys, "argv", ["augment", str(tmp_path)])
+    assert cli.main() == 0
+    said = capsys.readouterr().out
+    assert said.count("4 logs of NCCL:") == 2
+    assert said.count("Rank 2 enqueues AllReduce of 36 B where the others enqueue AllReduce of 32 B") == 1
 
 
 def test_channels_without_the_beginning_of_their_communicator(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from augment.results.report.sections import heading, place_of, plain, severity_o
 
 if TYPE_CHECKING:
     from augment.core import Trace
-    from augment.core.records import RankDump
+    from augment.core.records import NcclLog, RankDump
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
 
@@ -118,6 +118,30 @@ def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
         folders.setdefault(os.path.dirname(os.path.abspath(dump.path)), []).append(dump)
     for folder, of_job in folders.items():
         yield report_on_dumps(of_job, os.path.basename(folder))
+
+
+def logs_together(paths: Sequence[str]) -> dict[str, tuple[NcclLog, ...]]:
+    """By the path of the first the logs of NCCL in a folder that share communicators, by their ids (NCCL 2.16 on), as
+    NCCL_DEBUG_FILE makes one a process; by the paths of the others, which are judged with it, none."""
+    from augment.errors import AugmentError
+    from augment.readers.attachments import begins_as
+    from augment.readers.attachments.nccl_log import read_nccl_log
+
+    groups: list[tuple[str, set[str], list[NcclLog]]] = []
+    for path in paths:
+        try:
+            kind = begins_as(path) if os.path.isfile(path) else None
+            log = read_nccl_log(path) if kind and kind.name == "nccl_log" else None
+        except AugmentError:  # told where it is judged
+            continue
+        if log and (known := {each.identity for each in log.communicators} - {""}):
+            folder, logs = os.path.dirname(path), [log]
+            for group in [each for each in groups if each[0] == folder and each[1] & known]:
+                groups.remove(group)
+                known, logs = known | group[1], [*group[2], *logs]
+            groups.append((folder, known, logs))
+    several = [logs for *_, logs in groups if len(logs) > 1]
+    return {log.path: tuple(logs) if log is logs[0] else () for logs in several for log in logs}
 
 
 def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report:
