@@ -67,6 +67,7 @@ SAMPLES: list[Seen] = [
     rules.pageable_copies.PageableCopies(1, 3e6, LINES),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.0, LINES),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.9, LINES),
+    rules.exposed_copies.Copies(2, 0, 2 * MS, 8 * MS, True, 0.0, []),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, 0.9, []),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, MS, False, 0.0, []),
     rules.exposed_copies.Copies(2, 3e6, 2 * MS, 8 * MS, True, 0.0, [], migrates=True),

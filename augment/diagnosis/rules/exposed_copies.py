@@ -55,7 +55,7 @@ class Copies(rule.Seen, frozen=True):
     """Copies between host and device."""
 
     copy_count: float
-    moved_bytes: float  #: per step
+    moved_bytes: float  #: per step; 0 where no size was recorded
     copy_ns: int  #: per step, in which any copy runs
     other_ns: int  #: of a step, in which nothing is copied
     can_be_hidden: bool  #: there is as much other time
@@ -73,7 +73,7 @@ class Copies(rule.Seen, frozen=True):
         pageable = f", {text.percent(self.pageable_ratio)} of it pageable memory" if self._is_pageable else ""
         together = ", overlapping each other" if self.overlap else ""
         each = words.each(self.copy_count)
-        moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}{each}{together}{pageable}"
+        moved = f"{_sized(self.moved_bytes)}{text.time(self.copy_ns)}{each}{together}{pageable}"
         if self.migrates:
             often = f"{words.often(self.copy_count, 'copy', 'copies')} ({moved})"
             return f"Pages of managed memory migrate between host and device in {often}; one of the two waits for each"
@@ -88,7 +88,7 @@ class Copies(rule.Seen, frozen=True):
         return f"{'hiding' if self.can_be_hidden else 'removing'} {'it' if self.copy_count == 1 else 'them'}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        what = f"{self._what(words)} ({text.size(self.moved_bytes)})"
+        what = f"{self._what(words)} ({text.size(self.moved_bytes) if self.moved_bytes else text.time(self.copy_ns)})"
         return f"{what}; {self.cure(words)} would save {words.share(saved_ns)}"
 
     def advice(self, words: text.Words) -> str:
@@ -139,7 +139,7 @@ class CopiesWithin(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         copies = f"{words.often(self.copy_count, 'copy', 'copies')} within its memory"
         where = f", most in {text.listed(self.operators)}" if self.operators else ""
-        moved = f"{text.size(self.moved_bytes)}, {text.time(self.copy_ns)}"
+        moved = f"{_sized(self.moved_bytes)}{text.time(self.copy_ns)}"
         return f"The {words.gpu} makes {copies} ({moved}{words.each(self.copy_count)}){where}"
 
     def advice(self, words: text.Words) -> str:
@@ -147,6 +147,10 @@ class CopiesWithin(rule.Seen, frozen=True):
             return f"Give DistributedDataParallel {self.option}{text.called_from(self.lines)}"
         way = "Keep one layout (no contiguous() in every step), write into place instead of clone() and cat()"
         return f"{way}, or let torch.compile fuse them{text.called_from(self.lines)}"
+
+
+def _sized(moved_bytes: float) -> str:
+    return f"{text.size(moved_bytes)}, " if moved_bytes else ""
 
 
 def check(trace: Trace) -> rule.Answer:
