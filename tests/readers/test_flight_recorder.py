@@ -79,6 +79,19 @@ def test_messages_have_a_peer(tmp_path: Path, name: str, kind: str, peer: int) -
     assert (operation.kind, operation.peer, operation.sequence) == (kind, peer, 7)
 
 
+@pytest.mark.parametrize("state", ["completed", "scheduled"])
+@pytest.mark.parametrize("is_p2p", [True, False])  # of the entry that closes the batch: False before PyTorch 2.5
+def test_messages_of_a_batch_have_the_state_of_the_batch(tmp_path: Path, state: str, is_p2p: bool) -> None:
+    names = ("nccl:send 1->0", "nccl:recv 1<-0", "nccl:coalesced")
+    batch = [{**ENTRY, "profiling_name": name, "is_p2p": True, "p2p_seq_id": 2} for name in names]
+    batch[2] |= {"state": state, "is_p2p": is_p2p}
+    alone = {**batch[0], "p2p_seq_id": 3}
+    for entries in ([*batch, alone], [alone, *batch[::-1]]):
+        dump = read_dump(written(tmp_path, pickle.dumps({**DOCUMENT, "entries": entries}, 2)))
+        done = {(operation.kind, operation.sequence): operation.done for operation in dump.operations}
+        assert done == {("send", 2): state == "completed", ("recv", 2): state == "completed", ("send", 3): False}
+
+
 class _Runs:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("ran",)

@@ -76,7 +76,14 @@ def dump_of(document: Any, path: str) -> RankDump:
         for number, status in written.pg_status.items()
         if re.fullmatch(r"[0-9]{1,9}", number)
     }
-    operations = [_operation(entry, groups, progress) for entry in written.entries]
+    # an operation of a batch has no state of its own, but that of the entry "coalesced", which has equal numbers
+    batches = {_numbers(entry): entry for entry in written.entries if _is_batch(entry)}
+    messages = {_numbers(entry) for entry in written.entries if _POINT_TO_POINT.search(entry.profiling_name)}
+    operations = [
+        _operation(entry, batches.get(_numbers(entry), entry), groups, progress)
+        for entry in written.entries
+        if not (_is_batch(entry) and (entry.is_p2p or _numbers(entry) in messages))
+    ]
     operations.sort(key=lambda operation: operation.created_ns)
     rank = int(match[1])
     listed = [groups[each.group].ranks for each in operations] or [group.ranks for group in groups.values()]
@@ -129,9 +136,18 @@ class _Written(Struct):
     entries: list[_DumpedEntry] = field(default_factory=list)
 
 
+def _is_batch(entry: _DumpedEntry) -> bool:
+    return entry.profiling_name.rpartition(":")[2] == "coalesced"
+
+
+def _numbers(entry: _DumpedEntry) -> tuple[str, int | None, int | None, int]:
+    return entry.process_group[0], entry.collective_seq_id, entry.seq_id, entry.p2p_seq_id
+
+
 def _operation(
-    entry: _DumpedEntry, groups: dict[str, DumpedGroup], progress: dict[int, tuple[int, int]]
+    entry: _DumpedEntry, state: _DumpedEntry, groups: dict[str, DumpedGroup], progress: dict[int, tuple[int, int]]
 ) -> DumpedOperation:
+    """The operation of an ``entry`` with the state that the entry ``state`` has."""
     name, description = entry.process_group
     if name not in groups:  # gloo calls its group "0", and lists it under ""
         listed = next(
@@ -147,7 +163,7 @@ def _operation(
         sequence,
         kind,
         entry.time_created_ns,
-        entry.state == "completed" or entry.retired or (not entry.is_p2p and sequence <= completed),
+        state.state == "completed" or state.retired or (not entry.is_p2p and sequence <= completed),
         None,
         entry.input_sizes,
         entry.output_sizes,
