@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_hangs import Fault, Job, run
+from simulated_hangs import BEGIN_NS, Fault, Job, run
 
 from augment.job.verdict.hangs import Hang, judge, report_on_dumps
 from augment.readers.attachments.flight_recorder import dump_of, read_dump
@@ -97,6 +97,87 @@ def test_what_must_not_matter(cause: str) -> None:
     assert blamed(judged(as_json)) == known
     dumps = [dump_of(document, f"dump_{rank}") for rank, document in enumerate(documents) if document]
     assert blamed(judge(dumps[::-1])) == known
+
+
+GROUPS = {"world": range(8), "left": range(4), "right": range(4, 8)}
+
+
+def entry(
+    group: str, number: int, *, done: bool = False, kind: str = "all_reduce", elements: int = 8
+) -> dict[str, Any]:
+    return {
+        "pg_id": [*GROUPS].index(group),
+        "process_group": (group, group),
+        "collective_seq_id": number,
+        "profiling_name": f"nccl:{kind}",
+        "input_sizes": [[elements]],
+        "input_dtypes": ["Float"],
+        "state": "completed" if done else "scheduled",
+        "is_p2p": " " in kind,
+    }
+
+
+def by_hand(*entries_of_ranks: list[dict[str, Any]] | None) -> Documents:
+    """The dumps of ranks 0 to 7, each with entries in the order in which it enqueued them; None for no dump."""
+    documents: Documents = []
+    for rank, entries in enumerate(entries_of_ranks):
+        status: dict[str, dict[str, int]] = {}
+        for place, each in enumerate(entries or ()):
+            each["time_created_ns"] = BEGIN_NS + place
+            if not each["is_p2p"]:
+                last = {"last_enqueued_collective": each["collective_seq_id"]}
+                last |= {"last_completed_collective": each["collective_seq_id"]} if each["state"] == "completed" else {}
+                status[str(each["pg_id"])] = status.get(str(each["pg_id"]), {}) | last
+        config = {name: {"desc": name, "ranks": str([*ranks])} for name, ranks in GROUPS.items() if rank in ranks}
+        documents.append({} if entries is None else {"entries": entries, "pg_config": config, "pg_status": status})
+    return documents
+
+
+def renumbered(documents: Documents, numbers: list[int]) -> Documents:
+    """The same job with rank ``numbers[rank]`` for each rank, its entries in another order."""
+    other: Documents = [{} for _ in documents]
+    for rank, document in enumerate(documents):
+        if document:
+            config = {
+                name: {**group, "ranks": str([numbers[member] for member in GROUPS[name]])}
+                for name, group in document["pg_config"].items()
+            }
+            other[numbers[rank]] = {**document, "pg_config": config, "entries": document["entries"][::-1]}
+    return other
+
+
+def first(number: int, *, of: str = "world", **more: Any) -> list[dict[str, Any]]:
+    """Number ``number`` of a group, and all before it from 98 on, which are completed."""
+    return [*(entry(of, each, done=True) for each in range(98, number)), entry(of, number, **more)]
+
+
+def ahead(count: int) -> list[dict[str, Any]]:
+    return [*first(100), *(entry("world", 101 + each) for each in range(count))]
+
+
+BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]] = {
+    "the host of one got less far": (
+        by_hand(*[ahead(2)] * 2, ahead(1), *[ahead(2)] * 5),
+        {("group", (0, 1, 2, 3, 4, 5, 6, 7))},
+        [
+            "The job has hung since 2025-10-09 08:53:20.000 UTC. The dumps do not tell which rank holds it up.",
+            "Ranks 0-7 wait in all_reduce number 100 of world [0-7]: one of them, or the link between them, is at fault.",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_jobs_made_by_hand(name: str) -> None:
+    documents, culprits, sentences = BY_HAND[name]
+    assert (
+        report_on_dumps([dump_of(each, f"dump_{rank}") for rank, each in enumerate(documents) if each], "x")["verdict"]
+        == sentences
+    )
+    assert blamed(judged(documents)) == culprits
+    for numbers in ([7, 6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 1, 7, 2, 4, 5]):
+        other = {(cause, tuple(sorted(numbers[rank] for rank in ranks))) for cause, ranks in culprits}
+        assert blamed(judged(renumbered(documents, numbers))) == other
 
 
 def test_few_dumps_name_nobody() -> None:

@@ -7,8 +7,7 @@ operation of their own. Followed from rank to rank this ends at who waits for no
 - a rank without anything of its own left to complete, which others wait for: its *host* does not go on;
 - a rank that has not completed what other members have: its *device* does not go on, while its host ran ahead;
 - a rank of a group without a dump: its process may be gone;
-- members that all enqueued the same oldest operation, which none completes: nothing recorded tells whose fault it is,
-  unless the host of one got less far than those of the others;
+- members that all enqueued the same oldest operation, which none completes: nothing recorded tells whose fault it is;
 - ranks that wait for each other in two groups: they enqueue in different order.
 
 "The rank missing from the oldest unfinished collective" alone would name victims of a device that died: their hosts
@@ -295,19 +294,10 @@ class _Judge:
             others = set(self.groups[name].ranks) & set(self.dumps) - set(ranks)
             if len(ranks) < 2 or (sequence >= 0 and others):
                 continue  # completed by the others: dumped a moment later than here
-            reached = {rank: len(self.pending[rank]) for rank in ranks}
-            least = [rank for rank in ranks if reached[rank] == min(reached.values())]
-            alone = len(least) == 1 and len(ranks) > 2
             first = min((oldest[rank] for rank in ranks), key=lambda operation: operation.created_ns)
-            yield Culprit(
-                "host" if alone else "group",
-                tuple(least if alone else sorted(ranks)),
-                "low",
-                first.created_ns,
-                first,
-                (self.groups[name],),
-                tuple(sorted(set(oldest) - set(least if alone else ranks))),
-            )
+            rest = tuple(sorted(set(oldest) - set(ranks)))
+            group = (self.groups[name],)
+            yield Culprit("group", tuple(sorted(ranks)), "low", first.created_ns, first, group, rest)
 
 
 def _joined(culprits: Sequence[Culprit]) -> Iterator[Culprit]:
@@ -367,13 +357,13 @@ def verdict(hang: Hang) -> list[str]:
         if hang.dumps < hang.ranks:
             return [f"{seen}. Who holds it up cannot be told from {hang.dumps} of {hang.ranks} dumps."]
         return [f"{seen}, but no rank waits for another: nothing hangs as far as the dumps tell."]
-    blamed = sorted({rank for culprit in hang.culprits for rank in culprit.ranks})
+    blamed = sorted({rank for culprit in hang.culprits if culprit.confidence != "low" for rank in culprit.ranks})
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
     victims = sorted({waiting.rank for waiting in hang.waiting} - set(blamed))
     verb = "waits" if len(victims) == 1 else "wait"
     others = f"; {counted(len(victims), 'other rank')} ({ranges_text(victims)}) {verb}" if victims else ""
     begin = f"The job has hung since {instant(since)} UTC"
-    if any(culprit.cause == "group" for culprit in hang.culprits):
+    if not blamed:
         sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
     else:
         sentences = [f"{begin}: {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}."]
@@ -390,6 +380,8 @@ def title(culprit: Culprit) -> str:
         ("it", "it", "has", "its process") if is_one else ("they", "them", "have", "their processes")
     )
     where = called(culprit.operation, *culprit.groups) if culprit.operation and culprit.groups else ""
+    if culprit.cause == "host" and culprit.confidence == "low":
+        return f"{ranks} may have stopped on the host: {where} is in no dump of {them}"
     if culprit.cause == "host":
         return f"{ranks} stopped on the host: {it} never enqueued {where}"
     if culprit.cause == "device":
