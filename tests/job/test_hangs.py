@@ -148,11 +148,12 @@ def renumbered(documents: Documents, numbers: list[int]) -> Documents:
 
 def first(number: int, *, of: str = "world", **more: Any) -> list[dict[str, Any]]:
     """Number ``number`` of a group, and all before it from 98 on, which are completed."""
-    return [*(entry(of, each, done=True) for each in range(98, number)), entry(of, number, **more)]
+    return [*(entry(of, each, done=True, **more) for each in range(98, number)), entry(of, number, **more)]
 
 
-def ahead(count: int) -> list[dict[str, Any]]:
-    return [*first(100), *(entry("world", 101 + each) for each in range(count))]
+def ahead(count: int, **more: Any) -> list[dict[str, Any]]:
+    """Number 100 of all ranks, and ``count`` more that the host ran ahead."""
+    return [*first(100, **more), *(entry("world", 101 + each, **more) for each in range(count))]
 
 
 BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]] = {
@@ -162,6 +163,32 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
         [
             "The job has hung since 2025-10-09 08:53:20.000 UTC. The dumps do not tell which rank holds it up.",
             "Ranks 0-7 wait in all_reduce number 100 of world [0-7]: one of them, or the link between them, is at fault.",
+        ],
+    ),
+    "a device one collective behind": (
+        by_hand(*[first(101)] * 5, ahead(1), *[first(101)] * 2),
+        {("device", (5,))},
+        [
+            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 5 holds it up; 7 other ranks (0-4, 6-7) wait.",
+            "Rank 5 stopped on the device: it has not completed 1 collective that others completed, the first all_reduce "
+            "number 100 of world [0-7].",
+        ],
+    ),
+    "a device behind in broadcasts, which members may complete one by one": (
+        by_hand(*[first(102, kind="broadcast")] * 5, ahead(9, kind="broadcast"), *[first(102, kind="broadcast")] * 2),
+        {("device", (5,))},
+        [
+            "The job has hung since 2025-10-09 08:53:20.000 UTC. The dumps do not tell which rank holds it up.",
+            "Rank 5 may have stopped on the device: it has not completed 2 collectives that others completed, the first "
+            "broadcast number 100 of world [0-7].",
+        ],
+    ),
+    "one completed less than the others, which do not wait": (
+        by_hand(*[[entry("world", 100, done=True)]] * 7, first(100)),
+        set(),
+        [
+            "1 rank of 8 had something left to complete when it dumped, but no rank waits for another: no collective "
+            "hangs as far as the dumps tell."
         ],
     ),
 }

@@ -165,14 +165,15 @@ class _Judge:
                         tuple(sorted(held)),
                     )
                 )
+        devices = [*self._devices(waits)]
         culprits = [*self._mismatches()] or [
-            *self._devices(),
+            *(each for each in devices if each.confidence != "low"),
             *(each for each in standing if each.cause == "host" and each.confidence != "low"),
         ]
         if not culprits and len(self.dumps) >= MOST_WITHOUT_DUMP * len(members):
             culprits = [each for each in standing if each.cause == "no_dump"] or standing
         if not culprits:
-            culprits = [*self._circles(oldest, waits)] or [*self._stuck_groups(oldest, waits)]
+            culprits = [*self._circles(oldest, waits)] or [*self._stuck_groups(oldest, waits)] or devices
         return Hang(len(self.dumps), len(members), tuple(_joined(culprits)), waiting)
 
     def _missing(self, operation: DumpedOperation, rank: int) -> set[int]:
@@ -204,32 +205,37 @@ class _Judge:
             and (oldest[member].is_message or (oldest[member].group, oldest[member].sequence) != here)
         }
 
-    def _devices(self) -> Iterator[Culprit]:
-        """Ranks that have not completed collectives which other members have completed."""
+    def _devices(self, waits: dict[int, set[int]]) -> Iterator[Culprit]:
+        """Ranks that have not completed collectives which other members have completed: surely at fault where these are
+        of a kind that all members complete together. One alone may have been dumped a moment earlier, unless somebody
+        waits for the rank."""
         furthest = {
             name: nlargest(
                 2, ((self.completed[rank].get(name, -1), rank) for rank in group.ranks if rank in self.dumps)
             )
             for name, group in self.groups.items()
         }
+        waited_for = set[int]().union(*waits.values())
         for rank, operations in sorted(self.pending.items()):
             behind = [
                 operation
                 for operation in operations
-                if operation.kind in TOGETHER
+                if not operation.is_message
                 and any(last >= operation.sequence for last, member in furthest[operation.group] if member != rank)
             ]
+            together = [operation for operation in behind if operation.kind in TOGETHER]
             held = self.held_up.get(rank, {})
-            if len(behind) > 1 or (behind and held):  # alone it may have been dumped a moment earlier
+            if len(together) > 1 or (behind and (held or rank in waited_for)):
+                first = (together or behind)[0]
                 yield Culprit(
                     "device",
                     (rank,),
-                    "high" if len(behind) > 1 else "medium",
-                    behind[0].created_ns,
-                    behind[0],
-                    (self.groups[behind[0].group],),
+                    "high" if len(together) > 1 else "medium" if together else "low",
+                    first.created_ns,
+                    first,
+                    (self.groups[first.group],),
                     tuple(sorted(held)),
-                    len(behind),
+                    len(together or behind),
                 )
 
     def _mismatches(self) -> Iterator[Culprit]:
@@ -356,7 +362,9 @@ def verdict(hang: Hang) -> list[str]:
         seen = f"{counted(stuck, 'rank')} of {hang.ranks} had something left to complete when it dumped"
         if hang.dumps < hang.ranks:
             return [f"{seen}. Who holds it up cannot be told from {hang.dumps} of {hang.ranks} dumps."]
-        return [f"{seen}, but no rank waits for another: nothing hangs as far as the dumps tell."]
+        if any(waiting.waits_for for waiting in hang.waiting):
+            return [f"{seen}. Who holds it up cannot be told."]
+        return [f"{seen}, but no rank waits for another: no collective hangs as far as the dumps tell."]
     blamed = sorted({rank for culprit in hang.culprits if culprit.confidence != "low" for rank in culprit.ranks})
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
     victims = sorted({waiting.rank for waiting in hang.waiting} - set(blamed))
@@ -387,7 +395,8 @@ def title(culprit: Culprit) -> str:
     if culprit.cause == "device":
         number = counted(culprit.ran_ahead, "collective")
         missing = f"{number} that others completed" if is_one else f"what others completed (up to {number})"
-        return f"{ranks} stopped on the device: {it} {have} not completed {missing}, the first {where}"
+        stopped = "may have stopped" if culprit.confidence == "low" else "stopped"
+        return f"{ranks} {stopped} on the device: {it} {have} not completed {missing}, the first {where}"
     if culprit.cause == "no_dump":
         return f"{ranks} left no dump: {process} may be gone. Others wait for {them} in {where}"
     if culprit.cause == "mismatch":
