@@ -141,40 +141,43 @@ class _Judge:
             Waiting(rank, operation, self.groups[operation.group], tuple(sorted(waits[rank])))
             for rank, operation in sorted(oldest.items())
         )
-        standing = []
-        # those of the ranks with nothing to complete, or without a dump, that others wait for. Messages do not tell
-        # whether the other side was never enqueued or is completed there: where one rank waits for messages alone,
-        # either of the two may be at fault
-        idle = members - set(oldest)
-        for rank in sorted(idle):
-            held = self.held_up.get(rank, {})
-            if held:
-                every = [operation for operations in held.values() for operation in operations]
-                first = min(every, key=lambda operation: (operation.is_message, operation.created_ns))
-                collectives = {operation.group for operation in every if operation.peer is None}
-                either = not collectives and len(held) == 1
-                has_dump, known = rank in self.dumps, collectives & self.enqueued.get(rank, {}).keys()
-                standing.append(
-                    Culprit(
-                        "no_dump" if not has_dump else "group" if either else "host",
-                        tuple(sorted({rank, *held})) if either and has_dump else (rank,),
-                        "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
-                        min(operation.created_ns for operation in every),
-                        first,
-                        (self.groups[first.group],),
-                        tuple(sorted(held)),
-                    )
-                )
-        devices = [*self._devices(waits)]
-        culprits = [*self._mismatches()] or [
-            *(each for each in devices if each.confidence != "low"),
-            *(each for each in standing if each.cause == "host" and each.confidence != "low"),
-        ]
-        if not culprits and len(self.dumps) >= MOST_WITHOUT_DUMP * len(members):
-            culprits = [each for each in standing if each.cause == "no_dump"] or standing
-        if not culprits:
-            culprits = [*self._circles(oldest, waits)] or [*self._stuck_groups(oldest, waits)] or devices
+        standing, devices = [*self._standing(members - set(oldest))], [*self._devices(waits)]
+        tiers: list[list[Culprit]] = [[*self._mismatches()]]
+        tiers.append(
+            [each for each in (*devices, *standing) if each.cause in ("device", "host") and each.confidence != "low"]
+        )
+        if len(self.dumps) >= MOST_WITHOUT_DUMP * len(members):
+            tiers += [[each for each in standing if each.cause == "no_dump"], standing]
+        tiers += [[*self._circles(oldest, waits)], [*self._stuck_groups(oldest, waits)], devices]
+        culprits, rest = list[Culprit](), waiting
+        for tier in tiers:  # another hang is one of ranks that do not wait for those of the first
+            culprits += [each for each in tier if not culprits or held_up_by([each], rest)]
+            explained = held_up_by(culprits, waiting)
+            rest = tuple(each for each in waiting if each.rank not in explained)
         return Hang(len(self.dumps), len(members), tuple(_joined(culprits)), waiting)
+
+    def _standing(self, idle: set[int]) -> Iterator[Culprit]:
+        """Those of the ranks with nothing to complete, or without a dump, that others wait for.
+
+        Messages do not tell whether the other side was never enqueued or is completed there: where one rank waits for
+        messages alone, either of the two may be at fault.
+        """
+        for rank in sorted(idle & self.held_up.keys()):
+            held = self.held_up[rank]
+            every = [operation for operations in held.values() for operation in operations]
+            first = min(every, key=lambda operation: (operation.is_message, operation.created_ns))
+            collectives = {operation.group for operation in every if operation.peer is None}
+            either = not collectives and len(held) == 1
+            has_dump, known = rank in self.dumps, collectives & self.enqueued.get(rank, {}).keys()
+            yield Culprit(
+                "no_dump" if not has_dump else "group" if either else "host",
+                tuple(sorted({rank, *held})) if either and has_dump else (rank,),
+                "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
+                min(operation.created_ns for operation in every),
+                first,
+                (self.groups[first.group],),
+                tuple(sorted(held)),
+            )
 
     def _missing(self, operation: DumpedOperation, rank: int) -> set[int]:
         """The members that have not enqueued an operation of ``rank``."""
@@ -271,24 +274,24 @@ class _Judge:
             )
 
     def _circles(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
-        """Ranks that wait for each other in different operations: the first circle."""
+        """Ranks that wait for each other in different operations."""
+        seen = set[int]()
         for begin in sorted(waits):
-            path, rank = [begin], begin
-            while nexts := sorted(waits.get(rank, ())):
-                rank = nexts[0]
-                if rank in path:
-                    circle = tuple(sorted(path[path.index(rank) :]))
-                    first = oldest[circle[0]]
-                    others = tuple(sorted(set(oldest) - set(circle)))
-                    created = min(oldest[member].created_ns for member in circle)
-                    messages = any(oldest[member].is_message for member in circle)
-                    group = (self.groups[first.group],)
-                    if messages:
-                        yield Culprit("group", circle, "low", created, first, group, others)
-                    else:
-                        yield Culprit("order", circle, "medium", created, first, group, others)
-                    return
+            path, rank = list[int](), begin
+            while rank not in seen and waits.get(rank):
+                seen.add(rank)
                 path.append(rank)
+                rank = min(waits[rank])
+            if rank in path:
+                circle = tuple(sorted(path[path.index(rank) :]))
+                first = oldest[circle[0]]
+                others = tuple(sorted(set(oldest) - set(circle)))
+                created = min(oldest[member].created_ns for member in circle)
+                group = (self.groups[first.group],)
+                if any(oldest[member].is_message for member in circle):
+                    yield Culprit("group", circle, "low", created, first, group, others)
+                else:
+                    yield Culprit("order", circle, "medium", created, first, group, others)
 
     def _stuck_groups(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
         """Groups whose members all wait in the same operation."""
@@ -304,6 +307,26 @@ class _Judge:
             rest = tuple(sorted(set(oldest) - set(ranks)))
             group = (self.groups[name],)
             yield Culprit("group", tuple(sorted(ranks)), "low", first.created_ns, first, group, rest)
+
+
+def held_up_by(culprits: Sequence[Culprit], waiting: Sequence[Waiting]) -> set[int]:
+    """The ranks whose oldest operation waits for ``culprits``, themselves among them, directly or through others."""
+    through = {rank for culprit in culprits for rank in culprit.ranks}
+    differ = {
+        (operation.group, operation.sequence)
+        for culprit in culprits
+        if culprit.cause == "mismatch" and (operation := culprit.operation)
+    }
+    held = {
+        each.rank
+        for each in waiting
+        if each.rank in through or (each.operation.group, each.operation.sequence) in differ
+    }
+    through |= held
+    while more := {each.rank for each in waiting if each.rank not in held and not through.isdisjoint(each.waits_for)}:
+        held |= more
+        through = more
+    return held
 
 
 def _joined(culprits: Sequence[Culprit]) -> Iterator[Culprit]:
@@ -367,7 +390,7 @@ def verdict(hang: Hang) -> list[str]:
         return [f"{seen}, but no rank waits for another: no collective hangs as far as the dumps tell."]
     blamed = sorted({rank for culprit in hang.culprits if culprit.confidence != "low" for rank in culprit.ranks})
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
-    victims = sorted({waiting.rank for waiting in hang.waiting} - set(blamed))
+    victims = sorted(held_up_by([each for each in hang.culprits if each.confidence != "low"], hang.waiting) - {*blamed})
     verb = "waits" if len(victims) == 1 else "wait"
     others = f"; {counted(len(victims), 'other rank')} ({ranges_text(victims)}) {verb}" if victims else ""
     begin = f"The job has hung since {instant(since)} UTC"
