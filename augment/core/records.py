@@ -80,6 +80,11 @@ class RankDump(Struct):
     progress: dict[int, tuple[int, int]]
     operations: list[DumpedOperation]
 
+    @property
+    def members(self) -> set[int]:
+        """The ranks of all its groups, itself among them."""
+        return {self.rank, *(rank for group in self.groups.values() for rank in group.ranks)}
+
 
 class RankConnection(Struct, frozen=True):
     """A connection between two ranks of a communicator, and by what (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``)."""

@@ -13,7 +13,7 @@ from simulated_hangs import BEGIN_NS, Fault, Job, run
 
 from augment.job.verdict.hangs import Hang, judge, report_on_dumps
 from augment.readers.attachments.flight_recorder import dump_of, read_dump
-from augment.results.report.health import lines_of
+from augment.results.report.health import lines_of, on_dumps
 from augment.results.report.page import page
 from augment.results.report.sections import Document
 
@@ -198,11 +198,62 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
         by_hand(*LATE, *[first(100, of="right")] * 2, None, first(100, of="right")),
         {("host", (2,)), ("no_dump", (6,))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: ranks 2 and 6 hold it up; 6 other ranks (0-1, 3-5, 7) "
-            "wait.",
+            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 2 holds it up; 3 other ranks (0-1, 3) wait.",
             "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of left [0-3].",
-            "Rank 6 left no dump: its process may be gone. Others wait for it in all_reduce number 100 of right [4-7].",
-            "1 rank of 8 left no dump.",
+            "No dump of rank 6 was read: its process may be gone. Others wait for it, first in all_reduce number 100 of "
+            "right [4-7].",
+        ],
+    ),
+    "a late host, and a rank without a dump that nobody else waits for": (
+        by_hand(*[first(100)] * 2, first(99, done=True), *[first(100)] * 4, None),
+        {("host", (2,))},
+        [
+            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 2 holds it up; 6 other ranks (0-1, 3-6) wait.",
+            "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of world [0-7].",
+            "No dump of rank 7 was read.",
+        ],
+    ),
+    "a part of the dumps, all completed": (
+        by_hand(*[None] * 3, first(99, done=True), *[None] * 4),
+        set(),
+        [
+            "No collective hangs in 1 dump: every operation there is completed.",
+            "No dump of ranks 0-2 and 4-7 was read (of another node?): name the folders of all nodes.",
+        ],
+    ),
+    "all completed, of one nothing is known": (
+        by_hand(*[first(99, done=True)] * 7, []),
+        set(),
+        [
+            "No collective hangs in 7 dumps: every operation there is completed.",
+            "The dump of rank 7 lists no operation.",
+        ],
+    ),
+    "nothing recorded": (
+        by_hand(*[[]] * 8),
+        set(),
+        ["Whether a collective hangs cannot be told.", "The dumps of ranks 0-7 list no operation."],
+    ),
+    "one node of two": (
+        by_hand(*[first(100)] * 4, *[None] * 4),
+        set(),
+        [
+            "4 ranks of 8 had something left to complete at the time of the dump. Who holds the job up cannot be told from "
+            "4 dumps.",
+            "No dump of ranks 4-7 was read (of another node?): name the folders of all nodes.",
+        ],
+    ),
+    "three ranks of eight are gone, of which others wait for messages, too": (
+        by_hand(
+            *[[entry("world", 0, kind=f"send {rank}->{rank + 5}"), *first(100)] for rank in range(3)],
+            *[first(100)] * 2,
+            *[None] * 3,
+        ),
+        {("no_dump", (5, 6, 7))},
+        [
+            "The job has hung since 2025-10-09 08:53:20.000 UTC: ranks 5-7 hold it up; 5 other ranks (0-4) wait.",
+            "No dump of ranks 5-7 was read: their processes may be gone. Others wait for them, first in all_reduce number "
+            "100 of world [0-7].",
         ],
     ),
     "a late host, and ranks that differ": (
@@ -229,8 +280,8 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
         by_hand(*[[entry("world", 100, done=True)]] * 7, first(100)),
         set(),
         [
-            "1 rank of 8 had something left to complete when it dumped, but no rank waits for another: no collective "
-            "hangs as far as the dumps tell."
+            "1 rank of 8 had something left to complete at the time of the dump, but no rank waits for another: no "
+            "collective hangs as far as the dumps tell."
         ],
     ),
 }
@@ -253,6 +304,16 @@ def test_few_dumps_name_nobody() -> None:
     _, _, documents = faulty("host", 5)
     hang = judged([document if rank == 0 else {} for rank, document in enumerate(documents)])
     assert all(culprit.cause != "no_dump" for culprit in hang.culprits)
+
+
+def test_dumps_of_two_folders_are_of_one_job_if_their_groups_are() -> None:
+    documents = by_hand(*[first(100)] * 2, first(99, done=True), *[first(100)] * 5)
+    dumps = [dump_of(each, f"/{'ab'[rank // 4]}/dump_{rank}") for rank, each in enumerate(documents)]
+    (report,) = on_dumps(dumps)
+    assert report["input"] == "job a and b, 8 dumps of the flight recorder"
+    assert blamed(judge(dumps)) == {("host", (2,))}
+    again = [dump_of(each, f"/again/dump_{rank}") for rank, each in enumerate(documents)]
+    assert len([*on_dumps([*dumps, *again])]) == 2
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ TOGETHER = {"all_reduce", "_all_gather_base", "all_gather", "_reduce_scatter_bas
             "reduce_scatter_tensor_coalesced", "ALLGATHER", "ALLREDUCE"}  # fmt: skip
 #: kinds whose members must give equally many elements
 EQUAL_SIZES = {"all_reduce", "_all_gather_base", "_reduce_scatter_base"}
-MOST_WITHOUT_DUMP = 0.5  #: of the ranks; beyond it the dumps were not all collected
+WITHOUT_DUMP = 0.5  #: of the ranks: where as many lack a dump, and more than one, not all dumps were collected
 
 
 class Waiting(Struct, frozen=True):
@@ -71,12 +71,26 @@ class Culprit(Struct, frozen=True):
 
 
 class Hang(Struct, frozen=True):
-    """What holds a job up. Without culprits nothing hangs."""
+    """What holds a job up. Without culprits no collective is known to hang.
+
+    ``silent``: ranks whose dump neither lists an operation, nor says that all are completed.
+    """
 
     dumps: int
-    ranks: int
+    without_dump: tuple[int, ...]
+    silent: tuple[int, ...]
     culprits: tuple[Culprit, ...]
     waiting: tuple[Waiting, ...]
+
+    @property
+    def ranks(self) -> int:
+        """The ranks of the job, as far as the dumps name them."""
+        return self.dumps + len(self.without_dump)
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether so many ranks dumped that one without a dump stands out."""
+        return len(self.without_dump) < max(WITHOUT_DUMP * self.ranks, 2)
 
 
 def judge(dumps: Sequence[RankDump]) -> Hang:
@@ -134,7 +148,7 @@ class _Judge:
         return last
 
     def hang(self) -> Hang:
-        members = {rank for group in self.groups.values() for rank in group.ranks} | set(self.dumps)
+        members = set[int]().union(*(dump.members for dump in self.dumps.values()))
         oldest = {rank: operations[0] for rank, operations in self.pending.items() if operations}
         waits = {rank: self._waits_for(rank, operation, oldest) for rank, operation in oldest.items()}
         waiting = tuple(
@@ -146,15 +160,21 @@ class _Judge:
         tiers.append(
             [each for each in (*devices, *standing) if each.cause in ("device", "host") and each.confidence != "low"]
         )
-        if len(self.dumps) >= MOST_WITHOUT_DUMP * len(members):
+        silent = (rank for rank, dump in self.dumps.items() if not (dump.operations or _completed(dump)))
+        without_dump = tuple(sorted(members - set(self.dumps)))
+        hang = Hang(len(self.dumps), without_dump, tuple(sorted(silent)), (), waiting)
+        if hang.is_collected:
             tiers += [[each for each in standing if each.cause == "no_dump"], standing]
         tiers += [[*self._circles(oldest, waits)], [*self._stuck_groups(oldest, waits)], devices]
         culprits, rest = list[Culprit](), waiting
         for tier in tiers:  # another hang is one of ranks that do not wait for those of the first
-            culprits += [each for each in tier if not culprits or held_up_by([each], rest)]
+            more = [each for each in tier if not culprits or held_up_by([each], rest)]
+            if culprits:  # who left no dump may itself wait for them
+                more = [replace(each, confidence="low") if each.cause == "no_dump" else each for each in more]
+            culprits += more
             explained = held_up_by(culprits, waiting)
             rest = tuple(each for each in waiting if each.rank not in explained)
-        return Hang(len(self.dumps), len(members), tuple(_joined(culprits)), waiting)
+        return replace(hang, culprits=tuple(_joined(culprits)))
 
     def _standing(self, idle: set[int]) -> Iterator[Culprit]:
         """Those of the ranks with nothing to complete, or without a dump, that others wait for.
@@ -330,22 +350,37 @@ def held_up_by(culprits: Sequence[Culprit], waiting: Sequence[Waiting]) -> set[i
 
 
 def _joined(culprits: Sequence[Culprit]) -> Iterator[Culprit]:
+    """Culprits with those of one cause in one operation as one, and all that lack a dump."""
     alike: dict[object, list[Culprit]] = defaultdict(list)
     for number, each in enumerate(culprits):
         where: object = number
-        if each.operation and not each.operation.is_message and each.cause in ("host", "device", "no_dump"):
-            where = each.operation.kind, each.operation.sequence, each.groups[0].description or each.groups[0].name
-        alike[each.cause, each.confidence, where].append(each)
+        if each.operation and not each.operation.is_message and each.cause in ("host", "device"):
+            where = _place(each)
+        alike[each.cause, each.cause == "no_dump" or (each.confidence, where)].append(each)
     for every in alike.values():
+        first = min(every, key=lambda each: (each.confidence == "low", each.since_ns or 0))
         ranks = tuple(sorted({rank for each in every for rank in each.ranks}))
         yield replace(
-            every[0],
+            first,
             ranks=ranks,
             since_ns=min((each.since_ns for each in every if each.since_ns is not None), default=None),
-            groups=tuple(dict.fromkeys(group for each in every for group in each.groups)),
+            groups=tuple(dict.fromkeys(each.groups[0] for each in every if _place(each) == _place(first))),
             waiting=tuple(sorted({rank for each in every for rank in each.waiting}.difference(ranks))),
             ran_ahead=max(each.ran_ahead for each in every),
         )
+
+
+def _place(culprit: Culprit) -> tuple[str, int, int | None, str]:
+    operation = culprit.operation
+    assert operation is not None
+    name = culprit.groups[0].description or culprit.groups[0].name
+    return operation.kind, operation.sequence, operation.peer, name
+
+
+def _completed(dump: RankDump) -> bool:
+    """Whether the status of a rank says that it has completed whatever it has enqueued."""
+    last = dump.progress.values()
+    return all(enqueued <= completed for enqueued, completed in last) and any(each[1] >= 0 for each in last)
 
 
 def _answers(other: DumpedOperation, message: DumpedOperation, rank: int) -> bool:
@@ -378,16 +413,25 @@ def report_on_dumps(dumps: Sequence[RankDump], name: str) -> dict[str, Any]:
 
 def verdict(hang: Hang) -> list[str]:
     """What hangs, and since when; who holds it up; what is missing."""
+    gone = {rank for culprit in hang.culprits if culprit.cause == "no_dump" for rank in culprit.ranks}
+    unknown = []
+    if hang.silent:
+        dumps, lists = ("dump", "lists") if len(hang.silent) == 1 else ("dumps", "list")
+        unknown.append(f"The {dumps} of {_ranks(hang.silent)} {lists} no operation.")
+    if lacking := sorted({*hang.without_dump} - gone):
+        elsewhere = "" if hang.is_collected else " (of another node?): name the folders of all nodes"
+        unknown.append(f"No dump of {_ranks(lacking)} was read{elsewhere}.")
     if not hang.culprits:
         stuck = len(hang.waiting)
+        if not stuck and len(hang.silent) == hang.dumps:
+            return ["Whether a collective hangs cannot be told.", *unknown]
         if not stuck:
-            return [f"Nothing hangs: the {counted(hang.dumps, 'rank')} completed every collective in their dumps."]
-        seen = f"{counted(stuck, 'rank')} of {hang.ranks} had something left to complete when it dumped"
-        if hang.dumps < hang.ranks:
-            return [f"{seen}. Who holds it up cannot be told from {hang.dumps} of {hang.ranks} dumps."]
-        if any(waiting.waits_for for waiting in hang.waiting):
-            return [f"{seen}. Who holds it up cannot be told."]
-        return [f"{seen}, but no rank waits for another: no collective hangs as far as the dumps tell."]
+            number = counted(hang.dumps - len(hang.silent), "dump")
+            return [f"No collective hangs in {number}: every operation there is completed.", *unknown]
+        seen = f"{counted(stuck, 'rank')} of {hang.ranks} had something left to complete at the time of the dump"
+        if hang.without_dump or any(waiting.waits_for for waiting in hang.waiting):
+            return [f"{seen}. Who holds the job up cannot be told from {counted(hang.dumps, 'dump')}.", *unknown]
+        return [f"{seen}, but no rank waits for another: no collective hangs as far as the dumps tell.", *unknown]
     blamed = sorted({rank for culprit in hang.culprits if culprit.confidence != "low" for rank in culprit.ranks})
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
     victims = sorted(held_up_by([each for each in hang.culprits if each.confidence != "low"], hang.waiting) - {*blamed})
@@ -399,9 +443,10 @@ def verdict(hang: Hang) -> list[str]:
     else:
         sentences = [f"{begin}: {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}."]
     sentences += [f"{title(culprit)}." for culprit in hang.culprits]
-    if hang.dumps < hang.ranks:
-        sentences.append(f"{counted(hang.ranks - hang.dumps, 'rank')} of {hang.ranks} left no dump.")
-    return sentences
+    explained = held_up_by(hang.culprits, hang.waiting)
+    if rest := [waiting.rank for waiting in hang.waiting if waiting.waits_for and waiting.rank not in explained]:
+        sentences.append(f"For whom {_ranks(rest)} {'waits' if len(rest) == 1 else 'wait'} cannot be told.")
+    return [*sentences, *unknown]
 
 
 def title(culprit: Culprit) -> str:
@@ -421,7 +466,8 @@ def title(culprit: Culprit) -> str:
         stopped = "may have stopped" if culprit.confidence == "low" else "stopped"
         return f"{ranks} {stopped} on the device: {it} {have} not completed {missing}, the first {where}"
     if culprit.cause == "no_dump":
-        return f"{ranks} left no dump: {process} may be gone. Others wait for {them} in {where}"
+        lacking = _ranks(culprit.ranks)
+        return f"No dump of {lacking} was read: {process} may be gone. Others wait for {them}, first in {where}"
     if culprit.cause == "mismatch":
         return f"{ranks} {'differs' if is_one else 'differ'} in {where}: {' against '.join(culprit.differences)}"
     if culprit.cause == "order":

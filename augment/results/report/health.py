@@ -110,14 +110,25 @@ def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
 
 
 def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
-    """The report on the dumps in each folder: who holds up the job."""
+    """The report on the dumps of each job: who holds it up. A folder has those of a job; or of some of its nodes, if
+    others have those of other ranks in groups of the same ranks."""
+    from augment.core.text import listed
     from augment.job.verdict import report_on_dumps
 
     folders: dict[str, list[RankDump]] = {}
     for dump in dumps:
         folders.setdefault(os.path.dirname(os.path.abspath(dump.path)), []).append(dump)
-    for folder, of_job in folders.items():
-        yield report_on_dumps(of_job, os.path.basename(folder))
+    jobs: dict[frozenset[int], list[tuple[list[str], list[RankDump]]]] = {}
+    for folder, of_node in folders.items():
+        ranks = {dump.rank for dump in of_node}
+        alike = jobs.setdefault(frozenset(rank for dump in of_node for rank in dump.members), [])
+        job = next((job for job in alike if ranks.isdisjoint(dump.rank for dump in job[1])), None)
+        if job is None:
+            alike.append(job := ([], []))
+        job[0].append(os.path.basename(folder))
+        job[1].extend(of_node)
+    for names, of_job in (job for alike in jobs.values() for job in alike):
+        yield report_on_dumps(of_job, listed(names))
 
 
 def logs_together(paths: Sequence[str]) -> dict[str, tuple[NcclLog, ...]]:
