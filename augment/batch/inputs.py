@@ -10,7 +10,7 @@ import functools
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,15 @@ class ChosenInputs(Struct):
     passed_over: list[tuple[str, str]] = field(default_factory=list)
 
 
-def choose_inputs(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> ChosenInputs:
+def choose_inputs(
+    names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE, also: Collection[str] = ()
+) -> ChosenInputs:
     """Expand ``names`` and choose each input's output folder.
 
     Outputs of a file go into ``out``, by default next to the file. Subfolders of a folder, and of a glob from its first
     wildcard on, are kept below ``out``. A file named twice is converted once. Of two traces with the same STEM, the
     outputs of the second have its whole name. Files of ``evidence`` are no traces, unless the user named them.
+    Of what can be judged alone, a folder with traces has the kinds ``also`` as inputs, one without traces all.
     """
     made = ChosenInputs()
     seen: set[str] = set()
@@ -95,7 +98,7 @@ def choose_inputs(names: Sequence[str], out: str | None, evidence: Evidence = _N
     out = out and locations.settled(out)
     for name in map(locations.settled, names):
         try:
-            inputs = list(_expand(name, out, made.refused))
+            inputs = list(_expand(name, out, made.refused, also))
         except AugmentError as error:
             made.refused.append((name, error))
             continue
@@ -167,10 +170,10 @@ def _admit(made: ChosenInputs, item: Input, taken: dict[tuple[str, str], Input])
     target = locations.real(item.folder), stem(item.basename)
     other = taken.setdefault(target, item)
     if other is not item:  # of two files found in a folder, one may be no trace
-        if not item.named and not has_events(item.path):
+        if not (item.named or has_events(item.path) or _alone(item.path)):
             made.passed_over.append((item.path, _NO_EVENTS))
             return
-        if other.named or has_events(other.path):
+        if other.named or has_events(other.path) or _alone(other.path):
             # ``item``, whose outputs have its whole name as STEM, with a number where that is taken, too
             number, alias = 1, item.basename
             while taken.setdefault((locations.real(item.folder), stem(f"{alias}.json")), item) is not item:
@@ -196,11 +199,11 @@ def _is_timeline(path: str) -> bool:
         return False
 
 
-def _expand(name: str, out: str | None, refused: Refused) -> Iterator[Input]:
+def _expand(name: str, out: str | None, refused: Refused, also: Collection[str]) -> Iterator[Input]:
     if locations.protocol(name):
         yield from _remote(name, out)
     elif os.path.isdir(name):
-        yield from _folder(name, out or name, out or name, refused)
+        yield from _folder(name, out or name, out or name, refused, also)
     elif os.path.lexists(name):
         yield _local(name, out or locations.parent(name), named=True, root=None)
     elif glob.has_magic(name):
@@ -219,9 +222,8 @@ def _expand(name: str, out: str | None, refused: Refused) -> Iterator[Input]:
                 continue  # ** also matches the files in it
             below = locations.join(out, locations.below(locations.parent(match), fixed)) if out else None
             if os.path.isdir(match):
-                yield from _folder(
-                    match, locations.join(below, os.path.basename(match)) if below else match, root, refused
-                )
+                target = locations.join(below, os.path.basename(match)) if below else match
+                yield from _folder(match, target, root, refused, also)
             else:
                 yield _local(match, below or locations.parent(match), named=True, root=root)
     else:
@@ -236,12 +238,11 @@ def _local(path: str, folder: str, *, named: bool, root: str | None) -> Input:
     return Input(path, folder, named, root, status.st_size, str(status.st_mtime_ns))
 
 
-def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
-    """The likely traces below ``top``, sorted by name, without hidden files; without any, what can be judged alone of
-    what is recorded beside traces, by its first bytes. Links to folders are followed, each folder is read once; folders
-    that may not be read are added to ``refused``."""
-    any_input = any_output = False
-    others: list[Input] = []
+def _folder(top: str, out: str, root: str, refused: Refused, also: Collection[str]) -> Iterator[Input]:
+    """The likely traces below ``top``, sorted by name, without hidden files; then what can be judged alone of what is
+    recorded beside traces, by its first bytes: if none of them is a trace, else of the kinds ``also``. Links to folders
+    are followed, each folder is read once; folders that may not be read are added to ``refused``."""
+    any_output, likely, others = False, list[Input](), list[tuple[str, str]]()
     known: set[tuple[int, int]] = set()
 
     def unreadable(error: OSError) -> None:
@@ -259,20 +260,20 @@ def _folder(top: str, out: str, root: str, refused: Refused) -> Iterator[Input]:
         target = locations.join(out, locations.below(folder, top))
         for file in sorted(files):
             if _likely(file):
-                any_input, any_output = any_input or not is_output(file), any_output or is_output(file)
-                likely = _local(os.path.join(folder, file), target, named=False, root=root)
-                yield replace(likely, alias=os.path.basename(folder)) if file == _OF_FOLDER else likely
-            elif not any_input and len(others) < OTHERS and not file.startswith("."):
-                others.append(_local(os.path.join(folder, file), target, named=False, root=root))
-    for other in () if any_input else others:
-        try:
-            kind = begins_as(other.path)
-        except (AugmentError, OSError):
-            continue
-        if kind is not None and kind.alone:
-            any_input = True
-            yield other
-    if not (any_input or any_output or refused):
+                item = _local(os.path.join(folder, file), target, named=False, root=root)
+                item = replace(item, alias=os.path.basename(folder)) if file == _OF_FOLDER else item
+                any_output = any_output or is_output(file)
+                if not is_output(file):
+                    likely.append(item)
+                yield item
+            elif len(others) < OTHERS and not file.startswith("."):
+                others.append((os.path.join(folder, file), target))
+    has_traces = bool(others) and any(has_events(item.path) for item in likely)
+    for path, target in () if has_traces and not also else others:
+        if (kind := _alone(path)) and (kind in also or not has_traces):
+            likely.append(_local(path, target, named=False, root=root))
+            yield likely[-1]
+    if not (likely or any_output or refused):
         raise no_trace(top)
 
 
@@ -286,6 +287,14 @@ def _suffixes() -> tuple[str, ...]:
 
 def _likely(file: str) -> bool:
     return not file.startswith(".") and file.lower().endswith(_suffixes())
+
+
+def _alone(path: str) -> str:
+    """The kind of a file that is judged alone; empty for any other."""
+    with contextlib.suppress(AugmentError, OSError):
+        if (kind := begins_as(path)) is not None and kind.alone:
+            return kind.name
+    return ""
 
 
 def no_trace(top: str) -> InputError:

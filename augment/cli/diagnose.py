@@ -225,7 +225,7 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
 
     metrics = [(name, [name] if holds_metrics(name) else _written(name)) for name in inputs]
     sidecars = [path for _, paths in metrics for path in paths]
-    made = choose_inputs([name for name, paths in metrics if not paths], None)
+    made = choose_inputs([name for name, paths in metrics if not paths], None, also=("flight_recorder",))
     traces = [(item.path, item.named) for item in made.inputs]
     return [*((name, True) for name in sidecars), *traces], [error for _, error in made.refused]
 

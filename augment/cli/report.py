@@ -104,6 +104,7 @@ def _document(
 ) -> Document:
     import subprocess
 
+    from augment.batch.inputs import has_events
     from augment.cli.runs import files_of, label_of, labels_of
     from augment.cli.show import analysed, analysed_folder, in_folder
     from augment.core.output_files import DIFF_METRICS_SUFFIX
@@ -151,10 +152,12 @@ def _document(
         return analysed_folder(path)
 
     if os.path.isdir(source) and not is_store(source):
-        if (files := files_of(source)) and all(map(is_dump, files)):
-            hang, *others = on_dumps([dump for file in files if (dump := dump_in(file))])
+        files = files_of(source)
+        no_traces = all(is_dump(file) or not has_events(file) for file in files)
+        if no_traces and (dumps := [dump for file in files if (dump := dump_in(file))]):
+            hang, *others = on_dumps(dumps)
             if others:
                 raise UsageError(f"{source}: holds dumps of {1 + len(others)} jobs; name the folder of one")
-            return Document(hang["input"], "job", hang["verdict"], (("dumps", f"{len(files)}"),), (), hang["rows"])
+            return Document(hang["input"], "job", hang["verdict"], (("dumps", f"{len(dumps)}"),), (), hang["rows"])
         return document_of_metrics(in_folder(source, analyse))
     return document_of(source, analyse, as_given(source))

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import Augment
 
 from augment import AugmentError, InputError, LimitExceeded, UnknownFormat, cli
+from augment.batch.inputs import choose_inputs
 from augment.core.attachment_kinds import kind_of
 from augment.readers import read
 from augment.readers.attachments.flight_recorder import read_dump
+from traces import write_trace
 
 ENTRY = {
     "record_id": 0,
@@ -155,6 +158,27 @@ def test_a_name_without_rank(tmp_path: Path) -> None:
         read_dump(written(tmp_path, pickle.dumps(DOCUMENT, 2), "dump"))
     with pytest.raises(UnknownFormat):
         read_dump(written(tmp_path, b"", "dump_0"))
+
+
+def test_a_folder_with_other_files(tmp_path: Path, augment: Augment) -> None:
+    """JSON that is no trace hides no dump, a trace none where it is judged; of two dumps of a rank the newer counts."""
+    for rank in (0, 1):
+        written(tmp_path, pickle.dumps(DOCUMENT, 2), f"dump_{rank}")
+    (tmp_path / "config.json").write_text('{"lr": 1}')
+    older = {**DOCUMENT, "pg_status": {}, "entries": [{**ENTRY, "collective_seq_id": 2, "time_created_ns": 5}]}
+    (tmp_path / "dump_1.json").write_text(json.dumps(older))
+    done = augment("diagnose", tmp_path)
+    assert "2 dumps of the flight recorder:" in done.out
+    assert "Ranks 0-1 wait in all_reduce number 4 of default_pg [0-1]" in done.out
+    assert "Of rank 1 there are several dumps: the newest is judged." in done.out
+    assert augment("report", tmp_path, "-o", tmp_path / "page.html").code == 0
+    write_trace(tmp_path / "trace.json")
+    done = augment("diagnose", tmp_path)
+    assert "2 dumps of the flight recorder:" in done.out
+    assert f"{tmp_path}/trace.json:" in done.out
+    assert [item.basename for item in choose_inputs([str(tmp_path)], None).inputs if "dump" in item.basename] == [
+        "dump_1.json"
+    ]
 
 
 def test_a_dump_with_the_name_of_another_rank(

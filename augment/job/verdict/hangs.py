@@ -100,7 +100,7 @@ def judge(dumps: Sequence[RankDump]) -> Hang:
 
 class _Judge:
     def __init__(self, dumps: Sequence[RankDump]) -> None:
-        self.dumps = {dump.rank: dump for dump in dumps}
+        self.dumps = {dump.rank: dump for dump in sorted(dumps, key=_last)}  # of several of a rank, the newest
         self.groups: dict[str, DumpedGroup] = {}
         for dump in dumps:
             for name, group in dump.groups.items():
@@ -377,6 +377,11 @@ def _place(culprit: Culprit) -> tuple[str, int, int | None, str]:
     return operation.kind, operation.sequence, operation.peer, name
 
 
+def _last(dump: RankDump) -> int:
+    """The time of the last operation that a rank enqueued before it dumped."""
+    return max((operation.created_ns for operation in dump.operations), default=0)
+
+
 def _completed(dump: RankDump) -> bool:
     """Whether the status of a rank says that it has completed whatever it has enqueued."""
     last = dump.progress.values()
@@ -408,7 +413,10 @@ def report_on_dumps(dumps: Sequence[RankDump], name: str) -> dict[str, Any]:
     """The report of ``augment diagnose`` on the dumps of a job's ranks."""
     hang = judge(dumps)
     what = f"job {name}, {counted(hang.dumps, 'dump')} of the flight recorder"
-    return {"input": what, "verdict": verdict(hang), "rows": rows(hang), "summary": None}
+    times = Counter(rank for rank, _ in {(dump.rank, _last(dump)) for dump in dumps})
+    several = sorted(rank for rank, count in times.items() if count > 1)
+    newest = [f"Of {_ranks(several)} there are several dumps: the newest is judged."] if several else []
+    return {"input": what, "verdict": [*verdict(hang), *newest], "rows": rows(hang), "summary": None}
 
 
 def verdict(hang: Hang) -> list[str]:
