@@ -158,57 +158,70 @@ def ahead(count: int, **more: Any) -> list[dict[str, Any]]:
 
 #: of ranks 0 to 3: the host of rank 2 does not enqueue the last of all of them
 LATE = [first(100, of="left"), first(100, of="left"), first(99, of="left", done=True), first(100, of="left")]
+HUNG = "The job has hung since 2025-10-09 08:53:20.000 UTC"
 BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]] = {
     "the host of one got less far": (
         by_hand(*[ahead(2)] * 2, ahead(1), *[ahead(2)] * 5),
         {("group", (0, 1, 2, 3, 4, 5, 6, 7))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC. The dumps do not tell which rank holds it up.",
-            "Ranks 0-7 wait in all_reduce number 100 of world [0-7]: one of them, or the link between them, is at fault.",
+            f"{HUNG}. The dumps do not tell which rank holds it up.",
+            (
+                "Ranks 0-7 wait in all_reduce number 100 of world [0-7]: one of them, or the link between them, is "
+                "at fault."
+            ),
         ],
     ),
     "a device one collective behind": (
         by_hand(*[first(101)] * 5, ahead(1), *[first(101)] * 2),
         {("device", (5,))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 5 holds it up; 7 other ranks (0-4, 6-7) wait.",
-            "Rank 5 stopped on the device: it has not completed 1 collective that others completed, the first all_reduce "
-            "number 100 of world [0-7].",
+            f"{HUNG}: rank 5 holds it up; 7 other ranks (0-4, 6-7) wait.",
+            (
+                "Rank 5 stopped on the device: it has not completed 1 collective that others completed, the first "
+                "all_reduce number 100 of world [0-7]."
+            ),
         ],
     ),
     "a device behind in broadcasts, which members may complete one by one": (
         by_hand(*[first(102, kind="broadcast")] * 5, ahead(9, kind="broadcast"), *[first(102, kind="broadcast")] * 2),
         {("device", (5,))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC. The dumps do not tell which rank holds it up.",
-            "Rank 5 may have stopped on the device: it has not completed 2 collectives that others completed, the first "
-            "broadcast number 100 of world [0-7].",
+            f"{HUNG}. The dumps do not tell which rank holds it up.",
+            (
+                "Rank 5 may have stopped on the device: it has not completed 2 collectives that others completed, "
+                "the first broadcast number 100 of world [0-7]."
+            ),
         ],
     ),
     "a late host, and a group that is stuck": (
         by_hand(*LATE, *[first(100, of="right")] * 4),
         {("host", (2,)), ("group", (4, 5, 6, 7))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 2 holds it up; 3 other ranks (0-1, 3) wait.",
+            f"{HUNG}: rank 2 holds it up; 3 other ranks (0-1, 3) wait.",
             "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of left [0-3].",
-            "Ranks 4-7 wait in all_reduce number 100 of right [4-7]: one of them, or the link between them, is at fault.",
+            (
+                "Ranks 4-7 wait in all_reduce number 100 of right [4-7]: one of them, or the link between them, is "
+                "at fault."
+            ),
         ],
     ),
     "a late host, and a rank that is gone": (
         by_hand(*LATE, *[first(100, of="right")] * 2, None, first(100, of="right")),
         {("host", (2,)), ("no_dump", (6,))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 2 holds it up; 3 other ranks (0-1, 3) wait.",
+            f"{HUNG}: rank 2 holds it up; 3 other ranks (0-1, 3) wait.",
             "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of left [0-3].",
-            "No dump of rank 6 was read: its process may be gone. Others wait for it, first in all_reduce number 100 of "
-            "right [4-7].",
+            (
+                "No dump of rank 6 was read: its process may be gone. Others wait for it, first in all_reduce "
+                "number 100 of right [4-7]."
+            ),
         ],
     ),
     "a late host, and a rank without a dump that nobody else waits for": (
         by_hand(*[first(100)] * 2, first(99, done=True), *[first(100)] * 4, None),
         {("host", (2,))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: rank 2 holds it up; 6 other ranks (0-1, 3-6) wait.",
+            f"{HUNG}: rank 2 holds it up; 6 other ranks (0-1, 3-6) wait.",
             "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of world [0-7].",
             "No dump of rank 7 was read.",
         ],
@@ -238,8 +251,10 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
         by_hand(*[first(100)] * 4, *[None] * 4),
         set(),
         [
-            "4 ranks of 8 had something left to complete at the time of the dump. Who holds the job up cannot be told from "
-            "4 dumps.",
+            (
+                "4 ranks of 8 had something left to complete at the time of the dump. Who holds the job up cannot "
+                "be told from 4 dumps."
+            ),
             "No dump of ranks 4-7 was read (of another node?): name the folders of all nodes.",
         ],
     ),
@@ -251,19 +266,54 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
         ),
         {("no_dump", (5, 6, 7))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: ranks 5-7 hold it up; 5 other ranks (0-4) wait.",
-            "No dump of ranks 5-7 was read: their processes may be gone. Others wait for them, first in all_reduce number "
-            "100 of world [0-7].",
+            f"{HUNG}: ranks 5-7 hold it up; 5 other ranks (0-4) wait.",
+            (
+                "No dump of ranks 5-7 was read: their processes may be gone. Others wait for them, first in "
+                "all_reduce number 100 of world [0-7]."
+            ),
         ],
     ),
     "a late host, and ranks that differ": (
         by_hand(*LATE, *[first(100, of="right")] * 3, first(100, of="right", elements=16)),
         {("host", (2,)), ("mismatch", (7,))},
         [
-            "The job has hung since 2025-10-09 08:53:20.000 UTC: ranks 2 and 7 hold it up; 6 other ranks (0-1, 3-6) wait.",
-            "Rank 7 differs in all_reduce number 100 of right [4-7]: all_reduce of 8 elements (Float) against all_reduce "
-            "of 16 elements (Float).",
+            f"{HUNG}: ranks 2 and 7 hold it up; 6 other ranks (0-1, 3-6) wait.",
+            (
+                "Rank 7 differs in all_reduce number 100 of right [4-7]: rank 7 has 16 elements; the others have 8 "
+                "elements."
+            ),
             "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of left [0-3].",
+        ],
+    ),
+    "half of the ranks have another size": (
+        by_hand(*[first(100, elements=100 << rank % 2) for rank in range(8)]),
+        {("mismatch", tuple(range(8)))},
+        [
+            f"{HUNG}: ranks 0-7 hold it up.",
+            (
+                "Ranks 0-7 differ in all_reduce number 100 of world [0-7]: ranks 0, 2, 4 and 6 have 100 elements; "
+                "ranks 1, 3, 5 and 7 have 200 elements."
+            ),
+        ],
+    ),
+    "another collective": (
+        by_hand(*[first(100)] * 6, [*first(99, done=True), entry("world", 100, kind="_all_gather_base")], first(100)),
+        {("mismatch", (6,))},
+        [
+            f"{HUNG}: rank 6 holds it up; 7 other ranks (0-5, 7) wait.",
+            (
+                "Rank 6 differs in all_gather_base number 100 of world [0-7]: rank 6 has all_gather_base; the "
+                "others have all_reduce."
+            ),
+        ],
+    ),
+    "a host whose side of messages is missing": (
+        by_hand([], [entry("world", 0, kind="send 1->2")], [], [entry("world", 0, kind="recv 3<-2")], [], [], [], []),
+        {("host", (2,))},
+        [
+            f"{HUNG}: rank 2 holds it up; 2 other ranks (1, 3) wait.",
+            "Rank 2 stopped on the host: it never enqueued recv from rank 1 in world.",
+            "The dumps of ranks 0, 2 and 4-7 list no operation.",
         ],
     ),
     "a late host, and who would wait for it next": (
@@ -280,8 +330,10 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
         by_hand(*[[entry("world", 100, done=True)]] * 7, first(100)),
         set(),
         [
-            "1 rank of 8 had something left to complete at the time of the dump, but no rank waits for another: no "
-            "collective hangs as far as the dumps tell."
+            (
+                "1 rank of 8 had something left to complete at the time of the dump, but no rank waits for another: "
+                "no collective hangs as far as the dumps tell."
+            ),
         ],
     ),
 }

@@ -29,6 +29,7 @@ from augment.core.text import counted, listed, ranges_text, runs, time
 from augment.facts.source.recorded_times import instant
 
 Cause = Literal["host", "device", "no_dump", "group", "order", "mismatch"]
+Form = tuple[str, int, tuple[str, ...]]  #: the kind, elements and types of a collective, as far as they must be equal
 Key = tuple[str, int]  #: a collective: the name of its group, and its number in it
 #: by the numbers that a rank counts its groups by, of each number the descriptions of the groups, as keys in order
 Numbered = dict[frozenset[int], dict[int, dict[str, None]]]
@@ -39,6 +40,7 @@ TOGETHER = {"all_reduce", "_all_gather_base", "all_gather", "_reduce_scatter_bas
             "reduce_scatter_tensor_coalesced", "ALLGATHER", "ALLREDUCE"}  # fmt: skip
 #: kinds whose members must give equally many elements
 EQUAL_SIZES = {"all_reduce", "_all_gather_base", "_reduce_scatter_base"}
+_OTHER_SIDE = {"send": "recv", "recv": "send"}
 WITHOUT_DUMP = 0.5  #: of the ranks: where as many lack a dump, and more than one, not all dumps were collected
 
 
@@ -56,6 +58,7 @@ class Culprit(Struct, frozen=True):
 
     ``since_ns``: Unix time of the first operation that is held up; None if nothing waits for them.
     ``operation``: of ``host`` and ``no_dump``, what others wait in; else the oldest of its own that is not completed.
+    ``differences``: of ``mismatch``, the ranks of each form that members enqueued, that of most ranks last.
     ``ran_ahead``: of ``device``, how many operations other members completed and this rank did not, or the most of it.
     """
 
@@ -67,7 +70,7 @@ class Culprit(Struct, frozen=True):
     groups: tuple[DumpedGroup, ...]
     waiting: tuple[int, ...]
     ran_ahead: int = 0
-    differences: tuple[str, ...] = ()
+    differences: tuple[tuple[tuple[int, ...], Form], ...] = ()
 
 
 class Hang(Struct, frozen=True):
@@ -189,12 +192,16 @@ class _Judge:
             collectives = {operation.group for operation in every if operation.peer is None}
             either = not collectives and len(held) == 1
             has_dump, known = rank in self.dumps, collectives & self.enqueued.get(rank, {}).keys()
+            missing = first
+            if has_dump and first.is_message and not either:  # its own side of the message
+                by = next(by for by, operations in held.items() if any(each is first for each in operations))
+                missing = replace(first, kind=_OTHER_SIDE[first.kind], peer=by)
             yield Culprit(
                 "no_dump" if not has_dump else "group" if either else "host",
                 tuple(sorted({rank, *held})) if either and has_dump else (rank,),
                 "low" if either else "high" if known else "medium" if not (has_dump and collectives) else "low",
                 min(operation.created_ns for operation in every),
-                first,
+                missing,
                 (self.groups[first.group],),
                 tuple(sorted(held)),
             )
@@ -270,18 +277,20 @@ class _Judge:
                     sides[operation.group, operation.sequence][rank] = operation
         seen: set[str] = set()
         for (name, _), of_rank in sorted(sides.items(), key=lambda side: side[0][1]):
-            forms = {  # what must be equal among the members of a collective: kind, elements and types
+            forms: dict[int, Form] = {
                 rank: (each.kind, each.sent, each.dtypes) if each.kind in EQUAL_SIZES else (each.kind, 0, ())
                 for rank, each in of_rank.items()
             }
             if len(set(forms.values())) == 1 or name in seen or all(each.done for each in of_rank.values()):
                 continue
             seen.add(name)
-            (usual, count), *others = Counter(forms.values()).most_common()
-            told_apart = not others or count > others[0][1]
-            ranks = tuple(sorted(rank for rank, form in forms.items() if form != usual or not told_apart))
+            alike: dict[Form, list[int]] = defaultdict(list)
+            for rank, form in sorted(forms.items()):
+                alike[form].append(rank)
+            sides_by_size = sorted(alike.items(), key=lambda side: (len(side[1]), side[1]))
+            told_apart = len(sides_by_size[-1][1]) > len(sides_by_size[-2][1])
+            ranks = tuple(sorted(set(forms).difference(sides_by_size[-1][1] if told_apart else ())))
             first = of_rank[ranks[0]]
-            differences = tuple(dict.fromkeys(_described(form) for form in forms.values()))
             yield Culprit(
                 "mismatch",
                 ranks,
@@ -289,8 +298,8 @@ class _Judge:
                 first.created_ns,
                 first,
                 (self.groups[name],),
-                tuple(sorted(set(forms) - set(ranks))),
-                differences=differences,
+                tuple(sorted(set(forms).difference(ranks))),
+                differences=tuple((tuple(ranks), form) for form, ranks in sides_by_size),
             )
 
     def _circles(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
@@ -393,9 +402,16 @@ def _answers(other: DumpedOperation, message: DumpedOperation, rank: int) -> boo
     return other.peer == rank and other.group == message.group and other.kind != message.kind
 
 
-def _described(form: tuple[str, int, tuple[str, ...]]) -> str:
-    kind, elements, dtypes = form
-    return f"{kind} of {elements:,} elements ({', '.join(dict.fromkeys(dtypes))})" if dtypes else kind
+def _different(culprit: Culprit) -> str:
+    """``rank 5 has 2,048 elements; the others have 1,024 elements``: of what ranks enqueued what is not equal."""
+    kinds, elements, types = (len({form[place] for _, form in culprit.differences}) > 1 for place in range(3))
+    sides = list[str]()
+    for ranks, (kind, count, dtypes) in culprit.differences:
+        what = [f"{count:,} elements"] * elements + [listed([*dict.fromkeys(dtypes)])] * types
+        who = _ranks(ranks) if {*ranks} <= {*culprit.ranks} else "the other" if len(ranks) == 1 else "the others"
+        has = "has" if len(ranks) == 1 else "have"
+        sides.append(f"{who} {has} {kind.lstrip('_') if kinds else ' of '.join(what)}")
+    return "; ".join(sides)
 
 
 _ADVICE = {
@@ -477,7 +493,7 @@ def title(culprit: Culprit) -> str:
         lacking = _ranks(culprit.ranks)
         return f"No dump of {lacking} was read: {process} may be gone. Others wait for {them}, first in {where}"
     if culprit.cause == "mismatch":
-        return f"{ranks} {'differs' if is_one else 'differ'} in {where}: {' against '.join(culprit.differences)}"
+        return f"{ranks} {'differs' if is_one else 'differ'} in {where}: {_different(culprit)}"
     if culprit.cause == "order":
         return f"{ranks} wait for each other: they enqueued the collectives of their groups in different order"
     return f"{ranks} wait in {where}: one of them, or the link between them, is at fault"
