@@ -285,6 +285,14 @@ BY_HAND: dict[str, tuple[Documents, set[tuple[str, tuple[int, ...]]], list[str]]
             "Rank 2 stopped on the host: it never enqueued all_reduce number 100 of left [0-3].",
         ],
     ),
+    "one enqueues the collectives of two groups in another order": (
+        by_hand(*[[entry("world", 100), entry("left", 100)]] * 3, [entry("left", 100)], *[[entry("world", 100)]] * 4),
+        {("order", (0, 1, 2, 3))},
+        [
+            f"{HUNG}: ranks 0-3 hold it up; 4 other ranks (4-7) wait.",
+            "Ranks 0-3 wait for each other: they enqueued the collectives of their groups in different order.",
+        ],
+    ),
     "half of the ranks have another size": (
         by_hand(*[first(100, elements=100 << rank % 2) for rank in range(8)]),
         {("mismatch", tuple(range(8)))},
@@ -387,6 +395,8 @@ def test_the_recorded_hangs(folder: str, cause: str) -> None:
     assert report["verdict"][1:] == [f"{row['title']}."]
     waiting = {"host": "ranks 3, 6, 8-9 and 11-14", "device": "ranks 0, 2, 8, 10, 13 and 15"}[cause]
     assert row["evidence"][0] == f"waiting for them directly: {waiting}"
+    alike = [line for line in row["evidence"] if "oldest not completed" in line]
+    assert len({line.partition(": ")[2] for line in alike}) == len(alike)
     assert "".join(lines_of([report], markdown=False, brief=False)).count(row["title"]) == 1
     assert page(Document("a", "job", report["verdict"], (), (), report["rows"])).count(row["title"]) == 1
 

@@ -311,16 +311,26 @@ class _Judge:
                 seen.add(rank)
                 path.append(rank)
                 rank = min(waits[rank])
-            if rank in path:
-                circle = tuple(sorted(path[path.index(rank) :]))
-                first = oldest[circle[0]]
-                others = tuple(sorted(set(oldest) - set(circle)))
-                created = min(oldest[member].created_ns for member in circle)
-                group = (self.groups[first.group],)
-                if any(oldest[member].is_message for member in circle):
-                    yield Culprit("group", circle, "low", created, first, group, others)
-                else:
-                    yield Culprit("order", circle, "medium", created, first, group, others)
+            if rank not in path:
+                continue
+            circle = set(path[path.index(rank) :])
+            places = {(oldest[member].group, oldest[member].sequence) for member in circle}
+            messages = any(oldest[member].is_message for member in circle)
+            if not messages:  # all members of these groups that wait in either
+                of_all = set(oldest).intersection(*(self.groups[name].ranks for name, _ in places))
+                circle |= {each for each in of_all if (oldest[each].group, oldest[each].sequence) in places}
+                seen |= circle
+            ranks = tuple(sorted(circle))
+            first = oldest[ranks[0]]
+            yield Culprit(
+                "group" if messages else "order",
+                ranks,
+                "low" if messages else "medium",
+                min(oldest[member].created_ns for member in circle),
+                first,
+                (self.groups[first.group],),
+                tuple(sorted(set(oldest) - circle)),
+            )
 
     def _stuck_groups(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
         """Groups whose members all wait in the same operation."""
@@ -549,7 +559,8 @@ def _evidence(culprit: Culprit, waiting: Sequence[Waiting]) -> list[str]:
         lines.append(f"enqueued at {frame.filename}:{frame.line} in {frame.name}")
     if operation is not None and operation.timeout_ms:
         lines.append(f"timeout of the group: {time(operation.timeout_ms * 1e6)}")
-    for wait in [each for each in waiting if each.rank in first or each.rank in culprit.ranks][:4]:
-        behind = f", held up by {listed([f'rank {rank}' for rank in wait.waits_for])}" if wait.waits_for else ""
-        lines.append(f"rank {wait.rank}: oldest not completed is {called(wait.operation, wait.group)}{behind}")
-    return lines
+    alike = defaultdict[str, list[int]](list)
+    for wait in [each for each in waiting if each.rank in first or each.rank in of_culprit]:
+        behind = f", held up by {_ranks(wait.waits_for)}" if wait.waits_for else ""
+        alike[f"oldest not completed is {called(wait.operation, wait.group)}{behind}"].append(wait.rank)
+    return lines + [f"{_ranks(ranks)}: {text}" for text, ranks in [*alike.items()][:4]]
