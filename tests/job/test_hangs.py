@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,25 @@ def test_who_holds_up_a_simulated_job(cause: str, seed: int) -> None:
         assert named <= at_fault
         assert {culprit.cause for culprit in sure} <= {cause}
         assert named or at_fault & {rank for culprit in hang.culprits for rank in culprit.ranks}
+
+
+@pytest.mark.parametrize("causes", [*combinations(["host", "device", "no_dump", "mismatch", "group"], 2)])
+def test_who_holds_up_a_job_with_two_faults(causes: tuple[str, str]) -> None:
+    """Either may hide the other; none makes a third rank look guilty, but for one that may be what differs."""
+    for seed in range(8):
+        rng = random.Random(seed)
+        job = Job(*rng.choice([shape for shape in SHAPES if math.prod(shape) > 4]))
+        faults = []
+        for cause, rank in zip(causes, rng.sample(range(job.ranks), 2), strict=True):
+            alike = cause in ("mismatch", "group")
+            places = [at for at, each in enumerate(job.programs[rank][:-1]) if each.peer is None or not alike]
+            faults.append(Fault(cause, rank, rng.choice(places)))
+        hang = judged(run(job, faults, rng))
+        at_fault = {cause: {fault.rank for fault in faults if fault.cause == cause} for cause in CAUSES}
+        for culprit in hang.culprits:
+            ranks = set(culprit.ranks)
+            either = culprit.cause == "mismatch" and ranks & at_fault["mismatch"]
+            assert culprit.confidence == "low" or either or ranks <= at_fault[culprit.cause]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

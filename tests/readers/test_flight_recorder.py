@@ -170,7 +170,7 @@ def test_a_folder_with_other_files(tmp_path: Path, augment: Augment) -> None:
     done = augment("diagnose", tmp_path)
     assert "2 dumps of the flight recorder:" in done.out
     assert "Ranks 0-1 wait in all_reduce number 4 of default_pg [0-1]" in done.out
-    assert "Of rank 1 there are several dumps: the newest is judged." in done.out
+    assert "Several dumps of rank 1 are here: the newest is judged." in done.out
     assert augment("report", tmp_path, "-o", tmp_path / "page.html").code == 0
     write_trace(tmp_path / "trace.json")
     done = augment("diagnose", tmp_path)

@@ -10,6 +10,8 @@ operation of their own. Followed from rank to rank this ends at who waits for no
 - members that all enqueued the same oldest operation, which none completes: nothing recorded tells whose fault it is;
 - ranks that wait for each other in two groups: they enqueue in different order.
 
+A job may hang at several places: ranks that wait for nobody of these belong to another.
+
 "The rank missing from the oldest unfinished collective" alone would name victims of a device that died: their hosts
 wait for it, while its own host runs ahead.
 """
@@ -57,7 +59,8 @@ class Culprit(Struct, frozen=True):
     """Ranks that hold up others, and why: those of one cause in one operation, which groups of one name may each have.
 
     ``since_ns``: Unix time of the first operation that is held up; None if nothing waits for them.
-    ``operation``: of ``host`` and ``no_dump``, what others wait in; else the oldest of its own that is not completed.
+    ``operation``: of ``host`` and ``no_dump``, what others wait in (of a message to ``host``, its own side); else the
+    oldest of its own that is not completed.
     ``differences``: of ``mismatch``, the ranks of each form that members enqueued, that of most ranks last.
     ``ran_ahead``: of ``device``, how many operations other members completed and this rank did not, or the most of it.
     """
@@ -441,7 +444,7 @@ def report_on_dumps(dumps: Sequence[RankDump], name: str) -> dict[str, Any]:
     what = f"job {name}, {counted(hang.dumps, 'dump')} of the flight recorder"
     times = Counter(rank for rank, _ in {(dump.rank, _last(dump)) for dump in dumps})
     several = sorted(rank for rank, count in times.items() if count > 1)
-    newest = [f"Of {_ranks(several)} there are several dumps: the newest is judged."] if several else []
+    newest = [f"Several dumps of {_ranks(several)} are here: the newest is judged."] if several else []
     return {"input": what, "verdict": [*verdict(hang), *newest], "rows": rows(hang), "summary": None}
 
 
@@ -479,7 +482,7 @@ def verdict(hang: Hang) -> list[str]:
     sentences += [f"{title(culprit)}." for culprit in hang.culprits]
     explained = held_up_by(hang.culprits, hang.waiting)
     if rest := [waiting.rank for waiting in hang.waiting if waiting.waits_for and waiting.rank not in explained]:
-        sentences.append(f"For whom {_ranks(rest)} {'waits' if len(rest) == 1 else 'wait'} cannot be told.")
+        sentences.append(f"Who holds {_ranks(rest)} up cannot be told.")
     return [*sentences, *unknown]
 
 
