@@ -162,10 +162,8 @@ class _Judge:
             for rank, operation in sorted(oldest.items())
         )
         standing, devices = [*self._standing(members - set(oldest))], [*self._devices(waits)]
-        tiers: list[list[Culprit]] = [[*self._mismatches()]]
-        tiers.append(
-            [each for each in (*devices, *standing) if each.cause in ("device", "host") and each.confidence != "low"]
-        )
+        sure = [each for each in (*devices, *standing) if each.cause in ("device", "host") and each.confidence != "low"]
+        tiers = [[*self._mismatches()], sure]
         silent = (rank for rank, dump in self.dumps.items() if not (dump.operations or _completed(dump)))
         without_dump = tuple(sorted(members - set(self.dumps)))
         hang = Hang(len(self.dumps), without_dump, tuple(sorted(silent)), (), waiting)
@@ -355,15 +353,10 @@ def held_up_by(culprits: Sequence[Culprit], waiting: Sequence[Waiting]) -> set[i
     """The ranks whose oldest operation waits for ``culprits``, themselves among them, directly or through others."""
     through = {rank for culprit in culprits for rank in culprit.ranks}
     differ = {
-        (operation.group, operation.sequence)
-        for culprit in culprits
-        if culprit.cause == "mismatch" and (operation := culprit.operation)
+        (each.groups[0].name, each.operation.sequence) for each in culprits if each.differences and each.operation
     }
-    held = {
-        each.rank
-        for each in waiting
-        if each.rank in through or (each.operation.group, each.operation.sequence) in differ
-    }
+    of = ((each.rank, (each.operation.group, each.operation.sequence)) for each in waiting)
+    held = {rank for rank, collective in of if rank in through or collective in differ}
     through |= held
     while more := {each.rank for each in waiting if each.rank not in held and not through.isdisjoint(each.waits_for)}:
         held |= more
@@ -469,17 +462,15 @@ def verdict(hang: Hang) -> list[str]:
         if hang.without_dump or any(waiting.waits_for for waiting in hang.waiting):
             return [f"{seen}. Who holds the job up cannot be told from {counted(hang.dumps, 'dump')}.", *unknown]
         return [f"{seen}, but no rank waits for another: no collective hangs as far as the dumps tell.", *unknown]
-    blamed = sorted({rank for culprit in hang.culprits if culprit.confidence != "low" for rank in culprit.ranks})
+    sure = [culprit for culprit in hang.culprits if culprit.confidence != "low"]
+    blamed = sorted({rank for culprit in sure for rank in culprit.ranks})
     since = min(culprit.since_ns for culprit in hang.culprits if culprit.since_ns is not None)
-    victims = sorted(held_up_by([each for each in hang.culprits if each.confidence != "low"], hang.waiting) - {*blamed})
+    victims = sorted(held_up_by(sure, hang.waiting) - {*blamed})
     verb = "waits" if len(victims) == 1 else "wait"
     others = f"; {counted(len(victims), 'other rank')} ({ranges_text(victims)}) {verb}" if victims else ""
-    begin = f"The job has hung since {instant(since)} UTC"
-    if not blamed:
-        sentences = [f"{begin}. The dumps do not tell which rank holds it up."]
-    else:
-        sentences = [f"{begin}: {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}."]
-    sentences += [f"{title(culprit)}." for culprit in hang.culprits]
+    holds = f": {_ranks(blamed)} {'holds' if len(blamed) == 1 else 'hold'} it up{others}"
+    who = holds if blamed else ". The dumps do not tell which rank holds it up"
+    sentences = [f"The job has hung since {instant(since)} UTC{who}.", *(f"{title(each)}." for each in hang.culprits)]
     explained = held_up_by(hang.culprits, hang.waiting)
     if rest := [waiting.rank for waiting in hang.waiting if waiting.waits_for and waiting.rank not in explained]:
         sentences.append(f"Who holds {_ranks(rest)} up cannot be told.")
@@ -493,14 +484,13 @@ def title(culprit: Culprit) -> str:
         ("it", "it", "has", "its process") if is_one else ("they", "them", "have", "their processes")
     )
     where = called(culprit.operation, *culprit.groups) if culprit.operation and culprit.groups else ""
-    if culprit.cause == "host" and culprit.confidence == "low":
-        return f"{ranks} may have stopped on the host: {where} is in no dump of {them}"
+    stopped = "may have stopped" if culprit.confidence == "low" else "stopped"
     if culprit.cause == "host":
-        return f"{ranks} stopped on the host: {it} never enqueued {where}"
+        why = f"{where} is in no dump of {them}" if culprit.confidence == "low" else f"{it} never enqueued {where}"
+        return f"{ranks} {stopped} on the host: {why}"
     if culprit.cause == "device":
         number = counted(culprit.ran_ahead, "collective")
         missing = f"{number} that others completed" if is_one else f"what others completed (up to {number})"
-        stopped = "may have stopped" if culprit.confidence == "low" else "stopped"
         return f"{ranks} {stopped} on the device: {it} {have} not completed {missing}, the first {where}"
     if culprit.cause == "no_dump":
         lacking = _ranks(culprit.ranks)
