@@ -269,10 +269,10 @@ def test_graphs_that_lose_kernels_are_told_from_launches_that_do(
         some = [each for each in kernels if (each["args"]["correlation"] in graphs) == of_graphs]
         gone = {id(each) for each in Random(7).sample(some, int(lost * len(some)))}
         trace = trace_of(document | {"traceEvents": [each for each in rows if id(each) not in gone]}, tmp_path)
-        answer, found = partial_recording.check(trace), diagnose(trace).findings
+        answer, findings = partial_recording.check(trace), diagnose(trace).findings
         problem = answer.seen.problem if isinstance(answer, Found) else None
         assert problem == (None if not lost else "idle_in_graphs" if of_graphs else "lost_kernels")
-        assert problem is None or all(each.found.confidence == "low" for each in found if each.found.saved_ns)
+        assert problem is None or all(each.found.confidence == "low" for each in findings if each.found.saved_ns)
 
 
 def test_recorded_graphs_have_the_holes_of_plain_sums() -> None:

@@ -383,9 +383,9 @@ class Judgement:
         """How long hosts work for which devices wait, by member, if most do: all the time but for what they themselves
         wait for devices and batches. So one that is ahead of another, and has its device wait less, is no faster."""
         waits = np.empty(0, np.int64) if self._shared is None else self._shared[1]
-        own = (("synchronizing_calls", "wait_ns"), ("data_loading", "fetch_ns"))
+        waited = (("synchronizing_calls", "wait_ns"), ("data_loading", "fetch_ns"))
         return {
-            member: self._time - sum(self._spent(member, *each) for each in own)
+            member: self._time - sum(self._spent(member, *each) for each in waited)
             for member in np.flatnonzero(waits >= LEAST_OF_EACH * self._time).tolist()
             if self._summaries[member].diagnosis and not self._summaries[member].is_host_alone
         }
