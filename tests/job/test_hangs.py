@@ -375,7 +375,11 @@ def test_jobs_made_by_hand(name: str) -> None:
         "verdict"
     ]
     assert verdict == (sentences or verdict)
-    assert blamed(judged(documents)) == culprits
+    hang = judged(documents)
+    assert blamed(hang) == culprits
+    waits = {each.rank: {*each.waits_for} for each in hang.waiting}
+    alike = [each for each in hang.culprits if each.cause in ("group", "order")]
+    assert all(waits[rank] & {*each.ranks} for each in alike for rank in each.waiting)
     for numbers in ([7, 6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 1, 7, 2, 4, 5]):
         other = {(cause, tuple(sorted(numbers[rank] for rank in ranks))) for cause, ranks in culprits}
         assert blamed(judged(renumbered(documents, numbers))) == other

@@ -330,7 +330,7 @@ class _Judge:
                 min(oldest[member].created_ns for member in circle),
                 first,
                 (self.groups[first.group],),
-                tuple(sorted(set(oldest) - circle)),
+                waiting_for(circle, waits),
             )
 
     def _stuck_groups(self, oldest: dict[int, DumpedOperation], waits: dict[int, set[int]]) -> Iterator[Culprit]:
@@ -344,9 +344,13 @@ class _Judge:
             if len(ranks) < 2 or (sequence >= 0 and others):
                 continue  # completed by the others: dumped a moment later than here
             first = min((oldest[rank] for rank in ranks), key=lambda operation: operation.created_ns)
-            rest = tuple(sorted(set(oldest) - set(ranks)))
-            group = (self.groups[name],)
+            rest, group = waiting_for(set(ranks), waits), (self.groups[name],)
             yield Culprit("group", tuple(sorted(ranks)), "low", first.created_ns, first, group, rest)
+
+
+def waiting_for(ranks: set[int], waits: dict[int, set[int]]) -> tuple[int, ...]:
+    """The other ranks that wait directly for one of ``ranks``, by for whom each rank waits."""
+    return tuple(sorted(rank for rank, others in waits.items() if rank not in ranks and not ranks.isdisjoint(others)))
 
 
 def held_up_by(culprits: Sequence[Culprit], waiting: Sequence[Waiting]) -> set[int]:
