@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from simulated_hangs import BEGIN_NS, Fault, Job, run
 
-from augment.job.verdict.hangs import Hang, judge, report_on_dumps
+from augment.job.verdict.hangs import APART_NS, Hang, judge, report_on_dumps, title
 from augment.readers.attachments.flight_recorder import dump_of, read_dump
 from augment.results.report.health import lines_of, on_dumps
 from augment.results.report.page import page
@@ -399,6 +399,31 @@ def test_dumps_of_two_folders_are_of_one_job_if_their_groups_are() -> None:
     assert blamed(judge(dumps)) == {("host", (2,))}
     again = [dump_of(each, f"/again/dump_{rank}") for rank, each in enumerate(documents)]
     assert len([*on_dumps([*dumps, *again])]) == 2
+
+
+def test_dumps_of_another_day_are_of_another_run() -> None:
+    """Whose dump is a day older left none now, and the ranks of a folder are not late by a day."""
+    documents = by_hand(*[first(100)] * 3, [entry("world", 5, done=True)], *[first(100)] * 4)
+    documents[3]["entries"][0]["time_created_ns"] -= 24 * APART_NS
+    said = report_on_dumps([dump_of(each, f"/a/{rank}") for rank, each in enumerate(documents)], "a")["verdict"]
+    assert said[1].startswith("No dump of rank 3 was read: its process may be gone.")
+    assert said[-1] == "What rank 3 dumped is of an earlier run, and left out."
+    documents = by_hand(*(ahead(5) for _ in range(4)), *[first(100)] * 4)
+    for entry_of_day in (each for document in documents[:4] for each in document["entries"]):
+        entry_of_day["time_created_ns"] -= 24 * APART_NS
+    assert len([*on_dumps([dump_of(each, f"/{rank // 4}/{rank}") for rank, each in enumerate(documents)])]) == 2
+
+
+def test_what_differs_is_told_briefly_and_by_what_was_recorded() -> None:
+    """Sizes of all ranks but two; types of which some ranks list none; a batch whose last entry a rank has not."""
+    sizes = by_hand(*[[entry("world", 100, elements=rank)] for rank in (9, 9, 1, 2, 3, 4, 5, 6)])
+    (culprit,) = judged(sizes).culprits
+    assert title(culprit).endswith("rank 4 has 3 elements; the others have 9 elements; 3 ranks something else")
+    types = by_hand(*([entry("world", 100)] for _ in range(8)))
+    types[0]["entries"][0]["input_dtypes"] = []
+    assert {each.cause for each in judged(types).culprits} == {"group"}
+    parts = [[entry("world", 100), entry("world", 100, kind="coalesced")] for _ in range(7)]
+    assert "mismatch" not in {each.cause for each in judged(by_hand(*parts, [entry("world", 100)])).culprits}
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ TOGETHER = {"all_reduce", "_all_gather_base", "all_gather", "_reduce_scatter_bas
 #: kinds whose members must give equally many elements
 EQUAL_SIZES = {"all_reduce", "_all_gather_base", "_reduce_scatter_base"}
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
+APART_NS = 3_600_000_000_000  #: more than groups wait: what lies so far apart is of two runs
+MOST_SIDES = 3  #: of what differs in a collective that are told, beside that of most ranks
+MOST_GONE = 8  #: ranks, those of a node, that may be gone: more without a dump are nodes that were not collected
 WITHOUT_DUMP = 0.5  #: of the ranks: where as many lack a dump, and more than one, not all dumps were collected
 
 
@@ -96,7 +99,7 @@ class Hang(Struct, frozen=True):
     @property
     def is_collected(self) -> bool:
         """Whether so many ranks dumped that one without a dump stands out."""
-        return len(self.without_dump) < max(WITHOUT_DUMP * self.ranks, 2)
+        return len(self.without_dump) < max(min(WITHOUT_DUMP * self.ranks, MOST_GONE + 1), 2)
 
 
 def judge(dumps: Sequence[RankDump]) -> Hang:
@@ -275,11 +278,14 @@ class _Judge:
         for rank, dump in self.dumps.items():
             for operation in dump.operations:
                 if not operation.is_message:
-                    sides[operation.group, operation.sequence][rank] = operation
+                    sides[operation.group, operation.sequence].setdefault(rank, operation)  # of a batch the first
         seen: set[str] = set()
         for (name, _), of_rank in sorted(sides.items(), key=lambda side: side[0][1]):
+            of_type = all(each.dtypes for each in of_rank.values())
             forms: dict[int, Form] = {
-                rank: (each.kind, each.sent, each.dtypes) if each.kind in EQUAL_SIZES else (each.kind, 0, ())
+                rank: (each.kind, each.sent, tuple(dict.fromkeys(each.dtypes * of_type)))
+                if each.kind in EQUAL_SIZES
+                else (each.kind, 0, ())
                 for rank, each in of_rank.items()
             }
             if len(set(forms.values())) == 1 or name in seen or all(each.done for each in of_rank.values()):
@@ -398,7 +404,24 @@ def _place(culprit: Culprit) -> tuple[str, int, int | None, str]:
 
 def _last(dump: RankDump) -> int:
     """The time of the last operation that a rank enqueued before it dumped."""
-    return max((operation.created_ns for operation in dump.operations), default=0)
+    return times_of([dump])[1]
+
+
+def times_of(dumps: Sequence[RankDump]) -> tuple[int, int]:
+    """When the ranks of ``dumps`` enqueued the first and the last operation that they list, Unix time in ns."""
+    times = [operation.created_ns for dump in dumps for operation in dump.operations]
+    return min(times, default=0), max(times, default=0)
+
+
+def of_last_run(dumps: Sequence[RankDump]) -> list[RankDump]:
+    """Those ``dumps`` that are not of a run that ended long before the others began."""
+    kept, ended = list[RankDump](), 0
+    for first, last, dump in sorted(
+        ((*times_of([each]), each) for each in dumps if each.operations), key=lambda each: each[:2]
+    ):
+        kept = [dump] if first > ended + APART_NS else [*kept, dump]
+        ended = max(ended, last)
+    return [*kept, *(each for each in dumps if not each.operations)]
 
 
 def _completed(dump: RankDump) -> bool:
@@ -416,12 +439,13 @@ def _different(culprit: Culprit) -> str:
     """``rank 5 has 2,048 elements; the others have 1,024 elements``: of what ranks enqueued what is not equal."""
     kinds, elements, types = (len({form[place] for _, form in culprit.differences}) > 1 for place in range(3))
     sides = list[str]()
-    for ranks, (kind, count, dtypes) in culprit.differences:
-        what = [f"{count:,} elements"] * elements + [listed([*dict.fromkeys(dtypes)])] * types
+    for ranks, (kind, count, dtypes) in (*culprit.differences[:-1][:MOST_SIDES], culprit.differences[-1]):
+        what = [f"{count:,} elements"] * elements + [listed(dtypes)] * types
         who = _ranks(ranks) if {*ranks} <= {*culprit.ranks} else "the other" if len(ranks) == 1 else "the others"
         has = "has" if len(ranks) == 1 else "have"
         sides.append(f"{who} {has} {kind.lstrip('_') if kinds else ' of '.join(what)}")
-    return "; ".join(sides)
+    more = sum(len(ranks) for ranks, _ in culprit.differences[MOST_SIDES:-1])
+    return "; ".join(sides) + f"; {counted(more, 'rank')} something else" * (more > 0)
 
 
 _ADVICE = {
@@ -437,11 +461,14 @@ _ADVICE = {
 
 def report_on_dumps(dumps: Sequence[RankDump], name: str) -> dict[str, Any]:
     """The report of ``augment diagnose`` on the dumps of a job's ranks."""
-    hang = judge(dumps)
+    kept = of_last_run(dumps)
+    earlier = sorted({dump.rank for dump in dumps} - {dump.rank for dump in kept})
+    hang = judge(kept)
     what = f"job {name}, {counted(hang.dumps, 'dump')} of the flight recorder"
     times = Counter(rank for rank, _ in {(dump.rank, _last(dump)) for dump in dumps})
     several = sorted(rank for rank, count in times.items() if count > 1)
     newest = [f"Several dumps of {_ranks(several)} are here: the newest is judged."] if several else []
+    newest += [f"What {_ranks(earlier)} dumped is of an earlier run, and left out."] if earlier else []
     return {"input": what, "verdict": [*verdict(hang), *newest], "rows": rows(hang), "summary": None}
 
 
@@ -503,7 +530,9 @@ def title(culprit: Culprit) -> str:
         return f"{ranks} {'differs' if is_one else 'differ'} in {where}: {_different(culprit)}"
     if culprit.cause == "order":
         return f"{ranks} wait for each other: they enqueued the collectives of their groups in different order"
-    return f"{ranks} wait in {where}: one of them, or the link between them, is at fault"
+    waiting = [rank for rank in culprit.waiting if rank in culprit.ranks] or culprit.ranks  # of a message its side
+    fault = f"one of {'them' if len(waiting) == len(culprit.ranks) else ranks.lower()}, or the link between them"
+    return f"{_ranks(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in {where}: {fault}, is at fault"
 
 
 def rows(hang: Hang) -> list[dict[str, Any]]:

@@ -111,19 +111,23 @@ def dump_in(path: str, limits: Limits | None = None) -> RankDump | None:
 
 def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
     """The report on the dumps of each job: who holds it up. A folder has those of a job; or of some of its nodes, if
-    others have those of other ranks in groups of the same ranks."""
+    others have those of other ranks in groups of the same ranks, at the same time."""
     from augment.core.text import listed
     from augment.job.verdict import report_on_dumps
+    from augment.job.verdict.hangs import APART_NS, times_of
 
     folders: dict[str, list[RankDump]] = {}
     for dump in dumps:
         folders.setdefault(os.path.dirname(os.path.abspath(dump.path)), []).append(dump)
     jobs: dict[frozenset[int], list[tuple[list[str], list[RankDump]]]] = {}
     for folder, of_node in folders.items():
-        ranks = {dump.rank for dump in of_node}
+        ranks, (first, last) = {dump.rank for dump in of_node}, times_of(of_node)
         alike = jobs.setdefault(frozenset(rank for dump in of_node for rank in dump.members), [])
-        job = next((job for job in alike if ranks.isdisjoint(dump.rank for dump in job[1])), None)
-        if job is None:
+        for job in alike:
+            begin, end = times_of(job[1])
+            if max(first, begin) < min(last, end) + APART_NS and ranks.isdisjoint(dump.rank for dump in job[1]):
+                break
+        else:
             alike.append(job := ([], []))
         job[0].append(os.path.basename(folder))
         job[1].extend(of_node)
