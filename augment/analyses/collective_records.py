@@ -99,6 +99,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         ("nccl_log_long", [log.long_lines for log in logs], "lines of more than 64 KiB: their ends were passed over"),
         ("nccl_log_glued", [log.glued_lines for log in logs], "lines glued together: cut where one of NCCL begins"),
         ("nccl_log_left_out", [log.left_out for log in logs], "messages after two million: left out"),
+        ("nccl_log_warnings", [log.warnings_left_out for log in logs], "warnings after the first thousand: left out"),
         ("inspector_left_out", [log.left_out for log in inspected], "records after the first million: left out"),
         ("inspector_unreadable", [log.unreadable_lines for log in inspected], "lines that are no record: left out"),
         ("inspector_dropped", [log.dropped for log in inspected], "collectives that the Inspector says it dropped"),

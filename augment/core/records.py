@@ -168,6 +168,7 @@ class NcclLog(Struct):
     cut_lines: int = 0  #: without their beginning: of any process
     unplaced: int = 0  #: messages about a connection that may be one of several communicators
     left_out: int = 0  #: messages beyond the most that are kept
+    warnings_left_out: int = 0  #: the same of warnings: what was enqueued is whole
 
 
 class InspectorRecord(Struct):

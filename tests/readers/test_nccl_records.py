@@ -244,6 +244,18 @@ def test_numbers_beyond_columns_cost_their_record(tmp_path: Path, wrong: dict[st
     assert (len(log.records), log.unreadable_lines) == (1, 1)
 
 
+def test_a_failure_is_kept_after_equal_warnings_of_many_ranks(tmp_path: Path) -> None:
+    ranks = range(1024)
+    lines = [f"n{rank}:{rank}:1 [0] init.cc:9 NCCL WARN Missing iommu=pt" for rank in ranks]
+    lines += [f"n0:1:1 [0] init.cc:9 NCCL WARN advice {rank}" for rank in ranks]
+    lines += [f"n{rank}:{rank}:1 [0] socket.cc:4 NCCL WARN Connection closed by remote peer" for rank in ranks]
+    log = read_nccl_log(written(tmp_path / "nccl.log", lines))
+    failures = [warning for warning, is_failure in log.warnings.items() if is_failure]
+    assert failures[0] == "n0:0 [0] socket.cc:4 Connection closed by remote peer"
+    assert (len(failures), len(log.warnings), log.warnings_left_out, log.left_out) == (1000, 2000, 49, 0)
+    assert next(iter(log.warnings)) == "n0:0 [0] init.cc:9 Missing iommu=pt"
+
+
 def test_a_file_of_many_records_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector, "MOST_RECORDS", 3)
     monkeypatch.setattr(nccl_log, "MOST_KEPT", 3)

@@ -16,7 +16,7 @@ from augment.readers.containers import bounded_lines
 from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 16  #: bytes; the rest of a line is passed over and counted
-MOST_WARNINGS, MOST_HOSTS = 1000, 64  #: of hosts those with equal pids and pointers
+MOST_WARNINGS, MOST_HOSTS = 1000, 64  #: as many failures, and as many other warnings; of hosts those with equal pids
 MOST_KEPT = 2_000_000  #: messages that say something; those after them are counted
 _DIGITS = 18  #: of a decimal number below 2**63
 
@@ -97,6 +97,7 @@ def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
 class _LogReading:
     def __init__(self, log: NcclLog) -> None:
         self.log, self.kept, self.has_processes = log, 0, False
+        self.warned = (set[str](), set[str]())  #: what was warned of by any process, and the failures by who warns
         self.known: dict[tuple[str, int | None, str], int] = {}
         self.hosts: dict[tuple[int | None, str], dict[str, int]] = defaultdict(
             dict
@@ -123,10 +124,14 @@ class _LogReading:
                 self.log.left_out += 1
             elif header["info"]:
                 self.kept += self.message(process, _int(header["device"]), message)
-            elif len(self.log.warnings) < MOST_WARNINGS:
+            else:
+                is_failure, message = _FAILURE.search(message) is not None, f"{header['where']} {message}"
                 who = f"{process[0]}:{process[1]} " if header["pid"] else ""
-                warning = f"{who}[{header['device']}] {header['where']} {message}"
-                self.log.warnings[warning] = _FAILURE.search(message) is not None
+                warning, known = f"{who}[{header['device']}] {message}", self.warned[is_failure]
+                if (key := warning if is_failure else message) not in known and len(known) < MOST_WARNINGS:
+                    known.add(key)
+                    self.log.warnings[warning] = is_failure
+                self.log.warnings_left_out += key not in known
 
     def message(self, process: tuple[str, int | None], device: int, text: str) -> bool:
         """Keep what a message says; whether it says anything."""
