@@ -151,17 +151,22 @@ def _reports(names: Sequence[tuple[str, bool]], request: Request) -> tuple[list[
     from augment.core.records import NcclLogs
     from augment.core.text import counted
     from augment.errors import AugmentError
+    from augment.readers.attachments.nccl_log import MOST_KEPT, read_nccl_log
     from augment.readers.attachments.tables import with_tables
     from augment.results.report.health import dump_in, is_dump, logs_together, on_dumps, report_on
 
     def beside(trace: Trace) -> Trace:
-        logs = [NcclLogs(of_job)] if (of_job := together.get(trace.source.path)) else []
-        return with_tables(request.evidence.added_to(trace.changed(*logs)), *request.tables, region=request.region)
+        if others := together.get(trace.source.path, [])[1:]:
+            logs = list(first.logs if (first := trace.context.attached(NcclLogs)) else ())
+            for path in others:
+                logs.append(read_nccl_log(path, most=MOST_KEPT - sum(len(log.collectives) for log in logs)))
+            trace = trace.changed(NcclLogs(tuple(logs)))
+        return with_tables(request.evidence.added_to(trace), *request.tables, region=request.region)
 
     reports, unread, dumps = [], [], []
     together = logs_together([name for name, _ in names]) if len(names) > 1 else {}
     for name, is_named in names:
-        if together.get(name) == ():  # judged with another one
+        if together.get(name) == []:  # judged with another one
             continue
         judged_together = False
         try:

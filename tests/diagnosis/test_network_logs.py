@@ -19,6 +19,7 @@ from augment import cli
 from augment.core.text import words_of
 from augment.diagnosis.rule import Found
 from augment.diagnosis.rules import network_setup
+from augment.readers.attachments import nccl_log
 from traces import HOST, step, write_trace
 
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "nccl"
@@ -356,7 +357,7 @@ def test_failures_come_first_with_who_warns(tmp_path: Path) -> None:
     assert said_of(tmp_path, [advice, *lines])[1].startswith("NCCL joins 2 pairs")
 
 
-def test_ranks_that_begin_a_communicator_and_do_not_end(tmp_path: Path) -> None:
+def test_ranks_that_begin_a_communicator_and_do_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ring(4, {})
     begun = [line.replace("COMPLETE", "START") for line in whole if "Init COMPLETE" in line]
     said = "NCCL's log does not say that communicator 0xfe of 4 ranks became complete on "
@@ -367,6 +368,9 @@ def test_ranks_that_begin_a_communicator_and_do_not_end(tmp_path: Path) -> None:
     assert len(said_of(tmp_path, [*begun, *(f"step 3{line}" for line in ended)])) == 1
     used = [line for line in whole if "opCount" in line]
     assert len(said_of(tmp_path, [*begun, *used])) == 2  # the ends were lost
+    monkeypatch.setattr(nccl_log, "MOST_KEPT", 4)  # and left out
+    said = "NCCL's logs have 4 more messages than are kept, so less could be judged."
+    assert said_of(tmp_path, [*begun, *ended])[1:] == [said]
 
 
 def test_one_file_a_process_is_judged_as_one_log(
@@ -374,14 +378,22 @@ def test_one_file_a_process_is_judged_as_one_log(
 ) -> None:
     other = ring(4, {}, identity="0xfa", node="n1", pid=80)
     other = [line.replace("count 8 ", "count 9 ") if ":82 " in line and "opCount 0" in line else line for line in other]
-    for line in ring(4, {}) + other:
+    for line in [*ring(4, {}), *other, *ring(1, {}, identity="0xfb", node="n2", pid=90)]:
         with (tmp_path / f"nccl.{line.split(':')[1]}.log").open("a") as file:
             file.write(f"{line}\n")
     monkeypatch.setattr(sys, "argv", ["augment", str(tmp_path)])
+    read, reading = list[str](), nccl_log._LogReading
+    differs = "Rank 2 enqueues AllReduce of 36 B where the others enqueue AllReduce of 32 B"
+    monkeypatch.setattr(nccl_log, "_LogReading", lambda log, most: (read.append(log.path), reading(log, most))[1])
     assert cli.main() == 0
     said = capsys.readouterr().out
-    assert said.count("4 logs of NCCL:") == 2
-    assert said.count("Rank 2 enqueues AllReduce of 36 B where the others enqueue AllReduce of 32 B") == 1
+    assert (said.count("4 logs of NCCL:"), said.count(differs), said.count("are kept")) == (2, 1, 0)
+    assert sorted(read) == sorted(map(str, tmp_path.iterdir()))  # each once
+    monkeypatch.setattr(nccl_log, "MOST_KEPT", 8)  # of the third log of a job the first two, of its last none
+    assert cli.main() == 0
+    said = capsys.readouterr().out
+    assert (said.count("There are 8 records of 3 collectives"), said.count(differs)) == (2, 0)
+    assert said.count("NCCL's logs have 4 more messages than are kept, so less could be judged.") == 2
 
 
 def test_channels_without_the_beginning_of_their_communicator(tmp_path: Path) -> None:

@@ -216,11 +216,12 @@ def sentences_alone(trace: Trace) -> list[str]:
     collectives that take most of the records; empty without such records."""
     setup, joined = facts.collectives.network(trace), facts.collectives.joined_records(trace)
     said: list[str] = []
+    attached = trace.context.attached(records.NcclLogs)
     if setup is not None:
         where = f" on {text.counted(setup.node_count, 'node')}" if setup.node_count > 1 else ""
         network = f"; its network is {setup.network}" if setup.network else ""
         path = f", its slowest path inside a node {setup.path}" if setup.path else ""
-        if attached := trace.context.attached(records.NcclLogs):
+        if attached:
             count = setup.communicator_count
             known = any(log.messages for log in attached.logs)
             lacks = "lacks the beginning of its communicators" if known else "has no communicator: set NCCL_DEBUG=INFO"
@@ -241,4 +242,6 @@ def sentences_alone(trace: Trace) -> list[str]:
         of = f"{text.counted(count, 'record')} of" if once < count else "records of"
         kinds = dict.fromkeys(each.key[1] for each in sorted(joined, key=lambda each: -len(each.records)))
         said.append(f"There are {of} {text.counted(once, 'collective')}: {text.listed(list(kinds))}")
+    if attached and (count := sum(log.left_out for log in attached.logs)):
+        said.append(f"NCCL's logs have {text.counted(count, 'more message')} than are kept, so less could be judged")
     return [f"{sentence}." for sentence in said]

@@ -345,7 +345,8 @@ def _unfinished(logs: Sequence[NcclLog], known: set[tuple[str, int]]) -> Unfinis
             last[each.host, each.pid, each.device] = each
             logged[each.identity].add(each.rank)
             whole |= {(each.identity, each.size)} if each.is_complete or index in used else set()
-    begun = [each for each in last.values() if each.is_begun and each.size > 1]
+    is_whole = not any(log.left_out for log in logs)  # what is left out may be the end, or a rank's only line
+    begun = [each for each in last.values() if is_whole and each.is_begun and each.size > 1]
     for identity, size in dict.fromkeys((each.identity, each.size) for each in begun):
         if (identity, size) in known - whole:
             ranks = {each.rank for each in begun if (each.identity, each.size) == (identity, size)}

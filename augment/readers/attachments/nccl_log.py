@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from sys import intern
 
 from augment.core.records import Communicator, LoggedCollective, NcclLog, RankConnection, TreeOfRank, Tuned
 from augment.errors import UnknownFormat
@@ -17,7 +18,7 @@ from augment.readers.limits import UNLIMITED, Limits
 
 LONGEST_LINE = 1 << 16  #: bytes; the rest of a line is passed over and counted
 MOST_WARNINGS, MOST_HOSTS = 1000, 64  #: as many failures, and as many other warnings; of hosts those with equal pids
-MOST_KEPT = 2_000_000  #: messages that say something; those after them are counted
+MOST_KEPT = 2_000_000  #: messages that say something, and collectives of a job's logs; those after them are counted
 _DIGITS = 18  #: of a decimal number below 2**63
 
 #: by NCCL's numbers: int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, two of FP8
@@ -71,15 +72,15 @@ _FAILURE = re.compile(
 )
 
 
-def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
-    """What NCCL or RCCL logged at ``path``, plain or compressed, among other lines.
+def read_nccl_log(path: str, limits: Limits = UNLIMITED, most: int | None = None) -> NcclLog:
+    """What NCCL or RCCL logged at ``path``, plain or compressed, among other lines: ``most`` collectives.
 
     Raises:
         InputError: the file cannot be read.
         UnknownFormat: no line is NCCL's.
     """
     log = NcclLog(path)
-    reading = _LogReading(log)
+    reading = _LogReading(log, MOST_KEPT if most is None else most)
     for line, is_cut in bounded_lines(path, LONGEST_LINE, limits):
         log.lines += 1
         log.long_lines += is_cut
@@ -94,14 +95,22 @@ def read_nccl_log(path: str, limits: Limits = UNLIMITED) -> NcclLog:
     return log
 
 
+def identities_in(path: str) -> set[str]:
+    """The ids of the communicators (NCCL 2.16 on) in the log at ``path``, of which nothing else is read.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    lines = (line.decode("utf-8", "replace") for line, _ in bounded_lines(path, LONGEST_LINE) if b" commId 0x" in line)
+    return {each for line in lines if _HEADER.search(line) and _INIT.search(line) for each in _ID.findall(line)}
+
+
 class _LogReading:
-    def __init__(self, log: NcclLog) -> None:
-        self.log, self.kept, self.has_processes = log, 0, False
+    def __init__(self, log: NcclLog, most: int) -> None:
+        self.log, self.most, self.kept, self.has_processes = log, most, 0, False
         self.warned = (set[str](), set[str]())  #: what was warned of by any process, and the failures by who warns
         self.known: dict[tuple[str, int | None, str], int] = {}
-        self.hosts: dict[tuple[int | None, str], dict[str, int]] = defaultdict(
-            dict
-        )  #: with a process and pointer of these
+        self.hosts: dict[tuple[int | None, str], dict[str, int]] = defaultdict(dict)  #: by process and pointer
         self.latest: dict[tuple[str, int | None, int], int] = {}
         #: the communicator of the last collective on a device: NCCL from 2.22 on connects ranks when they first need it
         self.running: dict[tuple[str, int | None, int], int] = {}
@@ -142,7 +151,10 @@ class _LogReading:
             number = _int(match["type"])
             size = _int(match["count"]) * (TYPE_BYTES[number] if number < len(TYPE_BYTES) else 1)
             self.running[here] = self.communicator_at(process, match["comm"])
-            log.collectives.append(LoggedCollective(self.running[here], match["kind"], size))
+            if len(log.collectives) >= self.most:
+                log.left_out += 1
+                return False
+            log.collectives.append(LoggedCollective(self.running[here], intern(match["kind"]), size))
         elif match := _TUNED.search(text):
             channels = _int(match["high"]) - _int(match["low"]) + 1 if match["low"] else None
             tuned = Tuned(
@@ -153,7 +165,8 @@ class _LogReading:
                 channels,
             )
             log.tuned[tuned] += 1
-            self._tune(process, tuned)
+            if not log.left_out:  # else it may be of a collective that is
+                self._tune(process, tuned)
         elif match := _INIT.search(text):
             self._communicator(process, match, text)
         elif match := _LAYOUT.search(text):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections import Counter
@@ -17,7 +18,7 @@ from augment.results.report.sections import heading, place_of, plain, severity_o
 
 if TYPE_CHECKING:
     from augment.core import Trace
-    from augment.core.records import NcclLog, RankDump
+    from augment.core.records import RankDump
     from augment.job.answer import Answer
     from augment.readers.limits import Limits
 
@@ -135,28 +136,26 @@ def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
         yield report_on_dumps(of_job, listed(names))
 
 
-def logs_together(paths: Sequence[str]) -> dict[str, tuple[NcclLog, ...]]:
-    """By the path of the first the logs of NCCL in a folder that share communicators, by their ids (NCCL 2.16 on), as
+def logs_together(paths: Sequence[str]) -> dict[str, list[str]]:
+    """By the path of the first the paths of the logs of NCCL in a folder that share communicators, by their ids, as
     NCCL_DEBUG_FILE makes one a process; by the paths of the others, which are judged with it, none."""
     from augment.errors import AugmentError
     from augment.readers.attachments import begins_as
-    from augment.readers.attachments.nccl_log import read_nccl_log
+    from augment.readers.attachments.nccl_log import identities_in
 
-    groups: list[tuple[str, set[str], list[NcclLog]]] = []
+    groups: list[tuple[str, set[str], list[str]]] = []
     for path in paths:
-        try:
+        known = set[str]()
+        with contextlib.suppress(AugmentError):  # told where it is judged
             kind = begins_as(path) if os.path.isfile(path) else None
-            log = read_nccl_log(path) if kind and kind.name == "nccl_log" else None
-        except AugmentError:  # told where it is judged
-            continue
-        if log and (known := {each.identity for each in log.communicators} - {""}):
-            folder, logs = os.path.dirname(path), [log]
+            known = identities_in(path) if kind and kind.name == "nccl_log" else known
+        if known:
+            folder, logs = os.path.dirname(path), [path]
             for group in [each for each in groups if each[0] == folder and each[1] & known]:
                 groups.remove(group)
                 known, logs = known | group[1], [*group[2], *logs]
             groups.append((folder, known, logs))
-    several = [logs for *_, logs in groups if len(logs) > 1]
-    return {log.path: tuple(logs) if log is logs[0] else () for logs in several for log in logs}
+    return {log: logs if log == logs[0] else [] for *_, logs in groups if len(logs) > 1 for log in logs}
 
 
 def _report(path: str, sidecar: dict[str, Any], summary: bytes | None) -> Report:
