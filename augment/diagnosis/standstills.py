@@ -150,7 +150,8 @@ def names_of(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> list[st
     for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
         name = trace.strings[trace.events.name[row]] if row >= 0 else ""
         spent["" if name.startswith(facts.names.STEP) else shown_frame(name)] += part
-    return [name for name, ns in spent.most_common() if 10 * ns >= max(spent.values())]
+    most = max(spent.values(), default=0)
+    return [name for name, ns in spent.most_common() if 10 * ns >= most]
 
 
 def frame_around(trace: Trace, rows: arrays.EventRows, ns: arrays.Int64s) -> str:

@@ -200,13 +200,8 @@ def check(trace: Trace) -> rule.Answer:
     if not problems:
         return rule.Fine(seen)
     is_sure = problems[0] == "sockets" or (problems[0] == "differing" and seen.has_majority)
-    sure: rule.Confidence = (
-        "high"
-        if is_sure
-        else "medium"
-        if problems[0] in ("failures", "unfinished", "differing", "host_memory", "few_channels")
-        else "low"
-    )
+    is_likely = problems[0] in ("failures", "unfinished", "differing", "host_memory", "few_channels")
+    sure: rule.Confidence = "high" if is_sure else "medium" if is_likely else "low"
     is_grave = problems[0] in ("failures", "unfinished", "differing", "sockets")
     return rule.Found(seen, rule.NOWHERE, sure, severity="warning" if is_grave else "info")
 

@@ -120,19 +120,20 @@ def on_dumps(dumps: Sequence[RankDump]) -> Iterator[Report]:
     folders: dict[str, list[RankDump]] = {}
     for dump in dumps:
         folders.setdefault(os.path.dirname(os.path.abspath(dump.path)), []).append(dump)
-    jobs: dict[frozenset[int], list[tuple[list[str], list[RankDump]]]] = {}
+    jobs: dict[frozenset[int], list[tuple[list[str], list[RankDump], list[int]]]] = {}
     for folder, of_node in folders.items():
-        ranks, (first, last) = {dump.rank for dump in of_node}, times_of(of_node)
+        ranks, times = {dump.rank for dump in of_node}, times_of(of_node)
         alike = jobs.setdefault(frozenset(rank for dump in of_node for rank in dump.members), [])
         for job in alike:
-            begin, end = times_of(job[1])
-            if max(first, begin) < min(last, end) + APART_NS and ranks.isdisjoint(dump.rank for dump in job[1]):
+            apart = max(times[0], min(job[2])) - min(times[1], max(job[2]))
+            if apart < APART_NS and ranks.isdisjoint(dump.rank for dump in job[1]):
                 break
         else:
-            alike.append(job := ([], []))
+            alike.append(job := ([], [], []))
         job[0].append(os.path.basename(folder))
         job[1].extend(of_node)
-    for names, of_job in (job for alike in jobs.values() for job in alike):
+        job[2].extend(times)
+    for names, of_job, _ in (job for alike in jobs.values() for job in alike):
         yield report_on_dumps(of_job, listed(names))
 
 
