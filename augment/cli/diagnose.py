@@ -48,10 +48,10 @@ def command(
 ) -> int:
     """Say what is wrong with each INPUT: a trace, a metrics file, or a folder or glob of traces. Nothing is written.
 
-    The verdict comes first, then what the rules found (!), what they looked at and found to be fine (✓), and what the
-    trace has no data for (–), with what would provide it. Rules about what the run does not do are
-    left out. For a folder of ranks, the job's verdict comes first, then what is grave in each of them; of many ranks
-    with the same kinds of finding, one is shown.
+    The verdict comes first, then what the rules found (!), what they looked at and where little would be saved (✓), and
+    what the trace has no data for (–), with what would provide it. Rules about what the run does not do are left out.
+    For a folder of ranks, the job's verdict comes first, then what is grave in each of them; of many ranks with the
+    same kinds of finding, one is shown.
     """
     from augment.batch.inputs import no_trace
     from augment.cli.terminal import complain, emit, say, wrapped

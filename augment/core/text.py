@@ -224,7 +224,8 @@ def capitalized(sentence: str) -> str:
 
 #: headings of columns that do not follow from their names
 COLUMN_WORDS = {
-    "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these", "matrix_eligible_ns": "could use them",
+    "matrix_used_ns": "on matrix units", "matrix_not_used_ns": "without these",
+    "matrix_eligible_ns": "could use them as they are",
     "robust_z": "deviation (robust z)", "median_ratio": "of the median", "ts_ns": "start", "p": "p-value",
     "full_queue_ns": "at 1024 or more", "launch_delay_outlier_count": "long waits, also in the queue",
     "meanwhile": "did meanwhile", "meanwhile_ratio": "share of that", "after_the_others_ns": "others waited",
@@ -240,7 +241,8 @@ def spaced(name: str) -> str:
 def listed(names: Sequence[str], most: int = 3, conjunction: str = "and") -> str:
     """``a, b and c``; of more than ``most``, the first and how many more."""
     shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
-    return f" {conjunction} ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
+    mark = ("; " if any(", " in name for name in shown) else ", ").join(shown[:-1])
+    return f" {conjunction} ".join(filter(None, (mark, shown[-1]))) if shown else ""
 
 
 _PARALLEL = {
@@ -295,7 +297,9 @@ class Words(NamedTuple):
     waiting: str = "counts as busy, but "  #: a device that waits for other ranks, in a collective
     graphs: str = "CUDA graphs"
     use_graphs: str = "Launch many kernels at once with CUDA graphs (" + _HOW
-    no_graph_waits: str = "; calls that wait for the {gpu} break a capture: take them out of it"  #: if it has graphs
+    no_graph_waits: str = (
+        "; a graph cannot hold calls that wait for the {gpu}: move these out first"  #: if it has graphs
+    )
     graph_logs: str = "TORCH_LOGS=cudagraphs,recompiles"
     matrix_units: str = "tensor cores"
     clock_tool: str = "nvidia-smi -q -d CLOCK,PERFORMANCE"

@@ -147,7 +147,8 @@ def _operators(trace: Trace) -> str:
     if not text and whole.unit == "recording" and lasts > (1 + TOLD_OUTSIDE) * whole.length_ns:
         between = f"the {time(whole.length_ns)} between the first and the last operator or call"
         within = f" in {between} (slices were recorded for {time(lasts)})"
-    taken = f"{text}. All operators of the recording take {time(float(ns.sum()))}{within}: {listed(shares)}"
+    every = f" in all {counted(whole.count, 'step')}" if whole.count > 1 else " of the recording" * (not within)
+    taken = f"{text}. Operators{every} take {time(float(ns.sum()))}{within}: {listed(shares)}"
     if ns[facts.names.starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
         taken += f". What a Torch-Compiled Region takes itself is spent in loops that torch.compile made ({_LOOPS})"
     if text or len(events.slices_of(Category.PYTHON_FUNCTION)):
@@ -197,7 +198,7 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
     length = f"{'a mean step' if whole.count > 1 else words(trace).a_step} of {time(whole.length_ns)}"
     if whole.unit == "recording" and time(whole.length_ns) != time(trace.recorded_ns):
         length = f"the {time(whole.length_ns)} between the first and the last operator or call"
-    some = f"For {percent(ratio)} of {length} no recorded thread runs an operator"
+    some = f"For {percent(ratio)} of {length}, no recorded thread runs an operator"
     text = f". {some if len(operators_alone(trace)) else f'No operator runs in {length}'}"  # none: not of PyTorch
     rest = f"of these {time(ratio * whole.length_ns)}"
     collectives = facts.collectives.host_collectives(trace)
@@ -208,8 +209,8 @@ def _outside(trace: Trace, outside: arrays.Intervals, ratio: float, ran: float, 
         ways = listed([short(trace.strings[name]) for name in names[:MOST_NAMED]])
         waiting = f"{ways} wait{'s' * (len(names) == 1)} for other ranks or the network (all ranks' traces show which)"
         if 2 * waited > 1 and len(operators_alone(trace)):
-            text = f". For {percent(waited * ratio)} of {length} {waiting} while no recorded thread runs an operator"
-            rest = f"of the {time(ratio * whole.length_ns)} without operators"
+            text = f". For {percent(waited * ratio)} of {length}, {waiting}. Meanwhile no operator runs"
+            rest = f"of all {time(ratio * whole.length_ns)} without operators"
         else:
             text += f"; for {percent(waited)} {rest} {waiting}"
     if ran > NAMED_RATIO:

@@ -230,12 +230,14 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, keep: bo
     # of what a cure of all hosts brings; with many reasons, one cure is a part of it
     alike = job.shared is not None and saved < job.shared.gain_ns + (job.shared.reason.where == "many_operators")
     limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and (finding.at_most or alike))
-    beyond = f"the job waits for {held_by}" if held_by else ""
+    beyond = f"as the job waits for {held_by}" if held_by else ""
     if alone and seen.at_least and not seen.is_of_host:
         held = f"it waits for {job.held_by}" if job.held_by else "other ranks limit it, too"
-        beyond = f"estimated from this rank's trace alone; the job may gain less, as {held}"
+        beyond = f"by this rank's trace alone: the job may gain less, as {held}"
     beyond = "limited by other ranks" if saved < CLEARLY_LESS * alone else beyond
-    beyond = "only if the hosts of all ranks become faster" if seen.is_of_host and job.shared is not None else beyond
+    beyond = (
+        "but only if the hosts of all ranks become faster" if seen.is_of_host and job.shared is not None else beyond
+    )
     if finding.saved_ns is None or (saved == finding.saved_ns and not finding.at_most):
         return replace(finding, seen=seen, at_most=limited, beyond=beyond)
     if not saved or (not keep and words.ratio(saved) < LEAST_RATIO):

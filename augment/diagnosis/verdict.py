@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from augment import arrays, facts
 from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, median, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
-from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
+from augment.core.text import OPEN_TRACE, Words, capitalized, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
@@ -145,7 +145,7 @@ def _together(trace: Trace, result: RankedFindings, chosen: Sequence[Finding]) -
         alone = apart and {*apart} <= _OF_NO_RANK
         some = f" except {listed([heading(rule).lower() for rule in apart])}" if alone else ""
         some = " except what other ranks decide" if apart and not alone else some
-        more = ", more than their sum: once one is fixed, the others save more" * (parts < CLEARLY_LESS * saved)
+        more = ", more than their sum: once one is fixed, the others save more" * (OVERLAP * parts < saved)
         limit = limit_of(trace, replace(known[0].found, cut=cut, saved_ns=saved)) if parts > OVERLAP * saved else None
         decides = LIMITS["hidden" if limit == "host" and judging.hides_host(trace) else limit or "none"]
         text = f"Fixing all of the above{some} would save {words(trace).saving(saved)}{decides}{more}."
@@ -164,7 +164,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
             gain = judging.saved_a_step(trace, facts.critical.joined([cut, each.found.cut])) - saved
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and judging.measure(trace).ratio(most) >= WARNING_RATIO:
-        saving = f"; {largest.seen.cure(say)} would then save up to {say.saving(most)}"
+        saving = f". {capitalized(largest.seen.cure(say))} would then save up to {say.saving(most)}"
         today = largest.saved_ns or 0
         saving += f", today {time(today)}" * (0 < today < CLEARLY_LESS * most)
         if largest.saved_ns is None or (largest.saved_ns == 0 and beside_workers_ns(trace) is None):
@@ -230,7 +230,9 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     if sure:
         parts = [(f"No serious problem{since}. The largest minor one", sure[0]), *parts]
     elif possible:
-        parts = [("No cause is certain. The likeliest", possible[0]), *(("Also possible", at) for at in possible[1:2])]
+        lacks = any(each.found.first and each.found.of_recording for each in result.findings)
+        lead = "What was recorded suggests one cause" if lacks else "No cause is certain. The likeliest"
+        parts = [(lead, possible[0]), *(("Also possible", at) for at in possible[1:2])]
     loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
     if parts or loads or is_excerpt(trace) or not facts.gpu.coverage(trace):  # nearly all rules are about the device
         return [Sentence(f"{lead}: {title(say, each)}.", (each.rule,), is_title=not sure) for lead, each in parts]
@@ -474,7 +476,7 @@ def _notes(trace: Trace) -> str:
     if spent >= TOLD_RATIO:
         notes.append(f"recomputing activations takes at least {percent(spent)} of a step")
     if whole.tail_ns:
-        notes.append(f"without {time(whole.tail_ns)} at the end of the last step, of which nothing was recorded")
+        notes.append(f"without the last {time(whole.tail_ns)} of the last step, in which nothing was recorded")
     if whole.capture_count:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
     if whole.compilation_count:

@@ -8,7 +8,7 @@ import re
 
 from augment.arrays import EventRows, Int32s, distinct
 from augment.core import GPU_WORK, LAUNCHES, ON_DEVICE, Category, Trace, derived
-from augment.core.text import Words, device_label, percent, words_of
+from augment.core.text import Words, capitalized, device_label, percent, words_of
 from augment.diagnosis.judging import measure
 from augment.diagnosis.rule import Answer, Finding, Fine, Found
 from augment.facts.names import matching
@@ -31,7 +31,7 @@ HEADINGS = {
     "matrix_units": "Matrix units are not used",
     "memory_capacity": "Memory",
     "pageable_copies": "Copies of pageable memory",
-    "partial_recording": "What the recording lacks",
+    "partial_recording": "Not all was recorded",
     "prefill_stalls": "Prompts hold up decodes",
     "profiler_overhead": "The profiler's own time",
     "slow_start": "Slow first step",
@@ -59,7 +59,7 @@ def saves(ratio: float | None, confidence: str, at_most: bool, at_least: bool, w
 
 
 def title(words: Words, finding: Finding) -> str:
-    """What was found, and what its cure would save: ``…; hiding it would save up to 3.8 ms per step (8.8 %)``."""
+    """What was found, and what its cure would save: ``…. Hiding it would save up to 3.8 ms per step (8.8 %)``."""
     answer = finding.found
     text = answer.seen.title(words)
     if answer.saved_ns is None:
@@ -67,20 +67,20 @@ def title(words: Words, finding: Finding) -> str:
     saving = words.saving(answer.saved_ns) if answer.saved_ns else "nothing"
     bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
-    limit = f"; {answer.beyond}" * bool(answer.beyond)
+    limit = f", {answer.beyond}" * bool(answer.beyond)
     limit = limit or LIMITS["hidden" if finding.is_hidden else finding.limit or "none"]
-    return f"{text}; {answer.seen.cure(words)} would save {bound}{saving}{once}{limit}"
+    return f"{text}. {capitalized(answer.seen.cure(words))} would save {bound}{saving}{once}{limit}"
 
 
 #: what then decides; ``hidden``: GPU work hides the host today
 LIMITS = {
     "none": "",
-    "hidden": ", limited by the host, which just keeps up today",
-    "host": ", limited by the host",
-    "computing": ", limited by computing",
-    "communication": ", limited by communication",
-    "copies": ", limited by copies",
-    "batches": ", limited by late batches",
+    "hidden": "; then the host is the limit, which just keeps up today",
+    "host": "; then the host is the limit",
+    "computing": "; then computing is the limit",
+    "communication": "; then communication is the limit",
+    "copies": "; then copies are the limit",
+    "batches": "; then late batches are the limit",
 }
 
 

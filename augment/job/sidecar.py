@@ -42,6 +42,7 @@ def document(result: Answer | Together, name: str, window: str = "", world_size:
             "text": list(result.verdict.text),
             "rows": list(result.verdict.rows),
             "joined": result.verdict.joined,
+            "label": result.judgement.label if isinstance(result, Answer) else "",
             "cures": cures(result) if isinstance(result, Answer) else [],
         },
         "analyses": {question: metrics.analysis_of(outcome) for question, outcome in result.outcomes.items()},
@@ -60,6 +61,11 @@ def job_schema(*, closed: bool = False) -> metrics.Schema:
     verdict["properties"]["joined"] = {
         "type": "boolean",
         "description": "whether anything shows that the traces are ranks of one job; missing from older files",
+    }
+    verdict["properties"]["label"] = {
+        "type": "string",
+        "description": "what holds the job up and what a fix saves, in few words; empty if nothing does, missing from "
+        "older files",
     }
     verdict["properties"]["cures"] = {
         "type": "array",

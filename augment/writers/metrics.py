@@ -167,7 +167,9 @@ def _with_rows(analysis: Mapping[str, Any]) -> bytes:
 
 def _verdict(verdict: Mapping[str, Any]) -> bytes:
     """A verdict as readable JSON."""
-    parts = {k: _lines(each, b"    ") if isinstance(each, Sequence) else _json(each) for k, each in verdict.items()}
+    parts = {
+        k: _lines(each, b"    ") if isinstance(each, (list, tuple)) else _json(each) for k, each in verdict.items()
+    }
     return _members(parts, b"  ")
 
 

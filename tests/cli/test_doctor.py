@@ -165,7 +165,7 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert "– memory_capacity: no memory of the GPU was recorded; record with profile_memory=True" in text
     lines = [line.strip() for line in ended.lines]
     starts = [next(at for at, line in enumerate(lines) if line.startswith(sign)) for sign in "!✓–"]
-    assert [lines[at - 1] for at in starts[1:]] == ["Checked, and fine:", "Cannot be told from this trace:"]
+    assert [lines[at - 1] for at in starts[1:]] == ["Checked, and little to save:", "Cannot be told from this trace:"]
     assert starts == sorted(starts)
 
 

@@ -49,7 +49,7 @@ def test_a_saving_says_what_is_the_limit() -> None:
     """A loader takes 20 ms beside kernels of 13 ms: without it a step takes these 13 ms, as a simulation shows."""
     (finding,) = (each for each in diagnosis_of(SLOW_LOADER).findings if each.rule == "data_loading")
     assert finding.limit == "computing"
-    assert "), limited by computing." in verdict(trace_of(SLOW_LOADER))[1]
+    assert "); then computing is the limit." in verdict(trace_of(SLOW_LOADER))[1]
     assert "95 % computing" in busy(trace_of(HEALTHY))
 
 
@@ -70,13 +70,13 @@ def test_what_decides_after_the_cures() -> None:
     (
         "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
         2,
-        "removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
+        "Removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
     ),
-    ("torchbench/trace.json", -1, "removing them would save up to 31 ms per step (99.5 %)."),  # the rest is no news
-    ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, ", limited by the host."),
-    ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "limited by the host, which just keeps up today."),
+    ("torchbench/trace.json", -1, "Removing them would save up to 31 ms per step (99.5 %)."),  # the rest is no news
+    ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, "; then the host is the limit."),
+    ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "host is the limit, which just keeps up today."),
     ("a100_sam_fast/amg_example_trace.json.gz", -1, "74 % of their time today is memory-bound."),
-    ("hta_trace_diff_pair/test.json.gz", -1, ", limited by the host, which just keeps up today."),
+    ("hta_trace_diff_pair/test.json.gz", -1, "; then the host is the limit, which just keeps up today."),
     ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
 ])  # fmt: skip
 def test_what_decides_after_the_cures_of_recorded_runs(name: str, place: int, ends: str, shared_traces: Path) -> None:

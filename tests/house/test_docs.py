@@ -207,7 +207,7 @@ def test_the_example_of_a_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (row,) = (row for row in outcome.rows if row.rule == "timing_calls")
     assert (row.status, row.severity, row.saved_ns, row.dur_ns) == ("found", "high", 50_000, 50_000)
     assert row.title.startswith(
-        "Times are read from the GPU in 1 call per step; avoiding that would save 50 µs per step"
+        "Times are read from the GPU in 1 call per step. Avoiding that would save 50 µs per step"
     )
     well = augment.augment(trace_of(rows[0], *rows[2:]), only=["diagnosis"]).outcomes["diagnosis"]
     assert [row.status for row in well.rows if row.rule == "timing_calls"] == ["not_applicable"]

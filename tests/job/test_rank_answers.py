@@ -146,7 +146,7 @@ def test_what_cannot_be_told_is_said() -> None:
     seen = job_of([trace for rank, trace in enumerate(traces_of(replace(JOB, **FAULTS["host"]))) if rank != LATE])
     said = " ".join(rank_answer(seen, 0).verdict)
     assert "transfers, or waiting for ranks without traces, and" in said
-    assert "removing the transfers would save up to" in said
+    assert "Removing the transfers would save up to" in said
 
 
 def test_waits_are_told_where_clocks_are_uncertain() -> None:
@@ -284,7 +284,7 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
         fetches = msgspec.structs.replace(
             alone, seen=Fetches(fetch_ns, fetch_ns, False, "no_workers"), saved_ns=fetch_ns
         )
-        beyond = "only if the hosts of all ranks become faster"
+        beyond = "but only if the hosts of all ranks become faster"
         known = judged_in_job(fetches, alike, words)
         assert known == msgspec.structs.replace(fetches, saved_ns=saved, at_most=True, beyond=beyond, cut=None)
     limit = Found(MatrixUnitsUse(6, 0, [], "bf16", 2, 2, TileFit(False)), NOWHERE, "medium", 3_000_000, at_most=True)
@@ -299,14 +299,14 @@ def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
         answered = judged_in_job(faster, each, words)
         assert isinstance(answered, Found)
         assert (answered.saved_ns, answered.at_most, answered.at_least) == (3_000_000, False, False)
-        assert answered.beyond.startswith(f"estimated from this rank's trace alone; the job may gain less, as {why}")
+        assert answered.beyond.startswith(f"by this rank's trace alone: the job may gain less, as {why}")
     for gain, saved in ((500_000, 500_000), (2_900_000, 2_900_000), (None, 3_000_000)):  # of 2.9 ms that it is late
         late = LateRank("rank 2", True, Reason("host"), 2_900_000, gain, "high")
         beyond = "limited by other ranks" if saved < 2_900_000 else ""
         answered = judged_in_job(alone, RankInJob(0, 0, late_ranks=(late,)), words)
         assert answered == msgspec.structs.replace(alone, saved_ns=saved, beyond=beyond)
         other = RankInJob(0, 0, late_ranks=(msgspec.structs.replace(late, is_own=False),))
-        waits = {"at_most": True, "beyond": "the job waits for rank 2"} if gain else {}
+        waits = {"at_most": True, "beyond": "as the job waits for rank 2"} if gain else {}
         assert judged_in_job(alone, other, words) == msgspec.structs.replace(alone, **waits)
 
 
@@ -316,7 +316,7 @@ def test_a_late_rank_promises_what_its_job_gains() -> None:
     before, after = (measure(traces_of(each)[0]).length_ns for each in (stalling, replace(stalling, host_stall_us=0.0)))
     row = rows_of(rank_answer(simulated(stalling), LATE))["data_loading"]
     assert row["saved_ratio"] == pytest.approx(1 - after / before, abs=POINTS)
-    assert row["title"].endswith("; limited by other ranks")
+    assert row["title"].endswith(", limited by other ranks")
 
 
 @pytest.mark.parametrize(("loader", "transfers"), [("_MultiProcessing", 0), ("_SingleProcess", 1_000_000)])
@@ -546,13 +546,12 @@ def test_ranks_with_the_same_kinds_of_finding_are_told_together(tmp_path: Path) 
     lines = [*lines_of([*jobs, *reports[::-1]], markdown=False, brief=True)]
     first, *others = sorted({*range(6)} - {LATE}, reverse=True)
     assert [line.partition(",")[0] for line in lines if line.startswith("rank ")] == [f"rank {first}", f"rank {LATE}"]
-    alone = f"augment diagnose {reports[others[0]]['input']}"
-    without = "one rank on its own, with other figures and findings"
+    more = f"with other figures (one of them, without its job: augment diagnose {reports[others[0]]['input']})"
     ranks = ranges_text(others[::-1])
-    assert lines[-1] == f"ranks {ranks}: the same kinds of finding as rank {first} ({without}: {alone})"
+    assert lines[-1] == f"ranks {ranks}: the same findings as rank {first}, {more}"
     unknown = [report | {"rank": None} for report in reports[::-1]]  # as many traces say nothing of ranks
     last = [*lines_of([*jobs, *unknown], markdown=False, brief=True)][-1]
-    assert last == f"4 other traces: the same kinds of finding as {reports[first]['input']} ({without}: {alone})"
+    assert last == f"4 other traces: the same findings as {reports[first]['input']}, {more}"
 
 
 def of_found(job: Answer, *saved: dict[str, int]) -> Answer:

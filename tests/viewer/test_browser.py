@@ -310,7 +310,7 @@ def test_a_clicked_verdict_says_what_to_do(context: Any, pictures: Path, tmp_pat
     slow = dataclasses.replace(options, host_stall_us=40_000.0)
     ((raw, _),) = simulate(slow, tmp_path / "slow")
     seen = see(context, raw, pictures / "why_slow.png", VERDICT)
-    assert "limited by computing" in seen.text
+    assert "then computing is the limit" in seen.text
     assert "→ The main process loads the data itself" in seen.text
 
 

@@ -79,7 +79,7 @@ def check(trace: Trace) -> rule.Answer:
     long = simple[start] & (stop - start >= LEAST_LENGTH)
     start, stop = start[long], stop[long]
     if not long.any():
-        return rule.Fine(f"no {LEAST_LENGTH} elementwise kernels run back to back")
+        return rule.Fine(f"no chain of {LEAST_LENGTH} elementwise kernels or more")
     dur = np.maximum(work.end - work.ts, 0)
     each = list(zip(start.tolist(), stop.tolist(), strict=True))
     kept = np.array([low + int(dur[low:high].argmax()) for low, high in each], np.intp)

@@ -49,7 +49,7 @@ class Captures(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         if self.mostly:
             spent = f"{text.time(self.capture_ns)} of {text.time(words.length_ns)}"
-            beside = " and what goes with them" * (self.around_ns > 0)
+            beside = " and the host's stalls in the same calls" * (self.around_ns > 0)
             return f"This recording captures graphs, it does not show a run: captures{beside} take {spent}"
         often = f"once {words.per_step}" if self.capture_count == 1 else words.often(self.capture_count, "time")
         each = words.each(self.capture_count)

@@ -36,10 +36,11 @@ NAME = "launch_bound"
 GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
 SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 _COMPILED = 254  #: beside the kinds of BoundBy: the part of operators, and of what is outside, that torch.compile made
+_OUTSIDE = "outside operators (Python, or not recorded)"
 #: what launching consists of, and what its parts are called
 _PARTS = {
     facts.critical.BoundBy.CPU_OPERATOR: "in operators",
-    facts.critical.BoundBy.OUTSIDE_OPERATORS: "outside operators (Python, or not recorded)",
+    facts.critical.BoundBy.OUTSIDE_OPERATORS: _OUTSIDE,
     facts.critical.BoundBy.RUNTIME_CALL: "in runtime calls",
     _COMPILED: "in compiled regions (guards, Python around their kernels)",
     facts.critical.BoundBy.DATA_LOADING: "in fetches of batches",
@@ -118,7 +119,6 @@ class LaunchBound(rule.Seen, frozen=True):
             does = f"does other things between the launches of {number}"
         many = 4 * self.kernel_gap_ns >= self.wait_ns > 0
         gaps = f" ({text.time(self.kernel_gap_ns)} of it between kernels)" * many
-        does += "".join(f" ({text.time(ns)} of the idle time {where})" for where, ns in self.parts[:1])
         return f"The {words.gpu} idles {text.time(self.wait_ns)} {words.per_step}{gaps} while the host {does}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
@@ -143,15 +143,14 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
-        outside = _PARTS[facts.critical.BoundBy.OUTSIDE_OPERATORS] in [name for name, _ in self.parts[:1]]
-        known = "of operators only: " * (outside and not self.has_stacks)  # where else most of it is, nothing tells
+        known = "of operators only: " * (_OUTSIDE in [name for name, _ in self.parts[:1]])  # nothing tells of others
         parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
         pace = f"{text.time(self.apart_ns)} (the call itself takes {text.time(self.call_ns)})"
         return [
             *([f"{known}the {words.gpu} idles longest while the host is in {named}"] if named else []),
             *[f"medians: a kernel takes {text.time(self.kernel_ns)}, but the host launches one only every {pace}"]
             * (self.launcher != "graphs" and self.apart_ns > self.kernel_ns),
-            *[f"that idle time by where the host is: {parts}"] * (len(self.parts) > 1),
+            *[f"that idle time by where the host is: {parts}"] * bool(self.parts),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 
@@ -258,7 +257,8 @@ def _waiting_a_step(
     of_kind = {kind: int(ns_of_kind[kind] / each) for kind in _PARTS}
     whole = int(ns_of_kind.sum() / each)
     order = sorted(_PARTS, key=lambda kind: -of_kind[kind])
-    parts = [(_PARTS[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
+    where = _PARTS | {facts.critical.BoundBy.OUTSIDE_OPERATORS: "in Python"} if is_frame.any() else _PARTS
+    parts = [(where[kind], of_kind[kind]) for kind in order if of_kind[kind] >= NAMED_RATIO * max(whole, 1)]
     most = [int(name) for name in np.argsort(-ns_of_name, kind="stable")[:3] if ns_of_name[name] > 0]
     operators = [(source_code.shown_frame(trace.strings[name]), int(ns_of_name[name] / each)) for name in most]
     return whole, parts, operators, int(zeroing / each), int(long / each)

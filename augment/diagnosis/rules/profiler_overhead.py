@@ -34,7 +34,7 @@ class ProfilerOverhead(rule.Seen, frozen=True):
         return f"The profiler itself takes {overhead}, on the threads that launch work"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
-        return f"without the profiler itself, {words.share(self.overhead_ns)} would be saved"
+        return f"pauses of the profiler itself take {words.share(self.overhead_ns)}"
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         return [text.listed(self.slices)]

@@ -52,7 +52,7 @@ class StepOutliers(rule.Seen, frozen=True):
         takes = "Step {} takes" if len(self.steps) == 1 else "Steps {} take up to"
         steps = takes.format(text.listed([str(number) for number in self.steps]))
         times = f"{self.longest_ns / max(self.median_ns, 1):.1f} times the median of {text.time(self.median_ns)}"
-        grown = f"; {text.percent(self.part_ratio)} of the excess is {self.part}" if self.part else ""
+        grown = f"; {text.percent(self.part_ratio)} of the excess is time in {self.part}" if self.part else ""
         return f"{steps} {times}{grown}"
 
     def cure(self, words: text.Words) -> str:

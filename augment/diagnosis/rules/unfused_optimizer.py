@@ -36,21 +36,21 @@ class Optimizer(rule.Seen, frozen=True):
     idle_ns: int = 0  #: of the devices meanwhile, per step, where that is far more than fusing is known to save
     ADVICE = "Pass fused=True to the optimizer, or foreach=True where it has no fused version"
 
-    def _launches(self, words: text.Words) -> str:
-        return f"optimizer ({text.listed(self.optimizers)}) launches {words.often(self.kernel_count, 'kernel')}"
-
+    CURE = "fusing it"
     at_least = True
 
-    def title(self, words: text.Words) -> str:
-        idles = f"; meanwhile the {words.gpu} idles {words.saving(self.idle_ns)}" if self.idle_ns else ""
-        return f"The {self._launches(words)} where a fused one launches a few{idles}"
+    def _launches(self, words: text.Words, which: str = "") -> str:
+        kernels = words.often(self.kernel_count, "kernel")
+        return f"the optimizer ({text.listed(self.optimizers)}){which} launches {kernels}"
 
-    def cure(self, words: text.Words) -> str:
-        return "of that, fusing it" if self.idle_ns else "fusing it"
+    def title(self, words: text.Words) -> str:
+        idles = f"The {words.gpu} idles {words.saving(self.idle_ns)} during " if self.idle_ns else ""
+        launches = self._launches(words, ", which" * bool(idles))
+        return f"{text.capitalized(idles + launches)} where a fused one launches a few"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""
-        return f"the {self._launches(words)}{fusing}"
+        return self._launches(words) + fusing
 
 
 def check(trace: Trace) -> rule.Answer:

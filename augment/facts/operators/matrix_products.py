@@ -98,10 +98,9 @@ class TileFit(Struct, frozen=True):
         if self.multiple_ratio is None or self.tile_ratio is None:
             return "no sizes of matrix products are known (those of convolutions are not looked at)"
         fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)
-        part = f" known for {percent(self.known_ratio)} of this time (of products alone):"
-        known = part if round(self.known_ratio, 2) < 1 else ""
-        of = f"sizes are{known} multiples of {MULTIPLE} for {fits} of the time, and of {TILE} for {fills}"
-        return of if self.all_fit else f"{of}; pad the others"
+        known = f" (known for {percent(self.known_ratio)} of this time)" * (round(self.known_ratio, 2) < 1)
+        of = f"sizes of matrix products{known}: multiples of {MULTIPLE} for {fits} of the time, of {TILE} for {fills}"
+        return of if self.all_fit else f"{of}; pad those that are not multiples of {MULTIPLE}"
 
 
 def fit_of(trace: Trace, places: WorkIndexes, ns: Int64s) -> TileFit:

@@ -643,7 +643,7 @@ class Judgement:
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
         named = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)}
         others = [rank for member in self._candidates.tolist() if (rank := self._summaries[member].rank) not in named]
-        then = f"That saves no more because {ranks_text(others)} would be late then: w" if named and others else "W"
+        then = f"More would be saved if {ranks_text(others)} were not late then: w" if named and others else "W"
         return (f"{then}ith {ranks}{where} at the median's speed, the job would take {share} less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:

@@ -86,7 +86,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} Together at the median's speed {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     host = f" (host {row.host})" if row.host else ""
-    who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
+    lead = "Possible: " * (row.confidence == "low")
+    who = f"{lead}Rank {row.rank}" if row.rank is not None else f"{lead}A rank of unknown number"
     text = f"{who}{host} delays {others}{where} by {charged}. Cause: {row.evidence}."
     if row.gain_ns is None:
         return text
@@ -114,7 +115,7 @@ def label(row: Row, time_ns: int) -> str:
     """A row in a few words: ``Ranks 1 and 2 are late (a fix saves 12 %)``."""
     late = f"{ranks_text(row.ranks or [row.rank]).capitalize()} {'are' if len(row.ranks) > 1 else 'is'} late"
     uneven_work = "Uneven pipeline stages" if row.dimension else "Uneven work"
-    headings = {"shared": "All ranks wait alike", "uneven": uneven_work, "communication": "Slow links"}
+    headings = {"shared": "The hosts of all ranks are slow", "uneven": uneven_work, "communication": "Slow links"}
     ratio = (row.gain_ns or 0) / time_ns
     at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
     return headings.get(row.cause, late) + wording.saves(
@@ -397,10 +398,9 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     step_ns, count = step
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
-            f"Ranks begin {'steps' if count > 1 else 'the step'} up to {three_digits(int(np.ptp(begin)))} apart, "
-            f"{ranks_text([last])} last, so others wait. From when the last rank begins until all are done, "
-            f"{'a mean step' if count > 1 else 'the step'} takes {three_digits(step_ns)}; from a rank's own begin to "
-            f"its own end, up to {three_digits(own_ns.max())}."
+            f"{'A mean' if count > 1 else 'The'} step takes {three_digits(step_ns)} from when the last rank "
+            f"({ranks_text([last])}) begins it. Ranks that begin up to {three_digits(int(np.ptp(begin)))} earlier "
+            f"wait: their own steps take up to {three_digits(own_ns.max())}."
         )
 
 

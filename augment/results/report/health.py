@@ -325,7 +325,7 @@ def json_of(report: Report) -> str:
 
 
 _SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
-_HEADINGS = {"fine": "Checked, and fine:", "no_data": "Cannot be told from this trace:"}
+_HEADINGS = {"fine": "Checked, and little to save:", "no_data": "Cannot be told from this trace:"}
 
 
 def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Iterator[str]:
@@ -385,14 +385,9 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         if None not in (first["rank"], *ranks):
             whose, like = f"ranks {ranges_text(sorted(ranks))}", f"rank {first['rank']}"
         alone = shlex.join(["augment", "diagnose", others[0]["input"]])
-        kinds = (
-            "the same kinds of finding as"
-            if any(is_grave(row, "warning") for row in first["rows"])
-            else "no grave finding, like"
-        )
-        said = f"{whose}: {kinds} {like}"
-        without = "one rank on its own, with other figures and findings"
-        yield from ("", plain(f"- {said}") if markdown else f"{said} ({without}: {alone})")
+        has_grave = any(is_grave(row, "warning") for row in first["rows"])
+        said = f"{whose}: {f'the same findings as {like}, with other figures' if has_grave else 'nothing grave'}"
+        yield from ("", plain(f"- {said}") if markdown else f"{said} (one of them, without its job: {alone})")
 
 
 def _alike(reports: Sequence[Report]) -> list[list[Report]]:

@@ -61,30 +61,19 @@ def document(sidecar: Sidecar) -> Document:
     makers = (stragglers, heat, path, communication, dimensions, pipeline, sharding, clocks)
     sections = [maker(sidecar) for maker in makers]
     shown = {each.name for section in sections for each in section.tables}
+    verdict = sidecar.get("verdict", {})
+    unsure = any(row.get("confidence") == "low" for row in verdict.get("rows", ())[:1])
     return Document(
         title=sidecar["source"]["name"],
         subject="job",
-        verdict=sidecar.get("verdict", {}).get("text", ()),
+        verdict=verdict.get("text", ()),
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "aggregates"})) if section],
-        findings=sidecar.get("verdict", {}).get("rows", ()),
-        cures=sidecar.get("verdict", {}).get("cures", ()),
+        findings=verdict.get("rows", ()),
+        cures=verdict.get("cures", ()),
         diagnostics=sidecar["diagnostics"],
-        headline=headline(sidecar),
+        headline=(verdict.get("label", ""), "possible" if unsure else "high"),
     )
-
-
-def headline(sidecar: Sidecar) -> str:
-    """Who or what holds the job up, in a few words; empty if the verdict names nothing."""
-    for row in sidecar.get("verdict", {}).get("rows", ())[:1]:
-        lead = "Possible: " * (row.get("confidence") == "low")
-        if row.get("cause") == "shared":
-            return f"{lead}The hosts of all ranks are slow"
-        if ranks := row.get("ranks") or [rank for rank in [row.get("rank")] if rank is not None]:
-            why = {"compute": " (computing)", "copies": " (copying)", "host": " (host)"}.get(str(row.get("cause")), "")
-            who = f"Ranks {ranges_text(ranks)} are" if len(ranks) > 1 else f"Rank {ranks[0]} is"
-            return f"{lead}{who} late{why}"
-    return ""
 
 
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
@@ -190,7 +179,11 @@ def heat(sidecar: Sidecar) -> Section:
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
     lead = lead if longest["wait_ns"] else "No rank waits within collectives." if computed else _NO_DEVICE
     late = next((row["rank"] for row in sidecar.get("verdict", {}).get("rows", ()) if row["rank"] is not None), None)
-    if late is not None and step_count > 1:
+    waits = [
+        (sum(row["wait_ns"] or 0 for row in rows if row["step"] in judged and row["rank"] == rank), rank)
+        for rank in {row["rank"] for row in rows}
+    ]
+    if late is not None and step_count > 1 and min(waits)[1] == late:
         lead += f" The pale row is rank {late}, which waits least: the others wait for it."
     tables = [
         *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=step_count > 1),
@@ -235,7 +228,7 @@ def communication(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "job_collectives")
     if not rows:
         return Section("Communication")
-    parts = {"wait for late ranks": charts.ORANGE, "transfer": charts.BLUE}
+    parts = {"wait for late ranks": charts.VERMILION, "transfer": charts.SKY}
     order = sorted(rows, key=lambda row: -(row["time_ns"] or 0))[:20]
     labels = [row["kind"] for row in order]
     if len(set(labels)) < len(labels):
@@ -284,7 +277,7 @@ def dimensions(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "communication_by_dimension")
     if not rows:
         return Section("Parallel dimensions")
-    parts = {"wait": charts.ORANGE, "transfer": charts.BLUE, "unmatched": charts.GREY}
+    parts = {"wait": charts.VERMILION, "transfer": charts.SKY, "unmatched": charts.GREY}
     bars = [charts.part(row["dimension"], part, row[f"{part}_ns"] or 0) for row in rows for part in parts]
     largest = max(rows, key=lambda row: row["exposed_ns"] or 0)
     exposed = time(largest["exposed_ns"] or 0)

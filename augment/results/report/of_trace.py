@@ -24,6 +24,8 @@ from augment.results.report.sections import (
     not_possible,
     others,
     rows_of,
+    severity_of,
+    short_heading,
     table,
     totals,
 )
@@ -64,10 +66,28 @@ def document(sidecar: Sidecar, path: str | None = None) -> Document:
         verdict=verdict,
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis", _SAVINGS})) if section],
+        headline=headline(sidecar),
         parts=list(step_parts(sidecar)),
         findings=rows_of(sidecar, "diagnosis"),
         diagnostics=sidecar["diagnostics"],
     )
+
+
+def headline(sidecar: Sidecar) -> tuple[str, str]:
+    """What is gravest, if the verdict says it, and its severity: too little work, collectives of a host alone that take
+    far more than the first finding saves, or that finding, if it saves much or puts others in doubt."""
+    rows, whole = rows_of(sidecar, "diagnosis"), in_steady_steps(sidecar, "steps")
+    few = [row["title"] for row in rows if (row.get("figures") or {}).get("problem") == "excerpt"]
+    waits = (mean(whole, "host_collective_ns") or 0) / (mean(whole, "wall_ns") or 1)
+    for row in [row for row in rows if row.get("in_verdict")][:1]:
+        severity, saved = severity_of(row), row.get("saved_ratio")
+        if few:
+            return few[0], "info"
+        if waits > _FAR * (saved or 0):
+            return f"Waiting in collectives of the host ({percent(waits)})", "warning"
+        if severity != "info" or saved is None:
+            return "Possible: " * (severity == "possible") + short_heading(row), severity
+    return "", ""
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
@@ -194,6 +214,7 @@ STEP_PARTS = {
 }
 _MOST_STEPS = 60
 _MOST_OPERATORS = 12
+_FAR = 3  #: times what a fix saves
 LEAST_SHARE = 0.0005  #: smaller parts of a step, 0.0 %, are not in the bar at the top
 
 
@@ -278,7 +299,8 @@ def over_time(sidecar: Sidecar) -> Section:
     steps = sorted({row["start_ns"] for row in rows_of(sidecar, "steps") if row["device"] == shown[0]["device"]})
     shown, period = _joined(shown, [later - start for start, later in pairwise(steps)])
     parts = len({row["start_ns"] for row in shown})
-    lead = f"The recording in {parts} equal parts{period}; for queues and memory, the greatest value of each part."
+    lead = f"From the first launch or {_accelerator(sidecar)} work to the last, in {parts} equal parts{period}; for "
+    lead += "queues and memory, the greatest value of each part."
     if len(busy) > len(chosen):
         lead += f" Shown are the {len(chosen)} of {len(busy)} devices with most work."
     folded = table(sidecar, "activity_over_time", "Each part", folded=True)
@@ -398,8 +420,7 @@ def critical_path(sidecar: Sidecar) -> Section:
     if not saved - {0}:
         lead += " No name on it would save anything alone: what runs beside it takes as long."
     elif of_steps:
-        lead += " The table takes all time of a name out of one step, but keeps its launches."
-        lead += " A finding counts what its cure saves in the mean step, so its figure differs."
+        lead += " The table takes a name's time, not its launches, out of one step; findings are of the mean step."
     savings = [made_table(_SAVINGS, title, names, by="saved_ns", columns=columns)] if len(saved) > 1 else []
     return Section("Critical path", lead, drawn, savings)
 

@@ -72,7 +72,7 @@ def page(document: sections.Document) -> str:
         heading=re.sub(r"(?<=[_.-])(?=\w)", "<wbr>", html.escape(document.title)),
         style=_resource("page.css"),
         summary=html.escape(" · ".join(summary)),
-        headline=_headline(document),
+        headline='<p class="headline {1}">{0}</p>'.format(*map(_text, document.headline)) * bool(document.headline[0]),
         parts=_parts(document),
         verdict="".join(f"<p>{_text(text)}</p>" for text in said(document)),
         facts="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in document.facts),
@@ -157,17 +157,6 @@ def _text(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", whole)
 
 
-def _headline(document: sections.Document) -> str:
-    """What is gravest in a trace, if its cure is known to save much: the verdict's sentences say the rest."""
-    if document.headline:
-        return f'<p class="headline high">{_text(document.headline)}</p>'
-    for row in document.findings[:1]:
-        if (severity := sections.severity_of(row)) != "info" and not (row.get("ranks") or sections.needs_title(row)):
-            lead = "Possible: " * (severity == "possible")
-            return f'<p class="headline {severity}">{lead}{_text(sections.short_heading(row))}</p>'
-    return ""
-
-
 def _parts(document: sections.Document) -> str:
     """A bar of what a step goes into, with its legend."""
     if not document.parts:
@@ -218,7 +207,7 @@ def _findings(document: sections.Document) -> Iterator[str]:
         if evidence:
             yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
         yield f'<p class="small">{" · ".join(_where(row, document.opened))}</p></article>'
-    for status, title in (("fine", "Checked, and fine"), ("no_data", "Cannot be told from this trace")):
+    for status, title in (("fine", "Checked, and little to save"), ("no_data", "Cannot be told from this trace")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
             items = "".join(f"<li>{_text(said)}</li>" for said in sections.unfound(rows))

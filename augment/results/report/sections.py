@@ -73,7 +73,7 @@ class Document(Struct, frozen=True):
     parts: Sequence[tuple[str, float, str]] = field(default=())  #: name, share and colour of what a step goes into
     cures: Sequence[str] = field(default=())  #: what to do about the verdict of a job
     opened: str = ""  #: what its commands open; empty for none
-    headline: str = ""  #: of a job; that of a trace is its gravest finding
+    headline: tuple[str, str] = ("", "")  #: what is gravest, if its cure saves much, in a few words; its severity
 
 
 MOST_ROWS = 200  #: rows of a table that a page holds

@@ -25,7 +25,7 @@ from augment.results.report import charts
 from augment.results.report import page as html
 from augment.results.report.health import lines_of, report_on
 from augment.results.report.of_diff import waterfall
-from augment.results.report.of_job import ON_PATH, headline, heat, stragglers
+from augment.results.report.of_job import ON_PATH, heat, stragglers
 from augment.results.report.of_job import document as of_job
 from augment.results.report.of_job import path as path_of_job
 from augment.results.report.of_trace import (
@@ -34,6 +34,7 @@ from augment.results.report.of_trace import (
     critical_path,
     efficiency,
     facts,
+    headline,
     kernels,
     memory_snapshot,
     modules,
@@ -193,12 +194,20 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert '<span class="badge">possible</span> Waiting for batches' in page
     assert '<article class="finding info">' in page
     assert "<p>The host fetches.</p>" in page
-    assert '<p class="headline' not in page, "the verdict does not say it"
+    traced: dict[str, Any] = {"analyses": {"diagnosis": {"rows": [row]}}}
+    assert headline(traced) == ("", ""), "the verdict does not say it"
     sure = row | {"confidence": "high", "in_verdict": True}
     page = html.page(Document("x", "trace", [], [], [], findings=[sure]))
     assert '<span class="badge">high</span> Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)' in page
     assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
-    assert '<p class="headline high">Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)</p>' in page
+    traced["analyses"]["diagnosis"]["rows"] = [sure]
+    assert headline(traced) == ("Waiting for batches (a fix saves up to 23 %)", "high")
+    few = row | {"title": "Only 1 piece of GPU work", "in_verdict": False, "figures": {"problem": "excerpt"}}
+    traced["analyses"]["diagnosis"]["rows"] = [sure, few]
+    assert headline(traced) == ("Only 1 piece of GPU work", "info"), "it puts all others in doubt"
+    waits = {"wall_ns": 100, "host_collective_ns": 83, "step": 1, "device": None, "rank": None}
+    alone = {"diagnosis": {"rows": [sure | {"saved_ratio": 0.16}]}, "steps": {"rows": [waits]}}
+    assert headline({"analyses": alone}) == ("Waiting in collectives of the host (83 %)", "warning")
     page = html.page(Document("x", "trace", [], [], [], findings=[sure | {"saved_ratio": None}]))
     assert "<p>The host fetches.</p>" in page, "without a figure the heading says too little"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
@@ -319,10 +328,6 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     assert drawn == [(*of, ms) for of, ms in zip(whose, (1, 5, 1, 2.5), strict=True)]
     assert [each.folded for each in section.tables] == [True]
     assert stragglers({"verdict": alike, "analyses": tables}).lead == f"{lead}."
-    of_host = {"rows": [{"cause": "host", "ranks": [1, 2], "rank": 1, "confidence": "low"}]}
-    said = [headline({"verdict": each}) for each in (late, of_host, alike, {"rows": []})]
-    few = ["Rank 1 is late", "Possible: Ranks 1-2 are late (host)", "The hosts of all ranks are slow", ""]
-    assert said == few
 
 
 def test_commands_name_a_trace(outputs: Path, tmp_path: Path) -> None:
@@ -475,7 +480,9 @@ def test_parts_of_the_recording_are_whole_steps_where_steps_are_short() -> None:
     rows = [common | {"part": at, "start_ns": 100 * at, "busy_ns": 20 * (at % 5)} for at in range(120)]
     steps = [{"device": 0, "start_ns": 340 * at} for at in range(35)]
     section = over_time({"analyses": {"activity_over_time": {"rows": rows}, "steps": {"rows": steps}}})
-    assert section.lead.startswith("The recording in 17 equal parts, each about as long as 2 steps;")
+    assert section.lead.startswith(
+        "From the first launch or GPU work to the last, in 17 equal parts, each about as long"
+    )
     busy, held = (chart.spec["data"]["values"] for chart in section.charts)
     assert {round(row["y"], 9) for row in busy[::5]} == {round(100 * 20 * sum(at % 5 for at in range(7)) / 700, 9)}
     assert {row["y"] for row in held} == {7e-9}
