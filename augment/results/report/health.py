@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.core.output_files import METRICS_SUFFIX, is_of_job
 from augment.core.text import counted, opening, percent, period, printable, ranges_text, time
-from augment.results.report.sections import heading, place_of, plain, severity_of, short_heading, unfound
+from augment.results.report.sections import has_place, heading, place_of, plain, severity_of, short_heading, unfound
 
 if TYPE_CHECKING:
     from augment.core import Trace
@@ -354,7 +354,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         problems = of_status.pop("found")
         of_verdict = sorted((row for row in report["rows"] if row.get("in_verdict")), key=_is_small)
         if brief and not markdown and of_verdict and not (of_job and _is_small(of_verdict[0])):
-            if _has_place(of_verdict[0]):
+            if has_place(of_verdict[0]):
                 whole = " of this rank's step" if of_job else ""
                 yield f"  {short_heading(of_verdict[0], whole)}: {_opened(of_verdict[0], report['input'])}"
             if not of_job:
@@ -373,7 +373,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
                 yield f"      → {row['advice']}"
                 if row.get("overlaps"):
                     yield f"      overlaps with {', '.join(row['overlaps'])}: do not add the savings"
-                where = f"; {place_of(row)} ({_opened(row, report['input'])})" if _has_place(row) else ""
+                where = f"; {place_of(row)} ({_opened(row, report['input'])})" if has_place(row) else ""
                 yield f"      {row['rule']}, confidence {row['confidence']}{where}"
         for status, rows in of_status.items():
             if rows:
@@ -405,11 +405,6 @@ def _alike(reports: Sequence[Report]) -> list[list[Report]]:
 
 def _is_small(row: Report) -> bool:
     return not is_grave(row, "warning")
-
-
-def _has_place(row: Report) -> bool:
-    """Whether a finding is in a part of the file: what a recording lacks may be of all of it."""
-    return row.get("start_ns") is not None and (row["rule"] != "partial_recording" or row["start_ns"] != 0)
 
 
 def _opened(row: Report, path: str) -> str:

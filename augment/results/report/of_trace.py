@@ -99,7 +99,7 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
     captures = any(figures.get("mostly") for figures in made if figures)
     for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
-            yield label + ", which captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
+            yield label + ", which mostly captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
     # Before the first window nothing counts; that the others begin behind earlier work as well needs no words
     windows = [row for row in rows_of(sidecar, "steps") if row.get("idle_ns") is not None]
     is_whole = all(each["code"] != "cut" for each in sidecar.get("diagnostics", ()))

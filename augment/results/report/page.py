@@ -222,7 +222,7 @@ def _where(row: Any, opened: str) -> Iterator[str]:
         yield f"confidence {html.escape(str(row['confidence']))}"
     if row.get("overlaps"):
         yield f"overlaps with {html.escape(', '.join(map(in_words, row['overlaps'])))}: do not add the savings"
-    if row.get("start_ns") is not None:
+    if sections.has_place(row):
         yield f"{html.escape(sections.place_of(row))}, {row['start_ns'] / 1e6:,.3f} ms after the first event"
         if opened:
             at = period(row["start_ns"], row.get("dur_ns") or 0)

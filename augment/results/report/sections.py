@@ -187,7 +187,13 @@ def place_of(row: Row) -> str:
     """Where a finding is worst: ``the worst of 28 places: 3.624 ms long, on GPU 3 stream 37``. Its title may count
     something else, and say a part of these times."""
     many = f"the worst of {row['count']:,} places: " if (row.get("count") or 0) > 1 else ""
-    return f"{many}{text.exact_time(row.get('dur_ns') or 0)} long, on {row.get('track') or 'the host'}"
+    track = f", on {row['track']}" if row.get("track") else ""
+    return f"{many}{text.exact_time(row.get('dur_ns') or 0)} long{track}"
+
+
+def has_place(row: Row) -> bool:
+    """Whether a finding is in a part of the file: what a recording lacks may be of all of it."""
+    return row.get("start_ns") is not None and (row.get("rule") != "partial_recording" or row["start_ns"] != 0)
 
 
 def unfound(rows: Iterable[Row], quote: str = "") -> Iterator[str]:
