@@ -74,13 +74,27 @@ def test_what_is_freed_is_no_leak(tmp_path: Path) -> None:
     assert not rows(findings_of(alone(tmp_path, made)), "end", "never freed", "bytes")
 
 
-def test_out_of_memory_is_told(tmp_path: Path) -> None:
-    made = training(START_US)
+def failing(start_us: int = START_US, between: int = 0) -> Allocator:
+    """Memory runs out, ``between`` other requests of which nothing remains."""
+    made = training(start_us)
     kept = [made.alloc(6 * MIB, frame("/home/me/run/model.py", 300, "grow")) for _ in range(6)]
     for addr in kept[::2]:
         made.free(addr)
+    for _ in range(between):
+        made.free(made.alloc(MIB // 2, frame("/home/me/run/other.py", 5)))
     made.oom(17 * MIB, 2 * MIB, frame("/home/me/run/model.py", 77, "attention"))
     made.free(kept[1])
+    return made
+
+
+def test_what_does_not_matter_to_memory_that_ran_out(tmp_path: Path) -> None:
+    said = sentences(alone(tmp_path, failing()))[1:]
+    assert sentences(alone(tmp_path, failing(START_US + 3_600_000_000)))[1:] == said
+    assert sentences(alone(tmp_path, failing(between=7)))[1:] == said
+
+
+def test_out_of_memory_is_told(tmp_path: Path) -> None:
+    made = failing()
     trace = alone(tmp_path, made)
     free = rows(findings_of(trace), "oom", "level", "bytes")
     assert free["requested"] == (17 * MIB,)

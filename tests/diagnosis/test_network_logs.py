@@ -169,13 +169,16 @@ def test_what_must_not_matter(tmp_path: Path, trace: Path, seed: int) -> None:
     chance = random.Random(1000 + seed)
     cluster = cluster_of(chance)
     text = written(cluster, chance)
+    if seed % 2:  # it fails, too
+        text += "\nnode0:9:9 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<57557>"
     known = problems(text, tmp_path, trace)
+    assert ("failures" in known) == seed % 2
     lines = text.splitlines()
     others = {
         "other hosts": text.replace("node", "gpu-a100-"),
         "other text between": "\n".join(part for line in lines for part in (line, "a line of the program: 0x1a [0]")),
         "written twice": f"{text}\n{text}",
-        "another order of ranks": written(cluster, random.Random(seed)),
+        "another order of ranks": written(cluster, random.Random(seed)) + "\n" + lines[-1] * (seed % 2),
         "other pointers": text.replace("comm 0x", "comm 0x7f"),
         "a prefix": "\n".join(f"7: {line}" for line in lines),
     }
