@@ -157,7 +157,7 @@ class Reason(Struct, frozen=True):
         return {
             "": "",
             "operator": f", in `{short(self.name)}`",
-            "annotation": f", outside operators in `{short(self.name)}`",
+            "annotation": f", in `{short(self.name)}`, outside its operators",
             "call": f", in single calls of `{short(self.name)}`",
             "memory": f", in calls of {self.name}",
             "no_operator": ", outside all operators and annotations",

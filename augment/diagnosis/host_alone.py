@@ -146,9 +146,13 @@ def _operators(trace: Trace) -> str:
     whole, lasts, within = judging.measure(trace), trace.recorded_ns, ""
     if not text and whole.unit == "recording" and lasts > (1 + TOLD_OUTSIDE) * whole.length_ns:
         between = f"the {time(whole.length_ns)} between the first and the last operator or call"
-        within = f" in {between} (slices were recorded for {time(lasts)})"
-    every = f" in all {counted(whole.count, 'step')}" if whole.count > 1 else " of the recording" * (not within)
-    taken = f"{text}. Operators{every} take {time(float(ns.sum()))}{within}: {listed(shares)}"
+        within = f" in {between} (of {time(lasts)} recorded)"
+    spent = f"All operators of the recording take {time(float(ns.sum()))}"
+    if whole.count > 1:
+        spent = (
+            f"Operators take {time(ns.sum() / whole.count)} per step ({time(float(ns.sum()))} in {whole.count} steps)"
+        )
+    taken = f"{text}. {spent}{within}: {listed(shares)}"
     if ns[facts.names.starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
         taken += f". What a Torch-Compiled Region takes itself is spent in loops that torch.compile made ({_LOOPS})"
     if text or len(events.slices_of(Category.PYTHON_FUNCTION)):

@@ -100,7 +100,10 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
         return tuple(made)  # what the run does is not in the recording
     elif not grave:
         made += _nothing(trace, result)
-        if not any(each.is_nothing for each in made) and (largest := _largest_kernel(trace))[1] >= LARGE:
+        if (
+            not any(at.is_nothing or at.is_unexplained for at in made)
+            and (largest := _largest_kernel(trace))[1] >= LARGE
+        ):
             made.append(Sentence(largest[0]))
     else:
         most = max(each.found.saved_ns or 0 for each in grave)
@@ -185,7 +188,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         return []
     share = percent(getattr(then, decides) / then.ns)
     rest = {name: getattr(then, limit) / then.ns for limit, name in _BOUNDS.items() if limit != decides}
-    more = [f"{percent(ratio)} by {name}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
+    more = [f"{percent(ratio)} {name}" for name, ratio in rest.items() if ratio >= HIGH_RATIO]
     others = f" ({listed(more)})" if more else ""
     of_roof = ""
     if decides == "computing":
@@ -195,7 +198,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         for roof, parts in _ROOFS.items():
             ratio = sum(ns[part] for part in parts) / max(sum(ns.values()), 1)
             of_roof += f"; {percent(ratio)} of their time today is {roof}" * (2 * ratio > 1)
-    text = f"After that, {share} of what remains of {say.a_step} is limited by {_BOUNDS[decides]}{others}{of_roof}."
+    text = f"After that, the limit is {_BOUNDS[decides]}: {share} of what remains of {say.a_step}{others}{of_roof}."
     return [Sentence(say.fill(text), tuple(sorted(done)))]
 
 
@@ -230,8 +233,8 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
     if sure:
         parts = [(f"No serious problem{since}. The largest minor one", sure[0]), *parts]
     elif possible:
-        lacks = any(each.found.first and each.found.of_recording for each in result.findings)
-        lead = "What was recorded suggests one cause" if lacks else "No cause is certain. The likeliest"
+        lacks = any(each.found.first for each in result.findings)
+        lead = "In what was recorded, the largest possible saving" if lacks else "No cause is certain. The likeliest"
         parts = [(lead, possible[0]), *(("Also possible", at) for at in possible[1:2])]
     loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
     if parts or loads or is_excerpt(trace) or not facts.gpu.coverage(trace):  # nearly all rules are about the device
@@ -319,8 +322,9 @@ def unknown_reason(trace: Trace, gaps: Intervals, launch: EventRows) -> tuple[st
         if len(row) and facts.names.matching(trace, MIGRATES)[trace.events.name[row]].all():
             text = " until pages of managed memory migrate: the host uses them, or does something else first"
         elif len(work.devices) == 1 and total(_nothing_launched(trace, gaps)) >= MOST * length.sum():
-            text = ", most likely waiting for the host: no launch of its next work was recorded, and nothing later had"
-            text += " been launched"
+            text = (
+                ", most likely waiting for the host: no work was queued (launches of what comes next were not recorded)"
+            )
     else:
         text = f"{unknown} for {percent(launched)} of it the next work had been launched"
     # The slice that the main thread is innermost in for most of the gaps, and its share of them; empty if none
@@ -416,8 +420,8 @@ def _length(trace: Trace) -> str:
         return f"the whole recording ({length})"
     gpu, unseen = words(trace).gpu, int(whole.windows.end[-1]) - int(facts.gpu.work(trace).end.max(initial=0))
     if unseen > TOLD_RATIO * whole.length_ns:
-        return f"the {length} from the first {gpu} work to the last call for more (slices were recorded for {recorded})"
-    return f"the {length} between the first and the last {gpu} work (slices were recorded for {recorded})"
+        return f"the {length} from the first {gpu} work to the last call for more (of {recorded} recorded)"
+    return f"the {length} between the first and the last {gpu} work (of {recorded} recorded)"
 
 
 def _left_out(trace: Trace) -> str:
@@ -476,7 +480,7 @@ def _notes(trace: Trace) -> str:
     if spent >= TOLD_RATIO:
         notes.append(f"recomputing activations takes at least {percent(spent)} of a step")
     if whole.tail_ns:
-        notes.append(f"without the last {time(whole.tail_ns)} of the last step, in which nothing was recorded")
+        notes.append(f"the last step goes on for {time(whole.tail_ns)} in which nothing was recorded, left out here")
     if whole.capture_count:
         notes.append(f"without {counted(whole.capture_count, 'step')} in which graphs are captured")
     if whole.compilation_count:

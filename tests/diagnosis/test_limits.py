@@ -60,10 +60,10 @@ def test_a_saving_that_loses_nothing_has_no_limit() -> None:
 def test_what_decides_after_the_cures() -> None:
     """Truth: the healthy run computes for 95 % of a step."""
     said = verdict(trace_of(LAUNCHING))[-2]  # before what is merely possible
-    limit = "the GPU's kernels; 89 % of their time today is compute-bound"
-    assert said == f"After that, 96 % of what remains of a step is limited by {limit}."
+    share = "96 % of what remains of a step; 89 % of their time today is compute-bound"
+    assert said == f"After that, the limit is the GPU's kernels: {share}."
     faster = " ".join(verdict(trace_of(changed(host_stall_us=5_000.0, run_ahead=None, work=0.2))))
-    assert "82 % of what remains of a step is limited by the GPU's kernels (11 % by communication); 89 %" in faster
+    assert "the limit is the GPU's kernels: 82 % of what remains of a step (11 % communication); 89 %" in faster
 
 
 @pytest.mark.parametrize(("name", "place", "ends"), [
@@ -158,7 +158,7 @@ def test_the_next_finding_says_what_it_saves_then(shared_traces: Path) -> None:
     assert "a mean step of 155 ms" in state, "augment diff leaves the first out, and has 151.5 ms"
     assert state.endswith(" (6 steps, including the first, which takes 13 % longer).")
     assert together == "Fixing all of the above would save 52 ms per step (33 %)."  # 35 and 16 ms alone
-    assert following.startswith("Next: FP32 convolutions run without tensor cores for 62 ms per step;")
+    assert following.startswith("Next: FP32 convolutions run without tensor cores for 62 ms per step. Once")
     assert following.endswith("twice as fast would save up to 31 ms per step (20 %).")
 
 

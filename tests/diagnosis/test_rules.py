@@ -179,7 +179,7 @@ def test_what_plain_products_would_save_once_the_host_keeps_up(stall_us: float) 
     assert answer.seen.figures["later_ns"] / plain == pytest.approx(1 - healthy / plain, abs=POINTS)
     later = stall_us > 60_000
     assert (answer.saved_ns is None) == later
-    assert "with a faster host, " in (title_of(answer) if later else evidence_of(answer)[0])
+    assert "nce the host is faster, " in (title_of(answer) if later else evidence_of(answer)[0])
     (alone,) = (each.found for each in diagnosis_of(changed(faults=("plain_products",))).findings[:1])
     assert alone.seen.figures["later_ns"] == 0
 

@@ -241,7 +241,7 @@ def test_transfers_that_a_late_host_hides_are_told_with_its_cure(monkeypatch: py
     said = (
         "Once rank 2 is like the other ranks, transfers that nothing hides hold all ranks up, 100 % of them AllReduce."
     )
-    assert verdict.text[1].startswith(f"{said} Without these, too, a mean step would take ")
+    assert verdict.text[1].startswith(f"{said} Without both a mean step would take ")
     assert judgement.label.split("; ")[1].startswith("both that and exposed communication (a fix saves up to ")
     assert [each.partition(": ")[0] for each in cures(job)] == ["Rank 2", "Communication"]
 
@@ -546,7 +546,7 @@ def test_ranks_with_the_same_kinds_of_finding_are_told_together(tmp_path: Path) 
     lines = [*lines_of([*jobs, *reports[::-1]], markdown=False, brief=True)]
     first, *others = sorted({*range(6)} - {LATE}, reverse=True)
     assert [line.partition(",")[0] for line in lines if line.startswith("rank ")] == [f"rank {first}", f"rank {LATE}"]
-    more = f"with other figures (one of them, without its job: augment diagnose {reports[others[0]]['input']})"
+    more = f"with other figures (to see one alone: augment diagnose {reports[others[0]]['input']})"
     ranks = ranges_text(others[::-1])
     assert lines[-1] == f"ranks {ranks}: the same findings as rank {first}, {more}"
     unknown = [report | {"rank": None} for report in reports[::-1]]  # as many traces say nothing of ranks
@@ -678,7 +678,7 @@ def test_recorded_ranks_wait_for_rank_2(shared_traces: Path) -> None:
         rows = job.matched.rows_of(member)
         assert job.parted.wait_ns[rows][-LAST:].sum() == pytest.approx(waited, rel=0.05)
         assert said.figures.waits_for == "rank 2"
-        assert "100 % of it for rank 2 (its host, outside operators in `# running sparse arch`" in said.text[0]
+        assert "100 % of it for rank 2 (its host, in `# running sparse arch`, outside its operators" in said.text[0]
 
 
 def test_advice_tells_that_little_would_be_gained(shared_traces: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) ->
 def test_a_recorded_job_that_slept(shared_traces: Path) -> None:
     (row,) = answered(job_at(shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer")).verdict.rows
     assert (row.rank, row.cause) == (2, "host")
-    assert "outside operators in `# running sparse arch`" in row.evidence
+    assert "in `# running sparse arch`, outside its operators" in row.evidence
     assert row.charged_ns == pytest.approx(3.0e9, rel=0.02)
 
 

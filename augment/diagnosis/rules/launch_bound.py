@@ -143,14 +143,14 @@ class LaunchBound(rule.Seen, frozen=True):
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         named = text.listed([f"{name} ({text.time(ns)})" for name, ns in self.operators])
-        known = "of operators only: " * (_OUTSIDE in [name for name, _ in self.parts[:1]])  # nothing tells of others
+        known = "among operators, " * (_OUTSIDE in [name for name, _ in self.parts[:1]])  # nothing tells of others
         parts = text.listed([f"{text.time(ns)} {where}" for where, ns in self.parts], len(_PARTS))
         pace = f"{text.time(self.apart_ns)} (the call itself takes {text.time(self.call_ns)})"
         return [
             *([f"{known}the {words.gpu} idles longest while the host is in {named}"] if named else []),
             *[f"medians: a kernel takes {text.time(self.kernel_ns)}, but the host launches one only every {pace}"]
             * (self.launcher != "graphs" and self.apart_ns > self.kernel_ns),
-            *[f"that idle time by where the host is: {parts}"] * bool(self.parts),
+            *[f"where the host is in that idle time: {parts}"] * bool(self.parts),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),
         ]
 

@@ -76,11 +76,11 @@ class MatrixUnitsUse(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         often = f"{text.time(self.product_ns)} {words.per_step}"
-        later = f"; {self._later(words, self.cure(words))}" if self.is_later else ""
+        later = f". {text.capitalized(self._later(words, self.cure(words)))}" if self.is_later else ""
         return f"FP32 {text.listed(self.kinds)} run without {words.matrix_units} for {often}{later}"
 
     def _later(self, words: text.Words, cure: str) -> str:
-        return f"with a faster host, {cure} would save up to {words.saving(self.later_ns)}"
+        return f"once the host is faster, {cure} would save up to {words.saving(self.later_ns)}"
 
     def cure(self, words: text.Words) -> str:
         return f"running them {'twice' if self.faster == FASTER else f'{self.faster:.1f} times'} as fast"

@@ -29,7 +29,7 @@ from augment.diagnosis import first_calls, host_causes, judging, rule
 
 NAME = "synchronizing_calls"
 _TO_HOST = re.compile("DtoH|CopyDeviceToHost|Memcpy D2[MH]")
-_WORK = "the long work of the host (1 ms or more) after them"
+_WORK = "the host's long work after them (1 ms or more, stalls included)"
 _WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^(?:cu|hip)CtxSynchronize")
 
 
@@ -67,7 +67,7 @@ class SynchronizingCalls(rule.Seen, frozen=True):
         return words.fill(way + "non_blocking=True and read it a step later") + text.called_from(self.lines)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
-        more = f"up to {words.saving(self.possible_ns)}, with {_WORK}, if that does not need their results"
+        more = f"up to {words.saving(self.possible_ns)} if {_WORK} does not need their results"
         return [more] * self.at_least + [f"{words.stacks} would record the Python line"] * (not self.lines)
 
 
@@ -93,7 +93,7 @@ def check(trace: Trace) -> rule.Answer:
     at_most = certain < rule.CLEARLY_LESS * saved
     if unsure and whole.ratio(certain) >= rule.LEAST_RATIO:
         possible, saved, cut, unsure, at_most, cost[needed] = saved, certain, sure, False, False, 0
-    beyond = f"or less where {_WORK} needs their results" if unsure else ""
+    beyond = f"or less if {_WORK} needs their results" if unsure else ""
     seen = SynchronizingCalls(
         call_count=len(calls) / whole.count,
         wait_ns=int(waited.sum()) // whole.count,

@@ -46,7 +46,8 @@ class Optimizer(rule.Seen, frozen=True):
     def title(self, words: text.Words) -> str:
         idles = f"The {words.gpu} idles {words.saving(self.idle_ns)} during " if self.idle_ns else ""
         launches = self._launches(words, ", which" * bool(idles))
-        return f"{text.capitalized(idles + launches)} where a fused one launches a few"
+        proven = "; only a part of what fusing it saves is proven" if idles else ""
+        return f"{text.capitalized(idles + launches)} where a fused one launches a few{proven}"
 
     def fine(self, words: text.Words, saved_ns: int) -> str:
         fusing = f"; fused, it would save {words.share(saved_ns)}" if saved_ns else ""

@@ -49,7 +49,7 @@ EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 PLAIN = 0.25  #: what a rank is charged with that no choice of process groups explains
 MOST_NAMED, MOST_IN_LABEL = 8, 3
-ONE_STEP = "Only one step was recorded, so what follows may only reflect how the recording began."
+ONE_STEP = "Only one step was recorded: what follows may be an effect of its beginning."
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
 
@@ -139,8 +139,9 @@ class Judgement:
         labels = [verdict_text.label(row, self._time) for row in rows[:MOST_IN_LABEL]]
         if gain:
             saved = saves(gain / self._time, self._confidence, at_most=True, at_least=False)
-            both = "both that and exposed communication" if self.transfers[1] else "Exposed communication"
-            labels.insert(0 if self.are_transfers_first else len(labels), f"{both}{saved}")
+            with_it = f"with exposed communication fixed, too, up to {percent(gain / self._time)}"
+            label = with_it if self.transfers[1] else f"Exposed communication{saved}"
+            labels.insert(0 if self.are_transfers_first else len(labels), label)
         return "; ".join(labels)
 
     @property
@@ -643,7 +644,7 @@ class Judgement:
         ranks = ranks_text(self._summaries[member].rank for member in self._candidates.tolist())
         named = {rank for row in self._joint_rows for rank in (row.rank, *row.ranks)}
         others = [rank for member in self._candidates.tolist() if (rank := self._summaries[member].rank) not in named]
-        then = f"More would be saved if {ranks_text(others)} were not late then: w" if named and others else "W"
+        then = f"Then {ranks_text(others)} would be late: w" if named and others else "W"
         return (f"{then}ith {ranks}{where} at the median's speed, the job would take {share} less time.",)
 
     def _charged(self, member: int) -> tuple[int, dict[Cause, int]]:

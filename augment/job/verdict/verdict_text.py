@@ -380,7 +380,7 @@ def transfers(
     if late:
         peers = f"Once {ranks_text(late)} {'are' if len(late) > 1 else 'is'} like the other ranks"
         limit = f"transfers that nothing hides{waits} hold all ranks up, {share}"
-        return f"{peers}, {limit}. Without these, too, {after}."
+        return f"{peers}, {limit}. Without both {after}."
     return f"Transfers that nothing hides{waits}, {share}, hold all ranks up: without them {after}."
 
 
@@ -398,9 +398,9 @@ def own_steps(step: tuple[float, int], own_ns: Int64s, begin: Int64s, last: int 
     step_ns, count = step
     if 0 < 1.1 * step_ns < own_ns.mean():
         yield (
-            f"{'A mean' if count > 1 else 'The'} step takes {three_digits(step_ns)} from when the last rank "
-            f"({ranks_text([last])}) begins it. Ranks that begin up to {three_digits(int(np.ptp(begin)))} earlier "
-            f"wait: their own steps take up to {three_digits(own_ns.max())}."
+            f"Counted from when the last rank begins ({ranks_text([last])}), {'a mean' if count > 1 else 'the'} step "
+            f"takes {three_digits(step_ns)}. Ranks that begin earlier, by up to {three_digits(int(np.ptp(begin)))}, "
+            f"also wait for it: their own steps look longer, up to {three_digits(own_ns.max())}."
         )
 
 

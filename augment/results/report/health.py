@@ -387,7 +387,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
         alone = shlex.join(["augment", "diagnose", others[0]["input"]])
         has_grave = any(is_grave(row, "warning") for row in first["rows"])
         said = f"{whose}: {f'the same findings as {like}, with other figures' if has_grave else 'nothing grave'}"
-        yield from ("", plain(f"- {said}") if markdown else f"{said} (one of them, without its job: {alone})")
+        yield from ("", plain(f"- {said}") if markdown else f"{said} (to see one alone: {alone})")
 
 
 def _alike(reports: Sequence[Report]) -> list[list[Report]]:

@@ -87,7 +87,8 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
             return f"Waiting in collectives of the host ({percent(waits)})", "warning"
         if severity != "info" or saved is None:
             return "Possible: " * (severity == "possible") + short_heading(row), severity
-    return "", ""
+    unknown = (mean(whole, "other_wait_ns") or 0) / (mean(whole, "wall_ns") or 1)
+    return (f"Idle for reasons not recorded ({percent(unknown)})", "warning") if unknown >= LARGE else ("", "")
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
