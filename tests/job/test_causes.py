@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import zip_longest
 from math import inf
 from pathlib import Path
@@ -54,6 +54,7 @@ def rows(result: Answer, question: str) -> Any:
     return outcome.rows
 
 
+@lru_cache(8)
 class PlainRank:
     """A rank's events as plain Python, with its states by a second method."""
 

@@ -35,7 +35,7 @@ def rows(roles: Together, name: str = "roles") -> list[Any]:
     return [row for row in roles.outcomes[name].rows if row.iteration is None]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))  # all lengths and numbers of iterations
 @pytest.mark.parametrize("engines", [1, 2, 4, 5])
 def test_what_roles_do_is_what_was_simulated(tmp_path: Path, seed: int, engines: int) -> None:
     lengths = tuple(300.0 + 97 * place + 40 * ((seed * 7 + place) % 5) for place in range(engines))

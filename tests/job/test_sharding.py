@@ -166,10 +166,10 @@ def test_sharding_of_a_recorded_job(shared_traces: Path) -> None:
     paths = job_at(shared_traces / "h100_8rank_modded_nanogpt", "rank*.json.gz")[:8]
     table = [row for row in outcome_of(paths, "sharding") if row.group == "0" and row.phase]  # launched while recording
     ours = {kind: [row for row in table if row.kind == kind] for kind in ("AllGather", "ReduceScatter")}
+    ranks = list(map(Plain, paths))
     for kind, of_kind in ours.items():
         count, time, least, most = 0, 0.0, 0.0, 0.0
-        for path in paths:
-            rank = Plain(path)
+        for rank in ranks:
             records = [each["args"] for each in rank.records]  # of the operators that record collectives
             named = {args["External id"] for args in records if args.get("Process Group Name") == "0"}
             for piece in rank.kernels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from augment import AugmentedTrace, augment, read
 from augment.job.answer import Answer, answer
 from augment.job.collectives import waits
 from augment.job.matching import align, match
-from augment.job.ranks import RankSummary, summarize, summary_of
+from augment.job.ranks import RankSummary, read_summary, summarize
 from simulator import JobOptions, simulate
 
 
@@ -29,13 +30,18 @@ def simulated_job(folder: Path, **options: Any) -> list[Path]:
 
 
 def summaries_at(paths: Sequence[Path]) -> list[RankSummary]:
-    return [summary_of(AugmentedTrace(read(str(path)), {})) for path in paths]
+    return [read_summary(_content(path, path.stat().st_mtime_ns), path.name) for path in paths]
+
+
+@lru_cache(32)
+def _content(path: Path, changed_ns: int, *analyses: str) -> bytes:
+    trace = read(str(path))
+    return summarize(augment(trace, only=analyses) if analyses else AugmentedTrace(trace, {}))
 
 
 def answered(paths: Sequence[Path], *analyses: str, **options: Any) -> Answer:
     """The answer to the traces of a job, of which each has these analyses alone."""
-    traces = [read(str(path)) for path in paths]
-    contents = [summarize(augment(each, only=analyses) if analyses else AugmentedTrace(each, {})) for each in traces]
+    contents = [_content(path, path.stat().st_mtime_ns, *analyses) for path in paths]
     return answer(contents, [path.name for path in paths], **options)
 
 
