@@ -576,7 +576,11 @@ def test_metrics_that_augment_does_not_write(outputs: Path, tmp_path: Path, chan
 
 def test_metrics_with_any_other_value(outputs: Path, tmp_path: Path) -> None:
     """Each first value of a kind is replaced: what cannot be shown is an error about the file."""
-    content, path = json.loads(metrics(outputs).read_text()), tmp_path / "a.metrics.json"
+
+    def two_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value[:2] if isinstance(value, list) else value for name, value in pairs}
+
+    path, content = tmp_path / "a.metrics.json", json.loads(metrics(outputs).read_text(), object_pairs_hook=two_of)
     for place in places_in(content):
         *way, last = place
         at = content
