@@ -56,7 +56,7 @@ class Server:
     def __init__(
         self, state: Path, *flags: object, listen: str = "127.0.0.1:0", program: Sequence[object] = AUGMENT
     ) -> None:
-        self._begin(program, "serve", "--listen", listen, "--state-dir", state, *flags)
+        self._begin(program, "serve", "--listen", listen, "--state-dir", state, "--max-running-jobs", 1, *flags)
         self.address = self._told("listening on ")
         self.metrics = self._told("metrics on ") if "--metrics-listen" in flags else ""
         self.http = self._told("http on ") if "--http" in flags else ""
