@@ -210,7 +210,7 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + what_if.taken_work_ns(trace, cut))
     elif whole.unit == "step":
-        finish, host = int(whole.windows.finish[-1]), _host_ns(trace)
+        finish, host = int(whole.windows.finish[-1]), host_ns(trace)
         devices = whole.length_ns * whole.count
         if devices - saved < host <= MOST_BEHIND * devices:  # one that takes longer waited for what is not recorded
             saved = min(saved, max(devices - host, 0) + what_if.host_saved_ns(trace, cut, finish))
@@ -239,10 +239,10 @@ def full_ns(trace: Trace) -> int:
 
 
 @derived(until="diagnosis")
-def _host_ns(trace: Trace) -> int:
+def host_ns(trace: Trace) -> int:
     """What the host takes for the steady steps."""
     windows = measure(trace).windows
-    return what_if.busy_host_ns(trace, windows.begin[:1], windows.finish[-1:])
+    return int(what_if.busy_host_ns(trace, windows.begin[:1], windows.finish[-1:]).sum())
 
 
 def has_pauses(trace: Trace) -> bool:
@@ -425,7 +425,7 @@ def proven_of_host_ns(trace: Trace) -> int | None:
     whole = measure(trace)
     if whole.unit == "recording" or len(whole.windows) != 1 or whole.windows.backlog[0] > whole.lead_in_ns:
         return None
-    host, idle = _host_ns(trace), max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
+    host, idle = host_ns(trace), max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
     waited = int(whole.windows.finish[0] - whole.windows.begin[0]) - host
     proven = max(host - whole.length_ns + idle, 0)
     hidden = whole.ratio(waited) < WARNING_RATIO and idle >= max(proven + LEAST_RATIO * whole.length_ns, 2 * proven)

@@ -171,7 +171,7 @@ def rank_answer(answer: Answer, member: int) -> RankAnswer:
         mean = f"a {'mean ' * (len(steps) > 1)}step of {time(int(length.mean()))}"
         busy = busy_text(words, alone.device_count, span, parts, mean, notes)
         said[alone.busy] = busy, []
-    if about_job and alone.nothing >= 0:
+    if (about_job or finding) and alone.nothing >= 0:
         del said[alone.nothing]
     kept = [(sentence, about) for sentence, about in said if not rules.intersection(about)]
     if about_job:  # what the rank calls the largest of minor problems is not

@@ -19,6 +19,7 @@ from augment.diagnosis.rules.data_loading import Fetches
 from augment.job.answer import answer
 from augment.job.rank_answers import cures, rank_in_job
 from augment.job.ranks import summarize
+from augment.job.verdict.job_verdict import LIKE_MEDIAN
 from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
 from simulator import JobOptions, simulate
 from simulator.options import CollectiveArgs
@@ -256,3 +257,40 @@ def test_slow_hosts_of_all_ranks_gain_together(family: str, ranks: int, reads_lo
         said.append((*result.verdict.text, cures(result)[0]))
     assert said[0] == said[1]
     assert said[0][-1] == "Speed up the hosts of all ranks, as one alone gains little"
+
+
+@pytest.mark.parametrize(("family", "ranks", "reads_loss", "scale", "fault"), [
+    ("ddp", 2, False, 0.06, {"slowhost": 1.8}), ("fsdp", 4, False, 0.06, {"slowhost": 1.5}),
+    ("fsdp", 2, True, 0.06, {"host_gap_main": 4_000.0}), ("ddp", 2, True, 0.2, {"throttle": 2.0}),
+])  # fmt: skip
+def test_a_rank_that_is_slower_than_slow_hosts(
+    family: str, ranks: int, reads_loss: bool, scale: float, fault: dict[str, float], tmp_path: Path
+) -> None:
+    """Devices wait for rank 1, and hide that the hosts of all are slow. Truth: simulated again without the fault.
+    Metamorphic: the ranks renumbered, and all times doubled."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    work = truth.Workload(family, 10, ranks, 5, 3, scale, 3.2, reads_loss, 0.015)
+    world = work.world(fault, [1])
+    true = 1 - truth.length(work.world({}, None)) / truth.length(world)
+    said = list[float]()
+    for number in range(2):
+        paths = list[Path]()
+        for rank in world.ranks[:: 1 - 2 * number]:
+            rank.r, rank.drift = len(paths), number * 1e6
+            rank.write(str(tmp_path / f"{number}_{rank.r}.json"))
+            paths.append(tmp_path / f"{number}_{rank.r}.json")
+        job = answered(paths, "diagnosis")
+        late = ranks - 2 if number else 1
+        (row,) = (row for row in job.verdict.rows if row.rank == late)
+        (row_of_scenario,) = (
+            each for each in job.outcomes["job_what_if"].rows if (each.scenario, each.rank) == (LIKE_MEDIAN, late)
+        )
+        assert (
+            true / 2
+            < row.gain_ns / job.judgement.recorded_ns
+            < true + 0.03
+            < row.charged_ns / job.judgement.recorded_ns
+        )
+        said += [row.gain_ns / job.judgement.recorded_ns, row_of_scenario.gain_ratio]
+    assert said == pytest.approx(said[:1] * 4, abs=0.01)

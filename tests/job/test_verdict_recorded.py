@@ -56,6 +56,28 @@ def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
     assert remains == (verdict.rows[0].gain_ns < verdict.rows[0].charged_ns / 2) == (folder == "test")
 
 
+def test_other_slow_hosts_limit_what_a_late_rank_gains(shared_traces: Path) -> None:
+    """Plainly: how long the hosts take for a step without calls that wait, the mean less its standard error. That of
+    rank 7, of which no device waits for its host, takes as long as that of the late one."""
+    paths = job_at(shared_traces / "h100_8rank_modded_nanogpt")
+    paces = {}
+    for path in paths:
+        rows = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if e.get("ph") == "X"]
+        waits = [e for e in rows if e.get("cat") == "cuda_runtime" and "Synchronize" in e["name"]]
+        steps = sorted((e["ts"], e["dur"]) for e in rows if e["name"][:13] == "ProfilerStep#" and e["pid"] == e["tid"])
+        took = [dur - sum(e["dur"] for e in waits if ts <= e["ts"] < ts + dur) for ts, dur in steps[-3:]]
+        paces[path.name] = statistics.mean(took) - statistics.stdev(took) / 3**0.5
+    late = paces.pop("rank1.json.gz")
+    assert max(paces.values()) == paces["rank7.json.gz"] == pytest.approx(late, rel=0.05)
+    job = answered(paths, "diagnosis")
+    (row,) = job.verdict.rows
+    assert (row.rank, row.cause) == (1, "host")
+    length = job.judgement.recorded_ns / 3000
+    assert (length - row.gain_ns / 3000) == pytest.approx(paces["rank7.json.gz"], rel=0.015)
+    assert row.gain_ns < row.charged_ns / 5
+    assert "the other ranks' own work takes most of the 10.6 ms anyway" in job.verdict.text[0]
+
+
 def idle_below(path: Path, names: Sequence[str]) -> float:
     """How long the device idles while a thread is in operators, annotations or calls of these names, us."""
     rows = [e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if e.get("ph") == "X"]

@@ -71,6 +71,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
     is_whole: bool = True  #: all ranks of the collectives have traces, where that of any other is known
     computing_ns: int = 0  #: which hides no more than that
     gain_ns: int = 0  #: what is promised
+    host_ns: int = 0  #: what the host takes, however fast the devices are
+    host_error_ns: int = 0  #: the standard error of that; of a single step all of it
 
     def _exposed(self, words: text.Words) -> str:
         return f"{text.time(self.exposed_ns)} of communication {words.per_step} is exposed"
@@ -192,6 +194,7 @@ def check(trace: Trace) -> rule.Answer:
         np.minimum.at(least, of_size, dur)
         beyond = float((dur - least[of_size]).sum() / max(int(dur.sum()), 1))
     name = group.description if group.description not in ("", "undefined") else group.name
+    host = facts.critical.busy_host_ns(trace, windows.begin, windows.finish)
     exposed_ns = facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps
     saved = min(judging.saved_ahead(trace, cut), exposed_ns)
     kinds_of_work = {"any_of": facts.gpu.COMPUTATION, "none_of": facts.gpu.COMMUNICATION}
@@ -216,6 +219,8 @@ def check(trace: Trace) -> rule.Answer:
         device_count=len(work.devices),
         computing_ns=int(max(computing)) // steps,
         gain_ns=saved,
+        host_ns=judging.host_ns(trace) // steps,
+        host_error_ns=int(host.std(ddof=1) / len(host) ** 0.5) if len(host) > 1 else int(host.sum()),
         slow_gbps=moved if 0 < moved < SLOW_GBPS and 2 * dur[large].sum() > dur.sum() else None,
     )
     spans = rule.Spans(every.ts[worst], every.end[worst], work.row[every.place[worst]])

@@ -39,6 +39,7 @@ _GOING_ON = (
     waits.DependencyKind.THREAD,
     waits.DependencyKind.OPEN,
 )  #: from a moment of a thread to its next, or the end
+_HANDED_NS = 1_000_000  #: a thread that goes on later than that once another hands work to it waited for more than that
 _REPLAYS = 4  #: of a recording that comes again and again
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
 
@@ -156,14 +157,18 @@ def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
     return max(_gain(critical_graph(trace), joined([cut, room]), _going_on(trace, until)), 0)
 
 
-def busy_host_ns(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> int:
-    """What the host takes in the spans ``[start, end)``, ns, however fast the devices are: the time in which a thread
-    that launches does more than wait (for a device, for room in a full queue, for another such thread)."""
+def busy_host_ns(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> arrays.Int64s:
+    """What the host takes in each of the spans ``[start, end)``, ns, however fast the devices are: the time in which a
+    thread that launches does more than wait (for a device, for room in a full queue, for another such thread)."""
     graph, lanes, nothing = critical_graph(trace), _lane_edges(trace), np.empty(0, np.int64)
     edges = np.concatenate([nothing, *(lanes.get(track, nothing) for track in launching_tracks(trace))])
+    handed = np.flatnonzero((graph.kind == waits.DependencyKind.HANDOVER) & (graph.weight <= _HANDED_NS))
+    handed = handed[graph.ts[graph.source[handed]] + graph.weight[handed] == graph.ts[graph.target[handed]]]
+    edges = np.append(edges, handed)
     edges = edges[graph.weight[edges] > 0]  # of a wait that did wait, the weight is 0
     busy = arrays.union(graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])
-    return arrays.total(arrays.clip(busy, arrays.Intervals(start, end))[2])
+    _, which, parts = arrays.clip(busy, arrays.Intervals(start, end))
+    return arrays.sums(which, parts.end - parts.start, len(start))
 
 
 def _going_on(trace: Trace, until: int) -> arrays.Int64s:

@@ -33,7 +33,7 @@ from augment.job.ranks.rank_tables import tables_of
 from augment.job.ranks.states import StateTable, state_table
 from augment.writers.compression import fastest
 
-VERSION = 17
+VERSION = 18
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -192,7 +192,8 @@ class Judgement:
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
         why = "many collectives are not matched: ranks wait for each other in them, which the replay does not know"
-        rows = scenarios(self._replay, self._excess, self._summaries, self._promised, self._balanced_stages)
+        least = {LIKE_MEDIAN: self._least_ns, NO_HOST: self._paced_ns}
+        rows = scenarios(self._replay, self._excess, self._summaries, self._promised, self._balanced_stages, least)
         return Findings(rows, partial=why if self._gain_unknown else None)
 
     @property
@@ -279,13 +280,8 @@ class Judgement:
         replay does not know that a device then waits for its host: no more than any other rank by its own trace."""
         still = np.zeros_like(self._replay.moving)
         gain = self._saved(self._replay.time_ns(shift=self._in_time(late), moving=still))
-        of_ranks = (
-            LEAST_RATIO * self._time if row["saved_ns"] is None else row["saved_ns"] * (self.step_count or 1)
-            for member, summary in enumerate(self._summaries)
-            for row in (summary.own_diagnosis.rows if summary.own_diagnosis and member not in late else ())
-            if row["rule"] == "exposed_communication" and row["status"] != "not_applicable"
-        )
-        return int(min(max(gain, 0), self._time - self._paced_ns(late), *of_ranks))
+        of_ranks = (gain for member, (gain, *_) in self._alone.items() if member not in late)
+        return int(min(max(gain, 0), self._time - self._least_ns(late), *of_ranks))
 
     @cached_property
     def transfers(self) -> tuple[int, list[int]]:
@@ -364,7 +360,7 @@ class Judgement:
         return saved_of(self._unchanged - time_ns, self._unchanged, self._time)
 
     def _gain(self, members: arrays.MemberIndexes) -> int:
-        most = max(self._time - self._paced_ns(members.tolist()), 0)
+        most = max(self._time - self._least_ns(members.tolist()), 0)
         return min(self._saved(self._replay.time_ns(shift=self._in_time(members.tolist()))), most)
 
     def _in_time(self, late: Sequence[int]) -> path.Shift:
@@ -372,24 +368,44 @@ class Judgement:
         by = np.where(np.isin(self._excess.stretches.member, late), -self._excess.by_stretch, 0)
         return path.Shift(self._excess.stretches, by, self._excess.by_parts, self._summaries)
 
-    def _paced_ns(self, members: Sequence[int], *, hosts: bool = True) -> int:
-        """How long the workers of other ranks' loaders need for their batches, and their ``hosts`` for what they do: no
-        cure of these members makes it shorter."""
+    def _least_ns(self, members: Sequence[int]) -> int:
+        """What the job takes at least if these members are like the median of their peers."""
+        return max(self._paced_ns(members), self._own_hosts_ns(members))
+
+    def _paced_ns(self, members: Sequence[int], *, alone: bool = True) -> int:
+        """How long the workers of other ranks' loaders need for their batches, and how long other ranks take by their
+        own traces ``alone``, if they wait for nobody: no cure of these members makes it shorter."""
         others = set(self._members.tolist()).difference(members)
         paces = [self._spent(member, "data_loading", "pace_ns") for member in others]
-        return max([*paces, *(self._hosts_ns.get(member, 0) for member in others if hosts)], default=0)
+        if alone and not self._matched.is_pair().any():  # a rank's own trace does not say what it gains by messages
+            paces += [self._alone[member][1] for member in others.intersection(self._alone)]
+        return max(paces, default=0)
+
+    def _own_hosts_ns(self, members: Sequence[int]) -> int:
+        """How long the hosts of those members take whose devices are to be faster: that makes no host faster."""
+        causes = {name: ns[members].tolist() for name, ns in self._excess.causes.items()}
+        total = self._excess.total_ns[members].tolist()
+        main = [main_cause({name: ns[place] for name, ns in causes.items()}, of) for place, of in enumerate(total)]
+        of_device = (each for each, cause in zip(members, main, strict=True) if cause in ("compute", "copies"))
+        return max((self._alone[member][2] for member in of_device if member in self._alone), default=0)
 
     @cached_property
-    def _hosts_ns(self) -> dict[int, int]:
-        """How long hosts work for which devices wait, by member, if most do: all the time but for what they themselves
-        wait for devices and batches. So one that is ahead of another, and has its device wait less, is no faster."""
-        waits = np.empty(0, np.int64) if self._shared is None else self._shared[1]
-        waited = (("synchronizing_calls", "wait_ns"), ("data_loading", "fetch_ns"))
-        return {
-            member: self._time - sum(self._spent(member, *each) for each in waited)
-            for member in np.flatnonzero(waits >= LEAST_OF_EACH * self._time).tolist()
-            if self._summaries[member].diagnosis and not self._summaries[member].is_host_alone
-        }
+    def _alone(self) -> dict[int, tuple[int, int, int]]:
+        """What members would gain by their own traces if no communication took time; what they take then at least, and
+        what their hosts do however fast their devices are, ns: no more than 0 where that is unknown of the steps that
+        are judged. A host whose steps differ may be faster than in these few, by the standard error, unless the devices
+        of all wait for their hosts."""
+        alone, steps, errors = {}, max(self.step_count, 1), self._shared is None
+        for member, summary in enumerate(self._summaries):
+            judged = summary.step_column("number")[summary.step_column("steady") != 0]
+            is_same = not self.step_count or np.array_equal(judged, self.steps.numbers)
+            for row in known.rows if (known := summary.own_diagnosis) else ():
+                if row["rule"] == "exposed_communication" and row["status"] != "not_applicable":
+                    seen = row["figures"]
+                    gain = seen["gain_ns"] * steps if seen else int(LEAST_RATIO * self._time)
+                    error = seen["host_error_ns"] * steps * errors if seen and is_same else self._time
+                    alone[member] = gain, self._time - gain - error, seen.get("host_ns", 0) * steps - error
+        return alone
 
     @cached_property
     def _candidates(self) -> arrays.MemberIndexes:
@@ -599,12 +615,16 @@ class Judgement:
 
     def _then(self, member: int) -> str:
         """What takes most of a delay anyway, once a rank is like its peers: batches, transfers, or the others' work."""
-        if self._gains.get(member, 0) >= self._time - self._paced_ns([member], hosts=False):
+        left = self._time - self._gains.get(member, 0)
+        if left <= self._paced_ns([member], alone=False):
             return "batches of other ranks take"
+        if left <= self._own_hosts_ns([member]):
+            return "its own host takes"
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
         others = "the other rank's" if len(self._summaries) == 2 else "the other ranks'"
-        return "transfers take" if 2 * brought > self._charged(member)[0] else f"{others} own work takes"
+        is_moving = 2 * brought > self._charged(member)[0] and left > self._paced_ns([member])
+        return "transfers take" if is_moving else f"{others} own work takes"
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
@@ -779,16 +799,22 @@ def scenarios(
     summaries: Sequence[RankSummary],
     promised: Mapping[str, int],
     balanced: path.Scale | None,
+    least: Mapping[str, Callable[[Sequence[int]], int]],
 ) -> list[WhatIfRow]:
     """The rows: unchanged, then those with the largest gain first; ``promised`` are gains of other scenarios, and
-    ``balanced`` is the change by which pipeline stages compute for equally long."""
+    ``balanced`` is the change by which pipeline stages compute for equally long; ``least``: what the job takes at
+    least, by scenario of some members."""
     unchanged, recorded = replay.time_ns(), max(replay.recorded_ns, 1)
     error = (replay.time_ns(is_steady=False) - recorded) / recorded
 
     def row(name: str, gain: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
         return WhatIfRow(name, rank, dimension, recorded - gain, gain, gain / recorded, error)
 
-    replayed = [*_of_ranks(replay, excess, summaries), *_of_dimensions(replay)]
+    of_ranks = (
+        (name, max(time, unchanged - max(recorded - least[name]([member]), 0)), (summaries[member].rank, ""))
+        for name, time, member in _of_ranks(replay, excess, summaries)
+    )
+    replayed = [*of_ranks, *_of_dimensions(replay)]
     if balanced is not None:
         replayed.append((BALANCED, replay.time_ns(shift=balanced), (None, "pp")))
     rows = [row(name, saved_of(unchanged - time, unchanged, recorded), *of) for name, time, of in replayed]
@@ -802,16 +828,15 @@ def saved_of(gain_ns: int, unchanged_ns: int, recorded_ns: int) -> int:
     return round(gain_ns * min(1.0, recorded_ns / max(unchanged_ns, 1)))
 
 
-def _of_ranks(replay: path.Replay, excess: Excess, summaries: Sequence[RankSummary]) -> Iterator[Scenario]:
-    """Scenario, time, rank and dimension for the ranks with the largest excess."""
+def _of_ranks(replay: path.Replay, excess: Excess, summaries: Sequence[RankSummary]) -> Iterator[tuple[str, int, int]]:
+    """Scenario, time and member for the ranks with the largest excess."""
     largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_RANKS]
     for member in largest[excess.total_ns[largest] > 0].tolist():
-        rank, chosen = summaries[member].rank, excess.stretches.member == member
-        host = excess.stretches.parts.host
+        chosen, host = excess.stretches.member == member, excess.stretches.parts.host
         waits: dict[tuple[str, ...], arrays.Int64s] = {("host",): host}
         for name, less, parts in ((LIKE_MEDIAN, excess.by_stretch, excess.by_parts), (NO_HOST, host, waits)):
             shift = path.Shift(excess.stretches, np.where(chosen, -less, 0), parts, summaries)
-            yield name, replay.time_ns(shift=shift), (rank, "")
+            yield name, replay.time_ns(shift=shift), member
 
 
 def _of_dimensions(replay: path.Replay) -> Iterator[Scenario]:
