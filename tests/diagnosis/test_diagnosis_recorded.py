@@ -301,7 +301,7 @@ def test_two_cures_that_save_the_same_are_told_once() -> None:
     assert [each.rule for each in diagnose(trace).findings] == ["unfused_optimizer", "long_calls"]
     assert " step, most likely waiting for the host: no work was queued" in verdict(trace)[1]
     assert ": The MTIA device idles 3.5 s per step (26 %) during the optimizer" in (said := verdict(trace)[2])
-    assert "fusing it would save at least 377 ms" in said, "what is proven is less, and decides the severity"
+    assert "Fusing it would save at least 377 ms" in said, "what is proven is less, and decides the severity"
 
 
 @pytest.mark.parametrize(("name", "is_unusual"), [

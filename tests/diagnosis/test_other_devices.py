@@ -102,7 +102,7 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
         "(with_stack=True shows it). Operators take 400 µs per step (1.2 ms in 3 steps): 75 % in aten::mm and 25 % in "
         "aten::copy_."
     )
-    assert text[1].startswith("The host fetches batches for 390 µs per step and computes nothing meanwhile; ")
+    assert text[1].startswith("The host fetches batches for 390 µs per step and computes nothing meanwhile. ")
     (finding,) = diagnose(trace).findings
     assert (finding.severity, finding.found.confidence, finding.found.saved_ns) == ("high", "medium", 390_000)
 

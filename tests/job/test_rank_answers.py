@@ -242,7 +242,7 @@ def test_transfers_that_a_late_host_hides_are_told_with_its_cure(monkeypatch: py
         "Once rank 2 is like the other ranks, transfers that nothing hides hold all ranks up, 100 % of them AllReduce."
     )
     assert verdict.text[1].startswith(f"{said} Without both a mean step would take ")
-    assert judgement.label.split("; ")[1].startswith("both that and exposed communication (a fix saves up to ")
+    assert judgement.label.split("; ")[1].startswith("with exposed communication fixed, too, up to ")
     assert [each.partition(": ")[0] for each in cures(job)] == ["Rank 2", "Communication"]
 
 
@@ -601,7 +601,7 @@ def test_the_workers_of_another_rank_limit_what_a_late_one_gains() -> None:
         answer = answer_of([Portion([msgspec.structs.replace(paced, diagnosis=packed), *rest], Aggregation(), [])])
         gains = [row.gain_ns for row in answer.verdict.rows]
         assert gains == ([pytest.approx(min(gain, left), rel=0.01)] if left else [])
-        assert (": batches of other ranks take most of the " in answer.verdict.text[0]) == (left == gain // 4)
+        assert (": batches of other ranks take most of that " in answer.verdict.text[0]) == (left == gain // 4)
         assert ("keeps others waiting" in answer.verdict.text[-1]) == (left == 0)
 
 

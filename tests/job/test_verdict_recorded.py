@@ -48,11 +48,11 @@ def test_rank_2_of_the_torchrec_pair(folder: str, shared_traces: Path) -> None:
     assert [row.rank for row in verdict.rows] == [2]
     # what its device does later, after the others waited, is no second cause
     assert {row.cause for row in result.outcomes["stragglers"].rows if row.rank == 2} == {"host"}
-    assert verdict.text[0].startswith("Rank 2 delays the other three by ")
+    assert verdict.text[0].startswith("Possible: Rank 2 delays the other three by ")
     sentences = [each for text in verdict.text for each in re.split(r"(?<=[.]) (?=[A-Z])", text)]
     assert [each for each in sentences if len(each.split()) > 30] == []
     assert sentences[1].startswith("Cause: ")
-    remains = sentences[2].endswith(": the other ranks' own work takes most of the 18.0 ms anyway.")
+    remains = sentences[2].endswith(": the other ranks' own work takes most of that delay anyway.")
     assert remains == (verdict.rows[0].gain_ns < verdict.rows[0].charged_ns / 2) == (folder == "test")
 
 
@@ -75,7 +75,7 @@ def test_other_slow_hosts_limit_what_a_late_rank_gains(shared_traces: Path) -> N
     length = job.judgement.recorded_ns / 3000
     assert (length - row.gain_ns / 3000) == pytest.approx(paces["rank7.json.gz"], rel=0.015)
     assert row.gain_ns < row.charged_ns / 5
-    assert "the other ranks' own work takes most of the 10.6 ms anyway" in job.verdict.text[0]
+    assert "rank 7 takes that long even if it waits for nobody" in job.verdict.text[0]
 
 
 def idle_below(path: Path, names: Sequence[str]) -> float:

@@ -397,12 +397,11 @@ class Judgement:
         of all wait for their hosts."""
         alone, steps, errors = {}, max(self.step_count, 1), self._shared is None
         for member, summary in enumerate(self._summaries):
-            judged = summary.step_column("number")[summary.step_column("steady") != 0]
-            is_same = not self.step_count or np.array_equal(judged, self.steps.numbers)
-            is_same &= not (summary.step_column("requests") >= 0).any()  # an engine's host may wait unrecorded
             for row in known.rows if (known := summary.own_diagnosis) else ():
                 if row["rule"] == "exposed_communication" and row["status"] != "not_applicable":
-                    seen = row["figures"]
+                    judged, seen = summary.step_column("number")[summary.step_column("steady") != 0], row["figures"]
+                    is_same = not self.step_count or np.array_equal(judged, self.steps.numbers)
+                    is_same &= not (summary.step_column("requests") >= 0).any()  # an engine's host may wait unrecorded
                     gain = seen["gain_ns"] * steps if seen else int(LEAST_RATIO * self._time)
                     error = seen["host_error_ns"] * steps * errors if seen and is_same else self._time
                     alone[member] = gain, self._time - gain - error, seen.get("host_ns", 0) * steps - error
@@ -615,17 +614,19 @@ class Judgement:
         )
 
     def _then(self, member: int) -> str:
-        """What takes most of a delay anyway, once a rank is like its peers: batches, transfers, or the others' work."""
-        left = self._time - self._gains.get(member, 0)
+        """Why no more is saved once a rank is like its peers: batches, another rank, transfers, or the others' work."""
+        left, anyway = self._time - self._gains.get(member, 0), "most of that delay anyway"
         if left <= self._paced_ns([member], alone=False):
-            return "batches of other ranks take"
+            return f"batches of other ranks take {anyway}"
         if left <= self._own_hosts_ns([member]):
-            return "its own host takes"
+            return f"its own host takes {anyway}"
+        if left <= self._paced_ns([member]):
+            slowest = max({*self._alone} - {member}, key=lambda other: self._alone[other][1])
+            return f"{ranks_text([self._summaries[slowest].rank])} takes that long even if it waits for nobody"
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
         others = "the other rank's" if len(self._summaries) == 2 else "the other ranks'"
-        is_moving = 2 * brought > self._charged(member)[0] and left > self._paced_ns([member])
-        return "transfers take" if is_moving else f"{others} own work takes"
+        return f"{'transfers take' if 2 * brought > self._charged(member)[0] else f'{others} own work takes'} {anyway}"
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
