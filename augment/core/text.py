@@ -297,9 +297,7 @@ class Words(NamedTuple):
     waiting: str = "counts as busy, but "  #: a device that waits for other ranks, in a collective
     graphs: str = "CUDA graphs"
     use_graphs: str = "Launch many kernels at once with CUDA graphs (" + _HOW
-    no_graph_waits: str = (
-        "; a graph cannot hold calls that wait for the {gpu}: move these out first"  #: if it has graphs
-    )
+    no_graph_waits: str = "; a graph cannot hold calls that wait for the {gpu}: move these out first"  #: if it has any
     graph_logs: str = "TORCH_LOGS=cudagraphs,recompiles"
     matrix_units: str = "tensor cores"
     clock_tool: str = "nvidia-smi -q -d CLOCK,PERFORMANCE"

@@ -133,17 +133,17 @@ def _batches(trace: Trace) -> str:
 def _operators(trace: Trace) -> str:
     """Where the host's time goes: ``. For 86 % of a mean step of 1.2 s no recorded thread runs an operator; …`` and ``.
     All operators of the recording take 412 ms: 78 % in aten::mm``."""
-    rows, events, windows = operators_alone(trace), trace.events, judging.measure(trace).windows
+    events, whole = trace.events, judging.measure(trace)
     outside, ran, shares = main_thread_outside(trace)
-    ratio = arrays.total(outside) / max(arrays.total(arrays.union(windows.start, windows.end)), 1)
+    ratio = arrays.total(outside) / max(arrays.total(arrays.union(whole.windows.start, whole.windows.end)), 1)
     text = _outside(trace, outside, ratio, ran, shares) if ratio >= TOLD_OUTSIDE else ""
     operators = facts.host.operator_calls(trace)
-    chosen = arrays.is_among(operators.row, rows)
+    rows, lasts, within = operators_alone(trace), trace.recorded_ns, ""
+    chosen = arrays.is_among(operators.row, judging.rows_in_steps(trace, rows) if whole.count > 1 else rows)
     ns = np.bincount(events.name[operators.row[chosen]], operators.self_ns[chosen], len(trace.strings)).astype(float)
     shares = _shares(trace, ns, float(ns.sum()), operators.row[chosen], operators.self_ns[chosen])
     if not shares:
         return text
-    whole, lasts, within = judging.measure(trace), trace.recorded_ns, ""
     if not text and whole.unit == "recording" and lasts > (1 + TOLD_OUTSIDE) * whole.length_ns:
         between = f"the {time(whole.length_ns)} between the first and the last operator or call"
         within = f" in {between} (of {time(lasts)} recorded)"
@@ -163,7 +163,7 @@ def _operators(trace: Trace) -> str:
 
 
 @derived
-def operators_alone(trace: Trace) -> arrays.Int64s:
+def operators_alone(trace: Trace) -> arrays.EventRows:
     """The rows of operators; the oldest recordings have steps and fetches among them."""
     rows = trace.events.slices_of(Category.CPU_OP)
     return rows[~facts.names.starting(trace, facts.names.STEP, facts.names.FETCH)[trace.events.name[rows]]]

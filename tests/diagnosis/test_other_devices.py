@@ -94,7 +94,7 @@ def test_the_host_alone_has_its_operators_and_its_loader() -> None:
     fetches = [replace(fetch, ts=fetch.ts + ts, end=fetch.end + ts) for ts in range(0, 3_000_000, 1_000_000)]
     work = [op("aten::mm", ts + 500_000, ts + 900_000) for ts in range(0, 3_000_000, 1_000_000)]
     inner = [op("aten::copy_", ts + 500_000, ts + 600_000) for ts in range(0, 3_000_000, 1_000_000)]
-    trace = trace_of(*STEPS, *fetches, *work, *inner)
+    trace = trace_of(*STEPS, *fetches, *work, *inner, op("aten::load", -9_000_000, -10))  # before the steps: no part
     text = verdict(trace)
     assert text[0] == (
         "There is no GPU work in this recording: only the host can be judged. For 21 % of a mean step of 1.0 ms, no "

@@ -377,8 +377,7 @@ class Judgement:
         own traces ``alone``, if they wait for nobody: no cure of these members makes it shorter."""
         others = set(self._members.tolist()).difference(members)
         paces = [self._spent(member, "data_loading", "pace_ns") for member in others]
-        if alone and not self._matched.is_pair().any():  # a rank's own trace does not say what it gains by messages
-            paces += [self._alone[member][1] for member in others.intersection(self._alone)]
+        paces += [self._alone[member][1] for member in others.intersection(self._alone) if alone]
         return max(paces, default=0)
 
     def _own_hosts_ns(self, members: Sequence[int]) -> int:
@@ -396,6 +395,7 @@ class Judgement:
         are judged. A host whose steps differ may be faster than in these few, by the standard error, unless the devices
         of all wait for their hosts."""
         alone, steps, errors = {}, max(self.step_count, 1), self._shared is None
+        sends = bool(self._matched.is_pair().any())  # a rank's own trace does not say what it gains by messages
         for member, summary in enumerate(self._summaries):
             for row in known.rows if (known := summary.own_diagnosis) else ():
                 if row["rule"] == "exposed_communication" and row["status"] != "not_applicable":
@@ -404,7 +404,8 @@ class Judgement:
                     is_same &= not (summary.step_column("requests") >= 0).any()  # an engine's host may wait unrecorded
                     gain = seen["gain_ns"] * steps if seen else int(LEAST_RATIO * self._time)
                     error = seen["host_error_ns"] * steps * errors if seen and is_same else self._time
-                    alone[member] = gain, self._time - gain - error, seen.get("host_ns", 0) * steps - error
+                    pace = 0 if sends else self._time - gain - error
+                    alone[member] = gain, pace, seen.get("host_ns", 0) * steps - error
         return alone
 
     @cached_property
