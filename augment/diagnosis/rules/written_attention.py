@@ -37,7 +37,7 @@ class WrittenAttention(rule.Seen, frozen=True):
     scores_ns: int  #: per step, of the kernels between the products that touch scores
     product_ns: int  #: per step
     trains: bool  #: there is a backward pass
-    CURE = "scaled_dot_product_attention"
+    CURE = "using scaled_dot_product_attention"
     ADVICE = (
         'Use torch.nn.functional.scaled_dot_product_attention (Transformers: attn_implementation="sdpa"), unless '
         "attention weights are needed"

@@ -179,11 +179,10 @@ def heat(sidecar: Sidecar) -> Section:
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
     lead = lead if longest["wait_ns"] else "No rank waits within collectives." if computed else _NO_DEVICE
     late = next((row["rank"] for row in sidecar.get("verdict", {}).get("rows", ()) if row["rank"] is not None), None)
-    waits = [
-        (sum(row["wait_ns"] or 0 for row in rows if row["step"] in judged and row["rank"] == rank), rank)
-        for rank in {row["rank"] for row in rows}
-    ]
-    if late is not None and step_count > 1 and min(waits)[1] == late:
+    waits, counted_steps = dict[Any, int](), {*judged}
+    for row in rows:
+        waits[row["rank"]] = waits.get(row["rank"], 0) + (row["wait_ns"] or 0) * (row["step"] in counted_steps)
+    if late is not None and late in waits and step_count > 1 and waits[late] == min(waits.values()):
         lead += f" The pale row is rank {late}, which waits least: the others wait for it."
     tables = [
         *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=step_count > 1),

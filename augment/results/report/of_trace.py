@@ -83,7 +83,7 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
         severity, saved = severity_of(row), row.get("saved_ratio")
         if few:
             return few[0], "info"
-        if waits > _FAR * (saved or 0):
+        if waits >= LARGE and waits > _FAR * (saved or 0):
             return f"Waiting in collectives of the host ({percent(waits)})", "warning"
         if severity != "info" or saved is None:
             return "Possible: " * (severity == "possible") + short_heading(row), severity
