@@ -202,6 +202,8 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert "<p>The host fetches.</p>" not in page, "the verdict says it, above"
     traced["analyses"]["diagnosis"]["rows"] = [sure]
     assert headline(traced) == ("Waiting for batches (a fix saves up to 23 %)", "high")
+    page = html.page(Document("x", "trace", [], [], [], headline=headline(traced)))
+    assert '<p class="headline high">Waiting for batches (a fix saves up to 23\N{NO-BREAK SPACE}%)</p>' in page
     few = row | {"title": "Only 1 piece of GPU work", "in_verdict": False, "figures": {"problem": "excerpt"}}
     traced["analyses"]["diagnosis"]["rows"] = [sure, few]
     assert headline(traced) == ("Only 1 piece of GPU work", "info"), "it puts all others in doubt"
