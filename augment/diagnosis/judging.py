@@ -29,6 +29,7 @@ BLOCKING = 0.1  #: share of the time of such kernels after their launches return
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 UNKNOWN_IDLE = 0.1  #: of a step: what a device waits for so long may decide how long the step is
 
+LEAST_PAUSE = 0.05  #: of a step: a shorter wait of which no call says that it is one decides little
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
 
 
@@ -205,7 +206,9 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     on are no shorter than what the host takes for them."""
     whole = measure(trace)
     of_work = len(facts.gpu.work(trace)) > 0 and (whole.unit == "recording" or whole.tail_ns > 0)
-    saved = what_if.saved_ns(trace, cut, of_work=of_work)
+    still = _still(trace, cut)
+    saved = what_if.saved_ns(trace, what_if.joined([still, cut]), of_work=of_work)
+    saved -= what_if.saved_ns(trace, still, of_work=of_work)
     if has_pauses(trace) or (of_work and whole.unit == "recording"):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + what_if.taken_work_ns(trace, cut))
@@ -215,6 +218,11 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
         if devices - saved < host <= MOST_BEHIND * devices:  # one that takes longer waited for what is not recorded
             saved = min(saved, max(devices - host, 0) + what_if.host_saved_ns(trace, cut, finish))
     return min(saved // whole.count, _beyond_full_ns(trace, cut))
+
+
+def _still(trace: Trace, cut: what_if.Cut) -> what_if.Cut:
+    """The cut of waits that no call says, which are shorter if the work is that ``cut`` takes out; else nothing."""
+    return unrecorded_waits(trace)[1] if what_if.taken_work_ns(trace, cut) else what_if.Cut.nothing()
 
 
 def _beyond_full_ns(trace: Trace, cut: what_if.Cut) -> int:
@@ -239,10 +247,30 @@ def full_ns(trace: Trace) -> int:
 
 
 @derived(until="diagnosis")
+def unrecorded_waits(trace: Trace) -> tuple[arrays.Intervals, what_if.Cut]:
+    """Where the host waits for devices in each steady step although no call says so, and the cut that makes it go on
+    at once; nothing where a step lacks such a wait, as what happens at once may do so by chance."""
+    whole, tracks = measure(trace), facts.critical.launching_tracks(trace)
+    track, spans = facts.waits.unrecorded_waits(trace, tracks, int(LEAST_PAUSE * whole.length_ns))
+    _, step, _ = arrays.clip(spans, arrays.Intervals(whole.windows.begin, whole.windows.finish))
+    if whole.unit != "step" or not len(step) or len(arrays.distinct(step)) < len(whole.windows):
+        return arrays.Intervals(spans.start[:0], spans.end[:0]), what_if.Cut.nothing()
+    return spans, what_if.without_host_time(trace, track, spans.start, spans.end)
+
+
+@derived(until="diagnosis")
 def host_ns(trace: Trace) -> int:
     """What the host takes for the steady steps."""
     windows = measure(trace).windows
-    return int(what_if.busy_host_ns(trace, windows.begin[:1], windows.finish[-1:]).sum())
+    whole = arrays.Intervals(windows.begin[:1], windows.finish[-1:])
+    return int(what_if.busy_host_ns(trace, whole, unrecorded_waits(trace)[0]).sum())
+
+
+@derived(until="diagnosis")
+def host_ns_of_steps(trace: Trace) -> arrays.Int64s:
+    """The same for each of the steady steps."""
+    windows = measure(trace).windows
+    return what_if.busy_host_ns(trace, arrays.Intervals(windows.begin, windows.finish), unrecorded_waits(trace)[0])
 
 
 def has_pauses(trace: Trace) -> bool:
@@ -264,7 +292,8 @@ def saved_ahead(trace: Trace, cut: what_if.Cut) -> int:
     whole, saved = measure(trace), saved_a_step(trace, cut)
     if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden or has_pauses(trace)):
         host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
-        before, after = (what_if.lasting_ns(trace, each, host, since) for each in (what_if.Cut.nothing(), cut))
+        still = _still(trace, cut)
+        before, after = (what_if.lasting_ns(trace, each, host, since) for each in (still, what_if.joined([still, cut])))
         saved = min(max(saved, (before - after) // whole.count), _beyond_full_ns(trace, cut))
     return saved
 

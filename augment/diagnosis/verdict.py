@@ -461,7 +461,7 @@ def _notes(trace: Trace) -> str:
     if whole.unit == "recording":
         said = "; ".join(filter(None, (judging.setup_copies(trace), left_out and f"not counted: {left_out}")))
         return f" ({said})" if said else ""
-    host_ns = int(facts.critical.busy_host_ns(trace, whole.windows.begin, whole.windows.finish).sum()) // whole.count
+    host_ns = int(judging.host_ns_of_steps(trace).sum()) // whole.count
     notes = []
     if whole.warm_up:
         notes.append(f"{counted(whole.count, 'step')}, without the slow first")

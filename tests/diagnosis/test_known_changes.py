@@ -21,7 +21,7 @@ from augment.diagnosis.rule import NotApplicable, Spans
 from augment.diagnosis.rules import cold_start, graph_capture, host_gaps, launch_bound, synchronizing_calls
 from augment.diagnosis.verdict import unknown_reason
 from augment.facts.waits import GapCategory
-from metamorphic import Document, later_from, load, save
+from metamorphic import Document, later_from, load, real_trace, save, without_waiting_calls
 from said import evidence_of, problem_of
 from simulator import simulate
 from tables import Event, annotation, call, copy, kernel, launched_kernel, op
@@ -181,3 +181,25 @@ def test_captures_between_runs_cost_what_the_job_takes_without(
         assert problem_of(answer).seen.figures["in_turn"] == is_in_turn
         assert any(", alternating" in each for each in evidence_of(problem_of(answer))) == is_in_turn
         assert diagnose(longer).findings[0].rule == "graph_capture"
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("v100_4rank_pair_torchrec/control/pid44237.pt.trace.json.gz", "exposed_communication"),
+        ("pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz", "elementwise_chains"),
+        ("torchbench/trace.json", "exposed_copies"),
+    ],
+)
+def test_the_host_waits_where_no_call_says_so(name: str, rule: str, tmp_path: Path) -> None:
+    """In recordings whose hosts wait in each step: less work saves as much if those calls were not recorded, and what
+    the host did instead is not named."""
+    document = load(real_trace(name))
+    saved = list[int]()
+    for said in (document, without_waiting_calls(document)):
+        trace = read(str(save(said, tmp_path / "trace.json")))
+        findings = {each.rule: each.found for each in diagnose(trace).findings}
+        saved.append(findings[rule].saved_ns)
+        assert len(judging.unrecorded_waits(trace)[0].start) >= (len(saved) - 1) * measure(trace).count
+    assert host_gaps.NAME not in findings
+    assert saved[1] == pytest.approx(saved[0], rel=0.1)

@@ -20,7 +20,7 @@ from augment.job.answer import answer
 from augment.job.rank_answers import cures, rank_in_job
 from augment.job.ranks import summarize
 from augment.job.verdict.job_verdict import LIKE_MEDIAN
-from metamorphic import CALLS, GPU_WORK, Document, Event, load, save
+from metamorphic import CALLS, GPU_WORK, Document, Event, load, save, without_waiting_calls
 from simulator import JobOptions, simulate
 from simulator.options import CollectiveArgs
 
@@ -294,3 +294,33 @@ def test_a_rank_that_is_slower_than_slow_hosts(
         )
         said += [row.gain_ns / job.judgement.recorded_ns, row_of_scenario.gain_ratio]
     assert said == pytest.approx(said[:1] * 4, abs=0.01)
+
+
+@pytest.mark.parametrize("category", ["", "cpu_op", "user_annotation"])
+@pytest.mark.parametrize(
+    "fault", [{"straggler": 1, "straggler_factor": 1.8}, {"host_stall_us": 8e3, "host_stall_rank": 1}]
+)
+def test_a_late_rank_where_no_call_says_that_hosts_wait(fault: dict[str, Any], category: str, tmp_path: Path) -> None:
+    """Then it looks as if the hosts of all were busy, so that none could gain by another."""
+    paths = [path for path, _ in simulate(JobOptions(ranks=4, steps=6, layers=3, **fault), tmp_path)]
+    (known,) = answered(paths, "diagnosis").verdict.rows
+    changed = [save(without_waiting_calls(load(path), category), tmp_path / f"{path.stem}.json") for path in paths]
+    (row,) = answered(changed, "diagnosis").verdict.rows
+    assert (row.rank, row.cause, row.gain_ns) == (known.rank, known.cause, pytest.approx(known.gain_ns, rel=0.02))
+
+
+@pytest.mark.parametrize("family", ["ddp", "fsdp"])
+def test_the_gain_where_no_call_says_that_hosts_wait(family: str, tmp_path: Path) -> None:
+    """By a simulator that shares no code. Truth: simulated again without the fault."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    work = truth.Workload(family, 10, 4, 5, 3, 0.6, 0.8, True, 0.015)
+    world = work.world({"throttle": 1.6}, [1])
+    true = 1 - truth.length(work.world({}, None)) / truth.length(world)
+    for rank in world.ranks:
+        rank.write(str(tmp_path / f"{rank.r}.json"))
+        save(without_waiting_calls(load(tmp_path / f"{rank.r}.json")), tmp_path / f"{rank.r}.json")
+    job = answered([tmp_path / f"{rank}.json" for rank in range(4)], "diagnosis")
+    (row,) = job.verdict.rows
+    assert (row.rank, row.cause) == (1, "compute")
+    assert row.gain_ns / job.judgement.recorded_ns == pytest.approx(true, abs=0.02)

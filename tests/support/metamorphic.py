@@ -133,6 +133,14 @@ def later_from(document: Document, moment: Decimal, chosen: Event, more: Decimal
     return document | {"traceEvents": [changed(event) for event in document["traceEvents"]]}
 
 
+def without_waiting_calls(document: Document, category: str = "") -> Document:
+    """No call says that the host waits for a device: it is not recorded, or as a slice of another ``category``."""
+    events = [event for event in document["traceEvents"] if event.get("cat") != "cuda_sync"]
+    calls = [event for event in events if event.get("cat") in CALLS and "Synchronize" in event["name"]]
+    others = [event | {"cat": category, "name": "c10d::wait_blocking", "args": {}} for event in calls if category]
+    return document | {"traceEvents": [event for event in events if event not in calls] + others}
+
+
 def without_first_launches(document: Document, count: int) -> Document:
     """Without the first ``count`` calls that launched recorded GPU work, and their arrows' starts; the work stays."""
     events = document["traceEvents"]

@@ -194,7 +194,7 @@ def check(trace: Trace) -> rule.Answer:
         np.minimum.at(least, of_size, dur)
         beyond = float((dur - least[of_size]).sum() / max(int(dur.sum()), 1))
     name = group.description if group.description not in ("", "undefined") else group.name
-    host = facts.critical.busy_host_ns(trace, windows.begin, windows.finish)
+    host = judging.host_ns_of_steps(trace)
     exposed_ns = facts.collectives.exposed_ns(trace, inside, every.ts[inside]) // steps
     saved = min(judging.saved_ahead(trace, cut), exposed_ns)
     kinds_of_work = {"any_of": facts.gpu.COMPUTATION, "none_of": facts.gpu.COMMUNICATION}

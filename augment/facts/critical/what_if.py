@@ -157,9 +157,10 @@ def host_saved_ns(trace: Trace, cut: Cut, until: int) -> int:
     return max(_gain(critical_graph(trace), joined([cut, room]), _going_on(trace, until)), 0)
 
 
-def busy_host_ns(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> arrays.Int64s:
-    """What the host takes in each of the spans ``[start, end)``, ns, however fast the devices are: the time in which a
-    thread that launches does more than wait (for a device, for room in a full queue, for another such thread)."""
+def busy_host_ns(trace: Trace, spans: arrays.Intervals, waiting: arrays.Intervals) -> arrays.Int64s:
+    """What the host takes in each of ``spans``, ns, however fast the devices are: the time in which a thread that
+    launches does more than wait (for a device, for room in a full queue, for another such thread), none of it in the
+    spans ``waiting``."""
     graph, lanes, nothing = critical_graph(trace), _lane_edges(trace), np.empty(0, np.int64)
     edges = np.concatenate([nothing, *(lanes.get(track, nothing) for track in launching_tracks(trace))])
     handed = np.flatnonzero((graph.kind == waits.DependencyKind.HANDOVER) & (graph.weight <= _HANDED_NS))
@@ -167,8 +168,8 @@ def busy_host_ns(trace: Trace, start: arrays.Int64s, end: arrays.Int64s) -> arra
     edges = np.append(edges, handed)
     edges = edges[graph.weight[edges] > 0]  # of a wait that did wait, the weight is 0
     busy = arrays.union(graph.ts[graph.source[edges]], graph.ts[graph.target[edges]])
-    _, which, parts = arrays.clip(busy, arrays.Intervals(start, end))
-    return arrays.sums(which, parts.end - parts.start, len(start))
+    _, which, parts = arrays.clip(arrays.subtract(busy, waiting), spans)
+    return arrays.sums(which, parts.end - parts.start, len(spans.start))
 
 
 def _going_on(trace: Trace, until: int) -> arrays.Int64s:

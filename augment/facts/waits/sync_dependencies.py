@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from augment.arrays import NO_INDEX, EventRow, EventRows, Places, WorkIndex, distinct, each, is_among, is_any
+from augment.arrays import (
+    NO_INDEX,
+    EventRow,
+    EventRows,
+    Int32s,
+    Intervals,
+    Places,
+    WorkIndex,
+    distinct,
+    each,
+    is_among,
+    is_any,
+)
 from augment.core import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
 from augment.facts import gpu, host, names, source
 from augment.facts.host.queued_tasks import QueuedTasks, queued_tasks
@@ -26,6 +39,7 @@ _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?
 #: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
 _FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 _COPIES, _RETURNS = re.compile("emcpy"), re.compile("Async")  #: calls that copy, and those that do not wait for it
+JUST = 0.01  #: of a wait that no call says: so soon it ends after what it waited for
 CLOCKS_NS = 20_000  #: by so much a call may seem to return before the copy ends that it waits for: two clocks
 
 
@@ -237,6 +251,28 @@ def waiting_streams(trace: Trace) -> CallWaits:
     last, first = np.array(pairs, np.intp).reshape(-1, 2).T
     edges = dependencies_of(DependencyKind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)
     return no_waits(edges, diagnostics)
+
+
+def unrecorded_waits(trace: Trace, tracks: Sequence[int], least: int) -> tuple[Int32s, Intervals]:
+    """Where threads of ``tracks`` wait for a device and no call says so: in one slice, or none, for ``least`` ns or
+    more, in which no thread launches anything, until a stream has just done all that was launched there."""
+    work, events, segments = gpu.work(trace), trace.events, host.host_segments(trace)
+    launched = distinct(events.ts[work.launch[work.launch != NO_INDEX]])
+    spans = [segments.of(track) for track in tracks]
+    long = [span.start + np.flatnonzero(np.diff(segments.ts[span]) >= least) for span in spans]
+    track = np.repeat(np.array(tracks, np.int32), [len(places) for places in long])
+    places = np.concatenate([np.empty(0, np.intp), *long])
+    start, end, row = segments.ts[places], segments.ts[places + 1], segments.row[places]
+    quiet = np.searchsorted(launched, start) == np.searchsorted(launched, end)
+    quiet[row != NO_INDEX] &= ~is_any(events.category[row[row != NO_INDEX]], LAUNCHES)
+    track, start, end = track[quiet], start[quiet], end[quiet]
+    is_then = np.zeros(len(start), np.bool_)
+    for stream in work.streams if len(start) else ():
+        last = last_launched_before(trace, stream.places, start)
+        done = np.append(start.min(initial=0), np.maximum.accumulate(work.end[stream.places]))
+        after = end - done[np.maximum(last - stream.start, -1) + 1]
+        is_then |= (after < end - start) & (after >= -CLOCKS_NS) & (after <= JUST * (end - start))
+    return track[is_then], Intervals(start[is_then], end[is_then])
 
 
 # What threads wait for at the queue on which PyTorch for Ascend puts operators.
