@@ -376,9 +376,14 @@ class Judgement:
         """How long the workers of other ranks' loaders need for their batches, and how long other ranks take by their
         own traces ``alone``, if they wait for nobody: no cure of these members makes it shorter."""
         others = set(self._members.tolist()).difference(members)
-        paces = [self._spent(member, "data_loading", "pace_ns") for member in others]
+        paces = [self._batches[member] for member in others]
         paces += [self._alone[member][1] for member in others.intersection(self._alone) if alone]
         return max(paces, default=0)
+
+    @cached_property
+    def _batches(self) -> list[int]:
+        """How long the workers of each member's loader need for its batches, ns."""
+        return [self._spent(member, "data_loading", "pace_ns") for member in range(len(self._summaries))]
 
     def _own_hosts_ns(self, members: Sequence[int]) -> int:
         """How long the hosts of those members take whose devices are to be faster: that makes no host faster."""
@@ -622,7 +627,8 @@ class Judgement:
         if left <= self._own_hosts_ns([member]):
             return f"its own host takes {anyway}"
         if left <= self._paced_ns([member]):
-            slowest = max({*self._alone} - {member}, key=lambda other: self._alone[other][1])
+            beside = {*self._alone}.intersection(self._members.tolist()) - {member}
+            slowest = max(beside, key=lambda other: self._alone[other][1])
             return f"{ranks_text([self._summaries[slowest].rank])} takes that long even if it waits for nobody"
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
