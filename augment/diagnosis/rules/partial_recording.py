@@ -66,8 +66,8 @@ _TITLES: dict[Problem, str] = {
     "idle time at its end is not real",
     "lost_kernels": "{ratio} of the kernels that were launched are missing from the recording: part of the idle "
     "time is not real",
-    "idle_in_graphs": "{graphs} stand still between their kernels for {ratio} of {a_step}, though nothing that was "
-    "recorded holds them up: either the profiler lost kernels of them, or another process uses the {gpu}",
+    "idle_in_graphs": "The {gpu} stands still within {graphs} for {ratio} of {a_step}, though nothing recorded holds "
+    "it up: either the profiler lost kernels of them, or another process uses the {gpu}",
     "no_work": "No {gpu} work was recorded, only the launches of {count}",
     "held_up": "The {gpu} begins work up to {time} later than it could, {count}: something outside the file holds it "
     "up",

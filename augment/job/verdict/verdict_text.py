@@ -63,6 +63,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     _, count = step
     after = _gained(gain, time_ns, step, " or less" if row.figures.get("more_work") else "")
     where = f" in {parallelism(row.dimension)}" if row.dimension else ""
+    lead = "Possible: " * (row.confidence == "low")
     if row.cause == "communication":
         who = f"The links of rank {row.rank} delay" if row.rank is not None else "Slow links delay"
         links = row.figures.get("links", [])
@@ -70,23 +71,22 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
             ((first, second, transport),) = links
             who = f"The link between rank {first} and rank {second}{transport and f' ({transport})'} delays"
         shown = re.sub("^(its|their) links", "", row.evidence)
-        text = f"{who} the job{where}{'' if shown[:1] == ' ' else ': '}{shown}."
+        text = f"{lead}{who} the job{where}{'' if shown[:1] == ' ' else ': '}{shown}."
         at_best = ", at best" * bool(row.figures.get("messages"))  # as of balanced stages
         return text if row.gain_ns is None else f"{text} At their peers' speed {after}{at_best}."
     if row.cause == "uneven":  # other orders of passes may limit balanced stages
-        return f"{row.evidence}. If work were balanced, {after}{', at best' if row.dimension else ''}."
+        return f"{lead}{row.evidence}. If work were balanced, {after}{', at best' if row.dimension else ''}."
     if row.cause == "shared":
         loading = " These may be first launches, which load kernels: later steps may not have them."
-        return f"{row.evidence}.{loading if row.gain_ns is None else f' Without that idle time, {after}.'}"
+        return f"{lead}{row.evidence}.{loading if row.gain_ns is None else f' Without that idle time, {after}.'}"
     per_step = " per step" if count else f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
     if row.ranks:
         who = f"{ranks_text(row.ranks).capitalize()}{row.place and f' ({row.place})'}"
-        text = f"{who} delay the others{where} by {charged} each, in the mean. Cause: {row.evidence}."
+        text = f"{lead}{who} delay the others{where} by {charged} each, in the mean. Cause: {row.evidence}."
         return f"{text} Together at the median's speed {after}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     host = f" (host {row.host})" if row.host else ""
-    lead = "Possible: " * (row.confidence == "low")
     who = f"{lead}Rank {row.rank}" if row.rank is not None else f"{lead}A rank of unknown number"
     text = f"{who}{host} delays {others}{where} by {charged}. Cause: {row.evidence}."
     if row.gain_ns is None:
