@@ -43,6 +43,7 @@ def document(result: Answer | Together, name: str, window: str = "", world_size:
             "rows": list(result.verdict.rows),
             "joined": result.verdict.joined,
             "label": result.judgement.label if isinstance(result, Answer) else "",
+            "severity": result.judgement.severity[0] if isinstance(result, Answer) else "",
             "cures": cures(result) if isinstance(result, Answer) else [],
         },
         "analyses": {question: metrics.analysis_of(outcome) for question, outcome in result.outcomes.items()},
@@ -66,6 +67,11 @@ def job_schema(*, closed: bool = False) -> metrics.Schema:
         "type": "string",
         "description": "what holds the job up and what a fix saves, in few words; empty if nothing does, missing from "
         "older files",
+    }
+    verdict["properties"]["severity"] = {
+        "type": "string",
+        "description": "how grave that is, by what it costs or saves: high, warning or info; empty if nothing is "
+        "named, missing from older files",
     }
     verdict["properties"]["cures"] = {
         "type": "array",

@@ -310,7 +310,7 @@ def jobs() -> Iterator[str]:
         reason = Reason(cause, kernels=(("gemm", 0.4),) if cause == "compute" else ())
         evidence = verdict_text.evidence(reason, {cause: 30 * MS, "unknown": 4 * MS}, 4)
         row = Row(1, "node2" if cause == "queued" else "", "dp", cause, 30 * MS, 6 * MS, "high", evidence)
-        row = replace(row, figures={"then": "transfers take"})
+        row = replace(row, figures={"then": "transfers fill most of that time anyway"})
         yield verdict_text.sentence(row, 169 * MS, 8, (42.0 * MS, 4))
         of_several = verdict_text.evidence(reason, {cause: 30 * MS}, 4, lasts=True, several=True)
         joint = replace(row, ranks=[1, 5], place="local rank 1 of all 2 nodes", evidence=of_several)

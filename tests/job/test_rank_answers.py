@@ -601,7 +601,7 @@ def test_the_workers_of_another_rank_limit_what_a_late_one_gains() -> None:
         answer = answer_of([Portion([msgspec.structs.replace(paced, diagnosis=packed), *rest], Aggregation(), [])])
         gains = [row.gain_ns for row in answer.verdict.rows]
         assert gains == ([pytest.approx(min(gain, left), rel=0.01)] if left else [])
-        assert (": batches of other ranks take most of that " in answer.verdict.text[0]) == (left == gain // 4)
+        assert (", as batches of other ranks take that long." in answer.verdict.text[0]) == (left == gain // 4)
         assert ("keeps others waiting" in answer.verdict.text[-1]) == (left == 0)
 
 

@@ -621,11 +621,11 @@ class Judgement:
 
     def _then(self, member: int) -> str:
         """Why no more is saved once a rank is like its peers: batches, another rank, transfers, or the others' work."""
-        left, anyway = self._time - self._gains.get(member, 0), "most of that delay anyway"
+        left = self._time - self._gains.get(member, 0)
         if left <= self._paced_ns([member], alone=False):
-            return f"batches of other ranks take {anyway}"
+            return "batches of other ranks take that long"
         if left <= self._own_hosts_ns([member]):
-            return f"its own host takes {anyway}"
+            return "its own host takes that long"
         if left <= self._paced_ns([member]):
             beside = {*self._alone}.intersection(self._members.tolist()) - {member}
             slowest = max(beside, key=lambda other: self._alone[other][1])
@@ -633,7 +633,8 @@ class Judgement:
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
         others = "the other rank's" if len(self._summaries) == 2 else "the other ranks'"
-        return f"{'transfers take' if 2 * brought > self._charged(member)[0] else f'{others} own work takes'} {anyway}"
+        rest = "transfers fill" if 2 * brought > self._charged(member)[0] else f"{others} own work fills"
+        return f"{rest} most of that time anyway"
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""

@@ -98,7 +98,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    return f"{text} At the median's speed {after}{f': {then}' if then else ''}."
+    return f"{text} At the median's speed {after}{f', as {then}' if then else ''}."
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:

@@ -46,7 +46,14 @@ ON_PATH = {
     "memory_ns": ("copying", charts.PURPLE),
     "idle_ns": ("idle", charts.ORANGE),
 }
-_IN_STEP = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+_IN_STEP = {
+    "compute_ns": ("computing", charts.BLUE),
+    "exposed_wait_ns": ("waiting for other ranks", charts.VERMILION),
+    "exposed_transfer_ns": ("moving data of collectives", charts.SKY),
+    "exposed_unmatched_ns": ("collectives of ranks without traces", charts.GREY),
+    "exposed_memory_ns": ("copying", charts.PURPLE),
+    "idle_ns": ("idle", charts.ORANGE),
+}
 BUBBLE = {
     "theory_ns": ("bubble of the schedule", charts.SKY),
     "imbalance_ns": ("stages differ", charts.BLUE),
@@ -72,7 +79,7 @@ def document(sidecar: Sidecar) -> Document:
         findings=verdict.get("rows", ()),
         cures=verdict.get("cures", ()),
         diagnostics=sidecar["diagnostics"],
-        headline=(verdict.get("label", ""), "possible" if unsure else "high"),
+        headline=(verdict.get("label", ""), "possible" if unsure else verdict.get("severity", "high")),
     )
 
 
@@ -92,13 +99,13 @@ def stragglers(sidecar: Sidecar) -> Section:
     judged = sidecar.get("verdict", {}).get("rows", ())
     named = [row for row in judged if row.get("figures", {}).get("causes_ns")]
     is_shared = any(row.get("cause") == "shared" for row in judged)
-    drawn = list(_in_steps(sidecar)) if is_shared and not named else []
+    drawn = list(_in_steps(sidecar))
     waits, folded = "How long others waited for each rank alone, in all steps together", bool(named or drawn)
     tables = [made_table("stragglers", waits, rows, by="after_the_others_ns", folded=folded)] if rows else []
     if not named:
         why = "what others waited for each is small, or no cure would save it"
         why = f"all wait for their own hosts{', while their devices idle' * bool(drawn)}" if is_shared else why
-        lead = f"No rank alone holds the job up: {why}." if rows or drawn else ""
+        lead = f"No rank alone holds the job up: {why}." if rows or is_shared else ""
         return Section("Who comes late", lead, drawn, tables)
     bars: list[Row] = []
     said = []
@@ -116,24 +123,28 @@ def stragglers(sidecar: Sidecar) -> Section:
         said.append(f"{who} by {three_digits(row['charged_ns'] / steps)}{saved}")
     per_step = " per step" if named[0]["figures"].get("step_count") else ""
     lead = f"Late{per_step}: {', '.join(said)}."
-    text = "How much longer a late rank's own work takes than its peers', by cause, and what fixing it would save."
+    text = "How much longer a late rank's own work takes than its peers', by cause, and what fixing it would save"
+    text += "; left of 0: what takes it less long." if any(bar["value"] < 0 for bar in bars) else "."
     parts, x_title = dict((*_CHARGED.values(), _CURED)), f"time{per_step} (ms)"
     chart = charts.stacked("causes_of_delay", text, bars, y="rank", x_title=x_title, parts=parts)
-    return Section("Who comes late", lead, [chart], tables)
+    return Section("Who comes late", lead, [*drawn, chart], tables)
 
 
 def _in_steps(sidecar: Sidecar) -> Iterator[Chart]:
-    """What the device of each rank does in a mean step by which the job is judged, that which idles longest first."""
-    rows = rows_of(sidecar, "step_heat")
+    """What the device of each rank does in a mean step by which the job is judged; of many, those that idle longest."""
+    rows = rows_of(sidecar, "job_step_efficiency")
     judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
     spent = totals([row for row in rows if row["step"] in judged], _rank, *_IN_STEP)
     if any(computed for computed, *_ in spent.values()):
-        mean_step = f"{'mean ' * (len(judged) > 1)}step"
-        text = f"What the device of each rank does in a {mean_step}, the one that idles longest first."
-        order = sorted(spent, key=lambda rank: -spent[rank][-1])[:_MOST_BARS]
-        mean = {rank: [ns / len(judged) for ns in spent[rank]] for rank in order}
-        parts = {name: ON_PATH[name.removeprefix("exposed_")] for name in _IN_STEP}
-        yield _by_rank("steps_of_ranks", text, mean, parts, "time of a step (ms)")
+        text = f"What the device of each rank does in a {'mean ' * (len(judged) > 1)}step"
+        text += f", of the {_MOST_BARS} that idle longest." if len(spent) > _MOST_BARS else "."
+        longest = {*sorted(spent, key=lambda rank: -spent[rank][-1])[:_MOST_BARS]}
+        mean = {
+            rank: [ns / len(judged) * (ns > _LEAST_PART * sum(of)) for ns in of]
+            for rank, of in spent.items()
+            if rank in longest
+        }
+        yield _by_rank("steps_of_ranks", text, mean, _IN_STEP, "time of a step (ms)")
 
 
 def _by_rank(name: str, text: str, spent: Mapping[str, Sequence[float]], parts: _Parts, x_title: str) -> Chart:
@@ -146,10 +157,11 @@ def _by_rank(name: str, text: str, spent: Mapping[str, Sequence[float]], parts: 
 def heat(sidecar: Sidecar) -> Section:
     """Rank x step: the time that a rank had to wait."""
     rows = rows_of(sidecar, "step_heat")
-    step_count = len({row["step"] for row in rows})
-    if step_count * len({row["rank"] for row in rows}) < 2:
+    if len({(row["step"], row["rank"]) for row in rows}) < 2:
         return Section("Ranks and steps")
-    cells = rows[:_MOST_CELLS]
+    judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
+    cells = [row for row in rows if row["step"] in judged][:_MOST_CELLS] or rows
+    step_count = len({row["step"] for row in cells})
     maps, least = [], _LEAST_SHARE * max(row.get("wall_ns") or 0 for row in rows) / 1e6
     computed = any(row["compute_ns"] for row in rows)  # without devices and collectives nothing is known of idle time
     names = {"wait_ns": "waits within collectives", "compute_ns": "computation"}
@@ -168,8 +180,7 @@ def heat(sidecar: Sidecar) -> Section:
             text += f"; step {first} is beyond the scale" if is_beyond else ""
             most = later if is_beyond else max(spent)
             maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)", most=most))
-    judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
-    longest = max([row for row in rows if row["step"] in judged] or rows, key=lambda row: row["wait_ns"] or 0)
+    longest = max(cells, key=lambda row: row["wait_ns"] or 0)
     waited = f"{time(longest['wait_ns'] or 0)} within collectives"
     for row in rows_of(sidecar, "job_step_efficiency"):
         if (row["trace"], row["step"]) == (longest["trace"], longest["step"]):
@@ -179,9 +190,9 @@ def heat(sidecar: Sidecar) -> Section:
     lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
     lead = lead if longest["wait_ns"] else "No rank waits within collectives." if computed else _NO_DEVICE
     late = next((row["rank"] for row in sidecar.get("verdict", {}).get("rows", ()) if row["rank"] is not None), None)
-    waits, counted_steps = dict[Any, int](), {*judged}
-    for row in rows:
-        waits[row["rank"]] = waits.get(row["rank"], 0) + (row["wait_ns"] or 0) * (row["step"] in counted_steps)
+    waits = dict[Any, int]()
+    for row in cells:
+        waits[row["rank"]] = waits.get(row["rank"], 0) + (row["wait_ns"] or 0)
     if late is not None and late in waits and step_count > 1 and waits[late] == min(waits.values()):
         lead += f" The pale row is rank {late}, which waits least: the others wait for it."
     tables = [

@@ -316,18 +316,22 @@ def test_a_folder_of_a_job_and_a_job_of_raw_traces(outputs: Path) -> None:
     assert section.lead == "Late per step: rank 1 by 10.0 ms; at the median's speed that would save 8.00 ms."
     assert [bar["value"] for bar in section.charts[0].spec["data"]["values"]] == [11.0, -1.0, 8.0]
     tables = {"stragglers": {"rows": [{"rank": 7, "after_the_others_ns": 1_300_000}]}}
-    parts = dict.fromkeys(("exposed_communication_ns", "exposed_memory_ns"), 0)
+    parts = {"exposed_transfer_ns": 1_000}  # too little to be drawn
     steps = [
         {"rank": rank, "step": step, "compute_ns": 1_000_000, "idle_ns": 1_000_000 * rank * step, **parts}
         for rank, step in itertools.product((1, 2), (1, 2, 3))
     ]
     alike = {"rows": [{"cause": "shared", "rank": None, "figures": {"step_count": 2}}]}
-    section = stragglers({"verdict": alike, "analyses": {**tables, "step_heat": {"rows": steps}}})
+    section = stragglers({"verdict": alike, "analyses": {**tables, "job_step_efficiency": {"rows": steps}}})
     lead = "No rank alone holds the job up: all wait for their own hosts"
     assert section.lead == f"{lead}, while their devices idle."
+    assert [
+        chart.name
+        for chart in stragglers({"verdict": late, "analyses": {"job_step_efficiency": {"rows": steps}}}).charts
+    ] == ["steps_of_ranks", "causes_of_delay"]
     drawn = [(bar["label"], bar["part"], bar["value"]) for bar in section.charts[0].spec["data"]["values"]]
-    whose = [(rank, part) for rank in ("rank 2", "rank 1") for part in ("computing", "idle")]
-    assert drawn == [(*of, ms) for of, ms in zip(whose, (1, 5, 1, 2.5), strict=True)]
+    whose = [(rank, part) for rank in ("rank 1", "rank 2") for part in ("computing", "idle")]
+    assert drawn == [(*of, ms) for of, ms in zip(whose, (1, 2.5, 1, 5), strict=True)]
     assert [each.folded for each in section.tables] == [True]
     assert stragglers({"verdict": alike, "analyses": tables}).lead == f"{lead}."
 
