@@ -77,7 +77,9 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
         "tooltip": [{"field": "label"}, {"field": "exact", "title": "exactly"}],
     }
     bars = {"mark": {"type": "bar", "height": 12, "yOffset": 9}, "encoding": encoding}
-    return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=[bars, _ROW_WORDS, _ZERO]), text)
+    leading: Spec = {"mark": {"type": "rule", "color": GREY, "strokeDash": [1, 3], "yOffset": 9, "aria": False}}
+    leading["encoding"] = {"y": _BELOW_WORDS, "x": {"field": "start", "type": "quantitative"}, "x2": {"datum": 0}}
+    return Chart(name, _spec(_with_words(rows), _ROW * len(rows), layer=[leading, bars, _ROW_WORDS, _ZERO]), text)
 
 
 def forest(name: str, text: str, rows: Sequence[Row], *, x_title: str, least: float) -> Chart:
