@@ -161,7 +161,7 @@ class Reason(Struct, frozen=True):
             "call": f", in single calls of `{short(self.name)}`",
             "memory": f", in calls of {self.name}",
             "no_operator": ", outside all operators and annotations",
-            "many_operators": ", slower in many operators",
+            "many_operators": ", in many operators",
         }[self.where]
 
     def text(self, several: bool = False) -> str:

@@ -23,6 +23,9 @@ NAMED_RATIO = 0.05  #: of the time in operators; those that take less are not na
 FEWEST_CALLS = 3  #: of an operator, of which one takes at least half of its time, for that one to be told
 _NO_MPS = "; of Apple's MPS this profiler records nothing"
 READ_NS = 100_000  #: a number of the host is read in a microsecond
+_FASTER = (
+    "On a CPU with bfloat16 (avx512_bf16 or amx_bf16 in lscpu), torch.autocast('cpu') and torch.compile speed them up"
+)
 _LOOPS = "torch._inductor.config.cpp.enable_kernel_profile=True records them"
 _QUERY = "augment query answers questions about this one in SQL, and augment open shows it"
 
@@ -155,6 +158,9 @@ def _operators(trace: Trace) -> str:
     taken = f"{text}. {spent}{within}: {listed(shares)}"
     if ns[facts.names.starting(trace, "Torch-Compiled Region")].sum() > NAMED_RATIO * ns.sum():
         taken += f". What a Torch-Compiled Region takes itself is spent in loops that torch.compile made ({_LOOPS})"
+    of_cpu = ns[facts.names.starting(trace, "aten::mkldnn_", "aten::_mkldnn_")].sum()
+    if 2 * of_cpu > ns.sum() and not any(name for _, name in trace.source.devices):
+        taken += f". {_FASTER}"
     if text or len(events.slices_of(Category.PYTHON_FUNCTION)):
         return taken
     if len(facts.source.args(trace).texts("Input Dims")[0]):

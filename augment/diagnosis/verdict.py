@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from augment import arrays, facts
 from augment.arrays import NO_INDEX, OUTLIER, EventRows, Intervals, clip, median, robust_z, sums, total, union
 from augment.core import LAUNCHES, Category, Trace, derived
-from augment.core.text import OPEN_TRACE, Words, capitalized, counted, listed, percent, period, short, time
+from augment.core.text import OPEN_TRACE, Words, counted, listed, percent, period, short, time
 from augment.diagnosis import judging
 from augment.diagnosis.host_alone import host_sentence
 from augment.diagnosis.host_causes import beside_workers_ns
@@ -167,7 +167,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
             gain = judging.saved_a_step(trace, facts.critical.joined([cut, each.found.cut])) - saved
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and judging.measure(trace).ratio(most) >= WARNING_RATIO:
-        saving = f". {capitalized(largest.seen.cure(say))} would then save up to {say.saving(most)}"
+        saving = f". Once the above is fixed, {largest.seen.cure(say)} would save up to {say.saving(most)}"
         today = largest.saved_ns or 0
         saving += f", today {time(today)}" * (0 < today < CLEARLY_LESS * most)
         if largest.saved_ns is None or (largest.saved_ns == 0 and beside_workers_ns(trace) is None):

@@ -15,7 +15,7 @@ from augment.facts.names import matching
 
 #: by the name of the rule, where that says too little
 HEADINGS = {
-    "allocator_calls": "Memory is asked of the driver",
+    "allocator_calls": "Memory requested from the driver",
     "clock_drop": "Unsteady clock",
     "data_loading": "Waiting for batches",
     "disturbed_device": "Kernels take many times as long at times",

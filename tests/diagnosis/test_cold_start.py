@@ -180,7 +180,7 @@ def test_a_single_long_call_in_a_single_step_may_not_come_back() -> None:
     trace = read(str(real_trace("hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz")))
     answer = problem_of(long_calls.check(trace))
     assert (answer.confidence, answer.seen.figures["is_once"]) == ("low", True)
-    assert verdict(trace)[0].startswith("Possible: The first launches of some kernels, which load them, hold up")
+    assert verdict(trace)[0].startswith("Possible: The first launch of a kernel, which loads it, holds up")
 
 
 @pytest.mark.parametrize("seed", range(6))

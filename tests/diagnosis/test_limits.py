@@ -70,7 +70,7 @@ def test_what_decides_after_the_cures() -> None:
     (
         "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
         2,
-        "Removing that idle time would save 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
+        "Removing that idle time would save up to 1.1 ms per step (15 %).",  # nothing is certain, and nothing after it
     ),
     ("torchbench/trace.json", -1, "Removing them would save up to 31 ms per step (99.5 %)."),  # the rest is no news
     ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, "; then the host is the limit."),

@@ -380,6 +380,9 @@ def test_operators_tell_where_they_ran() -> None:
         said[name] = verdict(replace(trace, source=replace(trace.source, devices=((0, "Tesla T4"),))))[0]
     assert said["aten::cudnn_convolution"].startswith("Operators ran on the GPU, but none of its work was recorded")
     assert said["aten::mkldnn_convolution"].startswith("There is no GPU work in this recording, and operators ran on")
+    trace = trace_of(op("aten::mkldnn_convolution", 0, 900_000))
+    assert "torch.autocast('cpu') and torch.compile speed them up." in verdict(trace)[0]
+    assert "autocast" not in said["aten::mkldnn_convolution"], "it has a better device"
     assert said["aten::mm"].startswith("There is no GPU work in this recording: only the host can be judged")
     assert said["aten::mm"].endswith(" show which lines call them, and with which sizes.")
     assert said["aten::_local_scalar_dense"].startswith("A device is waited for (aten::_local_scalar_dense, which only")
@@ -1349,7 +1352,7 @@ def test_what_the_driver_loads_is_not_the_profilers() -> None:
     trace = trace_of(STEP, *launched("gemm", 12_000, 15_000, 1), *load, *again, *loads)
     assert isinstance(rules.profiler_overhead.check(trace), NotApplicable)
     slow = problem_of(rules.long_calls.check(trace))
-    assert title_of(slow, trace).startswith("The first launches of some kernels, which load them, hold up the host")
+    assert title_of(slow, trace).startswith("The first launch of a kernel, which loads it, holds up the host")
     assert advice_of(slow, trace).endswith("; CUDA_MODULE_LOADING=EAGER loads all at the start instead")
     flush = Event(Category.OVERHEAD, "Buffer Flush", 622_000, 690_000, THREAD)
     overhead = problem_of(

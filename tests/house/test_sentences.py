@@ -56,6 +56,7 @@ SAMPLES: list[Seen] = [
     rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, []),
     rules.long_calls.LongCalls(3453, [("job_prep_and_submit", 900 * MS)], False, [], launches=True),
     rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True, step_count=3),
+    rules.long_calls.LongCalls(1, [("cudaLaunchKernel", 9 * MS)], False, LINES, is_loading=True),
     rules.long_calls.LongCalls(9, [("cuLibraryLoadData", 9 * MS)], False, LINES, is_loading=True),
     rules.profiler_overhead.ProfilerOverhead(4 * MS, ["Activity Buffer Request"]),
     *(

@@ -218,7 +218,7 @@ def test_first_launches_of_all_ranks_are_told_beside_the_late_one(tmp_path: Path
     assert [row.rank for row in before.verdict.rows] == [1]
     late_ns = [[row.charged_ns for row in each.verdict.rows if row.rank == 1] for each in (before, after)]
     assert late_ns[1] == pytest.approx(late_ns[0], rel=0.01)
-    said = "The first launches of some kernels, which load them, hold up the host"
+    said = "The first launch of a kernel, which loads it, holds up the host"
     assert not any(said in each for each in cures(before))
     assert cures(after)[-1].startswith(f"Possible, by the own traces of 2 of 2 ranks: {said}")
     assert [sum(said in each for each in rank_answer(after, member).verdict) for member in range(2)] == [1, 1]

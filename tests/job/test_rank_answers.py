@@ -549,6 +549,9 @@ def test_ranks_with_the_same_kinds_of_finding_are_told_together(tmp_path: Path) 
     more = f"with other figures (to see one alone: augment diagnose {reports[others[0]]['input']})"
     ranks = ranges_text(others[::-1])
     assert lines[-1] == f"ranks {ranks}: the same findings as rank {first}, {more}"
+    small = {row["rule"]: row for row in reports[LATE]["rows"] if row["status"] == "found"}["straggling_rank"]
+    small |= {"severity": "info"}  # who holds up the job is told apart, however little a fix saves
+    assert f"rank {LATE}, {reports[LATE]['input']}:" in [*lines_of([*jobs, *reports], markdown=False, brief=True)]
     unknown = [report | {"rank": None} for report in reports[::-1]]  # as many traces say nothing of ranks
     last = [*lines_of([*jobs, *unknown], markdown=False, brief=True)][-1]
     assert last == f"4 other traces: the same findings as {reports[first]['input']}, {more}"

@@ -75,7 +75,7 @@ def test_other_slow_hosts_limit_what_a_late_rank_gains(shared_traces: Path) -> N
     length = job.judgement.recorded_ns / 3000
     assert (length - row.gain_ns / 3000) == pytest.approx(paces["rank7.json.gz"], rel=0.015)
     assert row.gain_ns < row.charged_ns / 5
-    assert "rank 7 takes that long even if it waits for nobody" in job.verdict.text[0]
+    assert ", as the host of rank 7 takes that long." in job.verdict.text[0]
 
 
 def idle_below(path: Path, names: Sequence[str]) -> float:
@@ -144,7 +144,7 @@ def idle_ratio(path: Path) -> float:
 def test_a_rank_that_is_late_without_gain() -> None:
     text = late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071, 0)
     assert text == (
-        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of that is host time. "
+        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of that is waiting for the host. "
         "At the median's speed the job would gain only 0.7 %."
     )
     assert late_without_gain(None, 1000, "compute", 900, -0.01, 0).endswith("the job would gain nothing.")

@@ -41,7 +41,7 @@ class Chains(rule.Seen, frozen=True):
 
     def title(self, words: text.Words) -> str:
         kernels, each = text.counted(self.kernel_count, "kernel"), words.each(self.chain_count)
-        norms = f"{text.counted(self.norm_count, 'written-out norm')} ({text.time(self.norm_ns)})"
+        norms = f"{text.counted(self.norm_count, 'norm')} written as separate operators ({text.time(self.norm_ns)})"
         norms = f", among them {norms}," * (self.norm_ns > 0)
         return f"{self._chains(words)} ({kernels}, {text.time(self.gpu_ns)}{each}){norms} could be one kernel each"
 

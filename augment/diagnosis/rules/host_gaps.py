@@ -56,16 +56,16 @@ _ADVICE: dict[Why, str] = {
     "(--region with the name of a range of it), or record only that",
     "first_calls": "These operators are slow only at their first call in the recording: libraries are "
     "initializing and kernels are loaded. Run some steps before the recording begins ({schedule})",
-    "operators": "Move this out of the step or to another thread; in operators of the model itself it is Python, the "
+    "operators": "Do this less often or on another thread; in operators of the model itself it is Python, the "
     "dispatcher or the compiler's guards ({stacks} shows which): fewer and larger operators, or {graphs}",
     "redispatched": "Most of this is in operators nested in themselves: a dispatch mode or a tensor subclass (DTensor, "
     "FlopCounterMode, functional tensors) runs Python for every call. Leave it out of the step, or compile the step",
     "unusual": "These operators usually take microseconds: the thread gets no CPU (other processes, or its loader's "
     "workers, on the same cores: compare nproc and taskset -p with them), or waits for a lock; perf sched shows which",
-    "long": "The host does more here than launch work: {stacks} shows which line waits or computes. Move that out of "
-    "the step or to another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
-    "line": "The host does more here than launch work: this line waits or computes. Move that out of the step or to "
-    "another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
+    "long": "The host does more here than launch work: {stacks} shows which line waits or computes. Do that less often "
+    "or on another thread; what happens once (compiling, capturing graphs) belongs in a warmup",
+    "line": "The host does more here than launch work: this line waits or computes. Do that less often or on another "
+    "thread; what happens once (compiling, capturing graphs) belongs in a warmup",
     "unknown": "Record with {stacks} to see what it is: garbage collection (record_python_gc_info), logging, "
     "checkpoints, work on the CPU, or waiting for requests or other processes",
 }

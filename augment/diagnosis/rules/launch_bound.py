@@ -216,7 +216,8 @@ def check(trace: Trace) -> rule.Answer:
         kernel_gap_ns=between // (max(len(facts.gpu.coverage(trace)), 1) * judging.measure(trace).count),
     )
     confidence: rule.Confidence = "medium" if stacks or skewed else "high"
-    return judging.judged(trace, seen, saved, spans=_charged(trace, short), confidence=confidence, cut=cut)
+    spans = _charged(trace, short)
+    return judging.judged(trace, seen, saved, spans=spans, confidence=confidence, cut=cut, at_most=stacks)
 
 
 def _between(trace: Trace, launches: arrays.EventRows) -> arrays.EventRows:

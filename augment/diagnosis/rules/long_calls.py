@@ -54,6 +54,8 @@ class LongCalls(rule.Seen, frozen=True):
         if self.is_loading:
             idle = sum(ns for _, ns in self.calls) / self.step_count
             what = "The first launches of some kernels, which load them, hold"
+            if round(self.call_count * self.step_count) == 1:
+                what = "The first launch of a kernel, which loads it, holds"
             if self.in_calls_of_its_own:
                 what = "The loading of kernels and libraries at their first use holds"
             return f"{what} up the host while the {words.gpu} idles, for {words.share(idle)}: {self._calls}"

@@ -629,7 +629,9 @@ class Judgement:
         if left <= self._paced_ns([member]):
             beside = {*self._alone}.intersection(self._members.tolist()) - {member}
             slowest = max(beside, key=lambda other: self._alone[other][1])
-            return f"{ranks_text([self._summaries[slowest].rank])} takes that long even if it waits for nobody"
+            rank, (_, pace, of_host) = ranks_text([self._summaries[slowest].rank]), self._alone[slowest]
+            by_host = f"the host of {rank} takes that long"
+            return by_host if of_host >= pace else f"{rank} takes that long even if it waits for nobody"
         still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
         others = "the other rank's" if len(self._summaries) == 2 else "the other ranks'"
@@ -738,7 +740,9 @@ class Judgement:
             charged_ns=total,
             gain_ns=gain,
             confidence="low" if unsure or cause == "unknown" else "high" if sure and not unnamed else "medium",
-            evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once),
+            evidence=verdict_text.evidence(
+                reason, causes, self.step_count, lasts=lasts, once=once, alone=summary.is_host_alone
+            ),
             figures=self.figures_of(reason, causes, lasts, once) | ({"then": self._then(member)} if remains else {}),
         )
 

@@ -28,7 +28,7 @@ _HOT, _COLD = 0.05, 0.2  #: of their usual time, to be called longer; of that, b
 _MAIN_SHARE = 0.5  #: of what the host did longer than its peers', to name it
 MOST_PEERS = 64  #: whose hosts are compared, evenly chosen
 _NOUNS: dict[Cause, str] = {
-    "host": "host time",
+    "host": "waiting for the host",
     "compute": "compute time",
     "copies": "copy time",
     "communication": "communication time",
@@ -198,13 +198,15 @@ def evidence(
     lasts: bool = False,
     once: bool = False,
     several: bool = False,
+    alone: bool = False,
 ) -> str:
     """What shows the cause of a member's excess, or of ``several`` members'; ``causes`` are its parts in all steps, ns,
-    of a member. ``lasts``: only where it usually takes longer; ``once``: most of it in one step."""
+    of a member. ``lasts``: only where it usually takes longer; ``once``: most of it in one step; ``alone``: there are
+    no devices that wait for the host."""
     parts = sorted(((ns, cause) for cause, ns in causes.items() if ns > 0), reverse=True)
     whole = sum(ns for ns, _ in parts)
     shown = [
-        f"{three_digits(ns / max(step_count, 1))} more {_NOUNS[cause]}"
+        f"{three_digits(ns / max(step_count, 1))} more {'host time' if alone and cause == 'host' else _NOUNS[cause]}"
         for ns, cause in parts
         if ns >= _LEAST_SHARE * whole
     ]

@@ -137,7 +137,8 @@ def _in_steps(sidecar: Sidecar) -> Iterator[Chart]:
     spent = totals([row for row in rows if row["step"] in judged], _rank, *_IN_STEP)
     if any(computed for computed, *_ in spent.values()):
         text = f"What the device of each rank does in a {'mean ' * (len(judged) > 1)}step"
-        text += f", of the {_MOST_BARS} that idle longest." if len(spent) > _MOST_BARS else "."
+        text += f", of the {_MOST_BARS} that idle longest" if len(spent) > _MOST_BARS else ""
+        text += "; what computing hides is not drawn."
         longest = {*sorted(spent, key=lambda rank: -spent[rank][-1])[:_MOST_BARS]}
         mean = {
             rank: [ns / len(judged) * (ns > _LEAST_PART * sum(of)) for ns in of]

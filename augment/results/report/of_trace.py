@@ -75,7 +75,8 @@ def document(sidecar: Sidecar, path: str | None = None) -> Document:
 
 def headline(sidecar: Sidecar) -> tuple[str, str]:
     """What is gravest, if the verdict says it, and its severity: too little work, collectives of a host alone that take
-    far more than the first finding saves, or that finding, if it saves much or puts others in doubt."""
+    far more than the first finding saves, or that finding, if it saves much or puts others in doubt; else what is not
+    known, or that there is nothing."""
     rows, whole = rows_of(sidecar, "diagnosis"), in_steady_steps(sidecar, "steps")
     few = [row["title"] for row in rows if (row.get("figures") or {}).get("problem") == "excerpt"]
     waits = (mean(whole, "host_collective_ns") or 0) / (mean(whole, "wall_ns") or 1)
@@ -88,7 +89,12 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
         if severity != "info" or saved is None:
             return "Possible: " * (severity == "possible") + short_heading(row), severity
     unknown = (mean(whole, "other_wait_ns") or 0) / (mean(whole, "wall_ns") or 1)
-    return (f"Idle for reasons not recorded ({percent(unknown)})", "warning") if unknown >= LARGE else ("", "")
+    if unknown >= LARGE:
+        return f"Idle for reasons not recorded ({percent(unknown)})", "warning"
+    if (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
+        return f"{time(apart)} before the step are not counted", "info"
+    known = "No serious problem" if mean(whole, "wall_ns") else "Only the host was recorded"
+    return (known, "info") if rows and (whole or rows_of(sidecar, "operator_breakdown")) else ("", "")
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
@@ -101,14 +107,21 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
     for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
             yield label + ", which mostly captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
-    # Before the first window nothing counts; that the others begin behind earlier work as well needs no words
+    if apart := uncounted_ns(sidecar):
+        yield f"not in the bar: {time(apart)} before, which is not counted", 0.0, "none"
+
+
+def uncounted_ns(sidecar: Sidecar) -> int:
+    """What passes before the first window of the mean step, if it is long: nothing of it counts. That other windows
+    begin behind earlier work as well needs no words."""
+    rows = in_steady_steps(sidecar, "steps")
+    whole = mean(rows, "wall_ns")
     windows = [row for row in rows_of(sidecar, "steps") if row.get("idle_ns") is not None]
     is_whole = all(each["code"] != "cut" for each in sidecar.get("diagnostics", ()))
     before = [row.get("start_ns" if is_whole and row["step"] is None else "backlog_ns", 0) for row in windows]
     late = {row["step"]: ns for row, ns in zip(windows, before, strict=True) if whole and ns >= LARGE * whole}
     first = min(windows, key=itemgetter("start_ns"))["step"] if late else None
-    if [*late] == [first] and first in {row["step"] for row in rows}:
-        yield f"not in the bar: {time(late[first])} before, which is not counted", 0.0, "none"
+    return int(late[first]) if [*late] == [first] and first in {row["step"] for row in rows} else 0
 
 
 def host(sidecar: Sidecar) -> Section:

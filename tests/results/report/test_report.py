@@ -210,6 +210,12 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     waits = {"wall_ns": 100, "host_collective_ns": 83, "step": 1, "device": None, "rank": None}
     alone = {"diagnosis": {"rows": [sure | {"saved_ratio": 0.16}]}, "steps": {"rows": [waits]}}
     assert headline({"analyses": alone}) == ("Waiting in collectives of the host (83 %)", "warning")
+    alone = {"diagnosis": {"rows": [row]}, "steps": {"rows": [waits | {"step": None, "start_ns": 9, "idle_ns": 0}]}}
+    assert headline({"analyses": alone}) == ("No serious problem", "info")
+    alone["steps"]["rows"][0]["start_ns"] = 463_000_000
+    assert headline({"analyses": alone}) == ("463 ms before the step are not counted", "info")
+    alone = {"diagnosis": {"rows": [row]}, "operator_breakdown": {"rows": [{}]}}
+    assert headline({"analyses": alone}) == ("Only the host was recorded", "info")
     page = html.page(Document("x", "trace", [], [], [], findings=[sure | {"saved_ratio": None}]))
     assert "<p>The host fetches.</p>" in page, "without a figure the heading says too little"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
