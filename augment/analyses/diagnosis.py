@@ -35,7 +35,7 @@ from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Finding, Fine, NoData, Seen
+from augment.diagnosis.rule import LEAST_RATIO, Finding, Fine, NoData, Seen
 from augment.diagnosis.rules import launch_bound
 from augment.diagnosis.rules.clock_drop import sentences_watched
 from augment.diagnosis.rules.graph_breaks import sentences_compiled
@@ -146,9 +146,9 @@ def _found(trace: Trace, finding: Finding) -> Row:
     longest = [place for place in np.argsort(-ns, kind="stable")[:_MOST_LINES].tolist() if ns[place] > 0]
     places = [(source.sites[place][0].folder, source.labels[place]) for place in longest]
     shown = [label if "/" in label else folder + label for folder, label in places]
-    share = percent(float(ns[longest].sum() / max(int((spans.end - spans.start).sum()), 1)))
+    ratio = float(ns[longest].sum() / max(int((spans.end - spans.start).sum()), 1))
     what = "these waits end with launches" if finding.rule == launch_bound.NAME else "their time comes"
-    lines = [f"{share} of {what} from {listed(shown)}"] if longest else []
+    lines = [f"{percent(ratio)} of {what} from {listed(shown)}"] if ratio >= LEAST_RATIO else []
     return Row(
         rank=trace.rank,
         rule=finding.rule,

@@ -310,7 +310,8 @@ def offer(*sides: Regions, command: str = "") -> str:
         names = set().union(*(side[pattern].names for side in sides))
         counts = dict.fromkeys(side[pattern].count for side in sides)
         name = names.pop() if len(names) == 1 else pattern
-        offers.append(f"{command}--region '{name}' ({' and '.join(map(str, counts))} times)")
+        quoted = shlex.quote(name) if "'" in name else f"'{name}'"
+        offers.append(f"{command}--region {quoted} ({' and '.join(map(str, counts))} times)")
     where = " on both sides" * (len(sides) > 1)
     return f"annotations that recur{where} can be the steps: {', '.join(offers)}" if offers else ""
 

@@ -23,12 +23,14 @@ def waiting_calls(trace: Trace) -> arrays.EventRows:
     """The rows of the calls that waited, ascending, without those that waited for work of before the recording alone: a
     profiling script that synchronizes before it measures; and without those that, without steps, waited for its last
     work, behind which nothing comes. Calls that give memory back have a rule of their own; those that only ask whether
-    work is done, as a watchdog does, wait for nothing."""
+    work is done, as a watchdog does, wait for nothing; those in which a profiler is stopped wait for it."""
     graph = facts.critical.graph(trace)
     calls = arrays.distinct(graph.to_row[graph.kind == facts.waits.DependencyKind.SYNC].astype(np.int64))
     calls = calls[calls >= 0]
     calls = calls[~arrays.is_among(calls, freeing_calls(trace))]
     calls = calls[~facts.names.matching(trace, _ASKS)[trace.events.name[calls]]]
+    stopping = facts.names.matching(trace, _STOPS)
+    calls = calls[facts.host.innermost(trace, calls, LAUNCHES, stopping) < 0]
     launch = facts.gpu.work(trace).launch
     launch = launch[launch != arrays.NO_INDEX]
     if len(launch):  # what returned before the first recorded launch waited for earlier work alone
@@ -43,6 +45,7 @@ CONTEXT_BY_MEMORY_NS = 1_000_000_000  #: or so long where it gives back, or asks
 MOST_CHANCE = 1e-3  #: that slow operators are first launches by chance
 FEW_PIECES = 16  #: of GPU work: fewer repeat nothing
 _WORKS = re.compile(r"Graph|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime|Module|Library|aclop")
+_STOPS = re.compile(r"ProfilerStop")
 _ASKS = re.compile(r"Query")
 _MEMORY = re.compile(r"Malloc|Free|Alloc|Mem(?:Create|Map|Host)|Host(?:Register|Unregister)")
 #: what CUPTI lists with the profiler's overhead, but the driver does with or without one

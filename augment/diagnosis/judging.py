@@ -166,12 +166,13 @@ def launches_block(trace: Trace) -> bool:
 
 def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
     """The copies of steady steps; without steps, none before the first kernel, as these only set the program up, but
-    that of a batch once the first was fetched."""
+    that of a batch once the first was fetched; without fetches none after the last kernel, which fetch the result."""
     work, events, fetches = facts.gpu.work(trace), trace.events, facts.names.fetches(trace)
     category, inside = events.category[work.row], work_in_steps(trace)
     kernels = work.ts[category == Category.KERNEL]
     if measure(trace).unit == "recording" and len(kernels):
         inside = inside & (work.ts > np.concatenate((kernels, events.end[fetches])).min())
+        inside &= (work.ts < kernels.max()) | (work.launch == arrays.NO_INDEX) | (len(fetches) > 0)
     return work.where(inside & (category == Category.GPU_MEMCPY))
 
 
@@ -180,9 +181,16 @@ def setup_copies(trace: Trace) -> str:
     work, whole = facts.gpu.work(trace), measure(trace)
     chosen = work_in_steps(trace) & (trace.events.category[work.row] == Category.GPU_MEMCPY)
     chosen[copies_in_steps(trace)] = False
-    ns = int((work.end - work.ts)[chosen].sum()) // max(len(work.devices), 1)
-    took = f"copies before the first kernel take {text.time(ns)}, {text.percent(whole.ratio(ns))} of the recording,"
-    return f"{took} and may only set the program up" if whole.ratio(ns) >= WARNING_RATIO else ""
+    kernels = work.ts[trace.events.category[work.row] == Category.KERNEL]
+    first, apart = kernels.min(initial=work.ts.max(initial=0)), list[str]()
+    for where, does, part in (
+        ("before the first kernel", "set the program up", chosen & (work.ts <= first)),
+        ("after the last kernel", "fetch its result", chosen & (work.ts > first)),
+    ):
+        ratio = whole.ratio(ns := int((work.end - work.ts)[part].sum()) // max(len(work.devices), 1))
+        took = f"copies {where} take {text.time(ns)}, {text.percent(ratio)} of the recording, and may only {does}"
+        apart += [took] if ratio >= WARNING_RATIO else []
+    return "; ".join(apart)
 
 
 def rows_in_steps(trace: Trace, rows: arrays.EventRows) -> arrays.EventRows:

@@ -445,7 +445,7 @@ def _left_out(trace: Trace) -> str:
         in_call = 2 * spent[longest] > whole.lead_in_ns
         if 2 * late_ns > whole.lead_in_ns and (ran or not in_call):
             before += f"{'; its next work' if ran else ', which'} begins {time(late_ns)} after its launch"
-            before += ", for an unknown reason" * (ran > 0)
+            before += ", behind that work" if 2 * ran > late_ns else ", for an unknown reason" * (ran > 0)
         if in_call:
             share = percent(spent[longest] / whole.lead_in_ns)
             before += f"; the host is in {short(trace.strings[longest])} for {share} of that time"

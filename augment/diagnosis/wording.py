@@ -64,7 +64,10 @@ def title(words: Words, finding: Finding) -> str:
     text = answer.seen.title(words)
     if answer.saved_ns is None:
         return text
-    saving = words.saving(answer.saved_ns) if answer.saved_ns else "nothing"
+    if not answer.saved_ns:
+        beyond = f", {answer.beyond}" * bool(answer.beyond)
+        return f"{text}. {capitalized(answer.seen.cure(words))} would save nothing{beyond}"
+    saving = words.saving(answer.saved_ns)
     bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
     limit = f", {answer.beyond}" * bool(answer.beyond)
@@ -102,11 +105,11 @@ def track_of(trace: Trace, row: int) -> str:
         is_only = len({each.device for each in trace.tracks} - {None}) == 1
         device = device_label(words_of(vendor(trace)).gpu, track.device, is_only)
         return f"{device} stream {track.stream}"
-    return track.thread_name or f"thread {track.tid}"
+    return (track.thread_name or f"thread {track.tid}").removesuffix(" ()")  # Kineto's, of one without a name
 
 
 #: in names of kernels, ranges, threads and processes: a program of PyTorch, or one in Python, which may be
-_TORCH = re.compile(r"at::|aten|c10::|torch|python|pt_|triton", re.IGNORECASE)
+_TORCH = re.compile(r"\bat(?:en)?::|2at6native|c10::|torch|python|\bpt_|triton", re.IGNORECASE)
 
 _DEVICES = {"amd": "amd", "instinct": "amd", "radeon": "amd", "ascend": "ascend", "intel": "intel"}
 _CALLS = {"AscendCL@": "ascend", "hip": "amd", "ur": "intel", "ze": "intel"}  #: beginnings of names of calls

@@ -493,6 +493,7 @@ def bounded_lines(path: str, longest: int, limits: Limits = UNLIMITED) -> Iterat
         yield rest, False
 
 
+_PROTON = re.compile(rb'\s*\[\s*\{\s*"children"\s*:\s*\[')  #: the root of a tree that Hatchet reads
 Told = Callable[[str, bytes], bool]  #: takes a path and the first bytes of its text
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -528,6 +529,11 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         lambda _path, head: bool(_TRITON.match(head)),
         "a trace of Triton Inference Server, which has moments of requests and no work of a device",
         "record its backend with torch.profiler or nsys; triton's trace_summary.py sums up such a file",
+    ),
+    (
+        lambda _path, head: bool(_PROTON.match(head)),
+        "a call tree of Triton's Proton, without times of events",
+        "open it with proton-viewer, or record with torch.profiler",
     ),
     (_ends(".ncu-rep"), "a report of Nsight Compute", "open it there; augment reads exports of Nsight Systems"),
     (_ends(".tar", ".tar.gz", ".tgz"), "an archive (tar)", "unpack it, and name its folder, or a file of it"),

@@ -15,13 +15,14 @@ from augment.analyses import kernel_occupancy
 from augment.core import Category, SliceTrack
 from augment.core.attachments import Tables
 from augment.core.source_code import shown_frame
+from augment.core.text import words_of
 from augment.diagnosis import rules
 from augment.diagnosis.drawing import COLOURS, drawn
 from augment.diagnosis.judging import measure
 from augment.diagnosis.ranking import diagnose
-from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
+from augment.diagnosis.rule import NOWHERE, Answer, Finding, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.verdict import verdict
-from augment.diagnosis.wording import words
+from augment.diagnosis.wording import title, words
 from said import advice_of, evidence_of, problem_of, title_of
 from tables import Event, Track, annotation, call, copy, kernel, launched_kernel, op, python, shaped, sync, trace_of
 
@@ -792,6 +793,11 @@ def test_copies_before_the_first_kernel_of_a_recording_are_no_loss_nor_passed_ov
     assert "and may only set the program up" in str(verdict(trace))
     assert not isinstance(rules.pageable_copies.check(trace_of(*change(events))), Found)
     assert problem_of(rules.exposed_copies.check(trace_of(*change([*events, *rest])))).saved_ns == times * 90_000
+    result = copy("Memcpy DtoH (Device -> Pageable)", 1_510_000, 2_200_000, 10**8, correlation=9)
+    last = [call("cudaMemcpy", 995_100, 2_201_000, correlation=9), result, *launched("gemm", 995_000, 1_500_000, 3)]
+    trace = trace_of(*change([*enough(730_000), *last]))
+    assert isinstance(rules.exposed_copies.check(trace), NoData)
+    assert "copies after the last kernel take" in str(verdict(trace))
     fetch = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_000, 9_000)
     copied = problem_of(rules.exposed_copies.check(trace_of(*change([fetch, *events]))))
     assert copied.saved_ns > times * 600_000, "it is the batch that was fetched before"
@@ -1364,7 +1370,11 @@ def test_what_the_driver_loads_is_not_the_profilers() -> None:
 
 @pytest.mark.parametrize(
     ("kernel_name", "is_torch"),
-    [("void axpy(float*)", False), ("void at::native::vectorized_elementwise_kernel", True)],
+    [
+        ("void axpy(float*)", False),
+        ("void cutlass::Kernel<MmaTensorOpMultiplicand>(Params)", False),
+        ("void at::native::vectorized_elementwise_kernel", True),
+    ],
 )
 def test_a_program_that_is_not_of_pytorch_is_advised_in_its_own_words(kernel_name: str, is_torch: bool) -> None:
     """Recorded by Nsight Systems: copies of pageable memory, by a program with or without a kernel of PyTorch."""
@@ -1393,3 +1403,20 @@ def test_what_only_asks_waits_for_nothing() -> None:
         events += [call("cudaEventQuery", begin + 400_000, begin + 510_000, thread=2, correlation=100 + number)]
         events += [sync("Event Sync", begin + 400_000, begin + 510_000, correlation=100 + number)]
     assert not isinstance(rules.synchronizing_calls.check(trace_of(*events)), Found)
+
+
+@pytest.mark.parametrize(("around", "waits"), [("cudaProfilerStop", False), ("cudaStreamSynchronize", True)])
+def test_a_call_that_stops_the_profiler_is_no_wait_of_the_program(around: str, waits: bool) -> None:
+    events = [annotation("ProfilerStep#0", 0, 4_000_000), *launched("gemm", 100_000, 1_000_000, 1, at=10_000)]
+    events += [call(around, 50_000, 1_600_000), call("cudaDeviceSynchronize", 60_000, 1_010_000)]
+    events += launched("gemm", 1_700_000, 3_900_000, 2, at=1_650_000)
+    answer = rules.synchronizing_calls.check(trace_of(*events))
+    assert isinstance(answer, NotApplicable) != waits
+
+
+def test_a_cure_that_saves_nothing_says_only_that() -> None:
+    seen = problem_of(rules.launch_bound.check(trace_of(*[each for at in range(9) for each in launched(
+        "gemm", 100_000 * at + 50_000, 100_000 * at + 90_000, 1 + at, at=100_000 * at + 40_000)]))).seen  # fmt: skip
+    nothing = Found(seen, NOWHERE, "high", 0, at_most=True, in_step=2, beyond="as the job waits for rank 1")
+    said = title(words_of("nvidia", "step", 1_000_000), Finding("launch_bound", "info", nothing, 0.0, limit="host"))
+    assert said.endswith(". Removing that idle time would save nothing, as the job waits for rank 1")

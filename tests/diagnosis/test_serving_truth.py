@@ -151,7 +151,7 @@ def test_communication_that_decodes_do_not_hide() -> None:
     findings = diagnose(serve(Serving(is_async=True, all_reduce_ns=120 * US))).findings
     (exposed,) = (each for each in findings if each.rule == "exposed_communication")
     assert exposed.severity == "high"
-    assert "kernels made for small messages (fuse_allreduce_rms" in advice_of(exposed.found)
+    assert "if messages are small, use kernels made for them (fuse_allreduce_rms" in advice_of(exposed.found)
     assert any("of the time of decodes of" in line for line in evidence_of(exposed.found))
 
 

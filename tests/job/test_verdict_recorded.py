@@ -144,8 +144,8 @@ def idle_ratio(path: Path) -> float:
 def test_a_rank_that_is_late_without_gain() -> None:
     text = late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071, 0)
     assert text == (
-        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of that is waiting for the host. "
-        "At the median's speed the job would gain only 0.7 %."
+        "Rank 2 keeps others waiting: 98.3 ms more than its peers between collectives, 45.5 ms of that is waiting for "
+        "the host. At the median's speed the job would gain only 0.7 %."
     )
     assert late_without_gain(None, 1000, "compute", 900, -0.01, 0).endswith("the job would gain nothing.")
     assert ": 49.1 ms per step more than" in late_without_gain(2, 98_300_000, "host", 45_500_000, 0.0071, 2)

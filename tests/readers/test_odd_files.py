@@ -381,6 +381,7 @@ def checkpoint() -> bytes:
     ("x.pt", checkpoint(), "checkpoint of torch.save"),
     ("t.json", b'[{"id":1,"model_name":"simple","model_version":1},', "Triton Inference Server"),
     ("t.json", b'[{"id": 3, "timestamps": [{"name": "HTTP_RECV_START", "ns": 1}]}]', "Triton Inference Server"),
+    ("proton.hatchet", b'[\n  {\n    "children": [\n      {"children": [], "frame": {}', "Triton's Proton"),
     ("x.pickle", pickle.dumps([1, 2]), "pickles are never loaded"),
     ("x.sqlite", b"SQLite format 3\0" + bytes(100), "SQLite"),
     ("x.nsys-rep", b"QDSTRM" + bytes(100), "Nsight"),

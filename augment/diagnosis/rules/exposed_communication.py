@@ -33,8 +33,8 @@ MOSTLY_BEYOND = 0.8  #: of the time of collectives: so much beyond the fastest o
 _FOLDER = "augment diagnose FOLDER with the traces of all ranks"
 _FILE = "in this file, by the durations of equal collectives on its devices"
 _SERVING = (
-    "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or "
-    "use kernels made for small messages ({})"
+    "Overlap it with computation that does not need it (a second micro-batch), spread a layer over fewer devices, or, "
+    "if messages are small, use kernels made for them ({})"
 )
 _SHARDED = (
     "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
@@ -145,7 +145,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
             of = "" if self.decode_requests is None else f" of {text.counted(self.decode_requests, 'sequence')}"
             causes.append(f"{text.percent(self.decode_ratio)} of the time of decodes{of}")
         if self.small_count is not None:
-            causes.append(f"most of it in {self.small_count} collectives below 1 MB")
+            causes.append(f"most of it in {text.counted(self.small_count, 'collective')} below 1 MB")
         if not self._is_hideable:
             alone = f"computing without communication beside it, {text.time(self.computing_ns)} {words.per_step}"
             causes.append(f"{alone}, can hide no more than that")

@@ -95,7 +95,7 @@ def nothing_traced(tables: RecorderTables) -> str:
             events.append((-severity, " ".join(text.split())[:_LONGEST]))
     reasons = [f'"{text}"' for _, text in sorted(dict.fromkeys(events), key=lambda each: each[0])]
     said = f"; nsys says: {', '.join(reasons[:_MOST_REASONS])}" if reasons else ""
-    return f"CUDA was traced, but no GPU work was recorded{said}"
+    return f"CUDA was traced, but no GPU work was recorded{said}: see that the program uses the GPU while nsys records"
 
 
 class Nsight:
