@@ -14,6 +14,7 @@ LEAST_PIECES = 16  #: launches, or pieces of GPU work, of a run that can be judg
 MOST_LOST = 0.05  #: share of the launches that may lack their kernel; whole recordings lose none
 MOST_IN_GRAPHS = 0.05  #: share of the steps in which a device may idle within graphs
 HOLE_NS = 20_000  #: idle time within a graph that counts: its work begins 1 to 10 µs after what it waits for
+LATE_GRAPH_NS = 1_000_000  #: no graph begins so long after its launch has returned, on an idle device
 MOST_UNLAUNCHED = 0.5  #: share of the GPU's work that may lack its launch
 MOST_LATE = 0.10  #: share of the time that may pass between the launch of the first work and its begin
 LEAST_AGAIN = 3  #: later starts that are late; fewer are chance
@@ -113,7 +114,8 @@ def lost_ratio(trace: Trace) -> float:
 @derived(until="diagnosis")
 def idle_in_graphs(trace: Trace) -> arrays.Intervals:
     """When the device that does so for longest idles in the steady steps between two pieces of work of one graph, for
-    :data:`HOLE_NS` and longer at a time: work of a graph waits for nothing but other work of it."""
+    :data:`HOLE_NS` and longer at a time: work of a graph waits for nothing but other work of it. And before the first
+    piece of a graph, for :data:`LATE_GRAPH_NS` and longer, where its launch had returned: others of it may be lost."""
     work, graphs = facts.gpu.work(trace), facts.names.matching(trace, facts.names.GRAPH_LAUNCH)
     most = arrays.Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     for idle in judging.idle_in_steps(trace):
@@ -123,7 +125,9 @@ def idle_in_graphs(trace: Trace) -> arrays.Intervals:
         of_graphs = np.flatnonzero(arrays.is_among(work.launch, launches))
         first = np.full(len(launches), np.iinfo(np.int64).max)
         np.minimum.at(first, np.searchsorted(launches, work.launch[of_graphs]), work.ts[of_graphs])
-        held = held[first[np.searchsorted(launches, idle.launch[held])] < idle.start[held]]
+        is_within = first[np.searchsorted(launches, idle.launch[held])] < idle.start[held]
+        is_late = trace.events.end[idle.launch[held]] <= idle.start[held]
+        held = held[is_within | (is_late & (idle.end - idle.start >= LATE_GRAPH_NS)[held])]
         most = max(most, arrays.Intervals(idle.start[held], idle.end[held]), key=arrays.total)
     return most
 

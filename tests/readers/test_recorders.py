@@ -294,8 +294,8 @@ def test_cuda_that_was_traced_in_vain_is_said(report: Callable[..., Trace]) -> N
     }
     said = (
         'CUDA was traced, but no GPU work was recorded; nsys says: "ActivityFlushAll returned 15: '
-        'CUPTI_ERROR_NOT_INITIALIZED", "No CUDA events collected. Does the process use CUDA?": see that the program uses the GPU while '
-        "nsys records"
+        'CUPTI_ERROR_NOT_INITIALIZED", "No CUDA events collected. Does the process use CUDA?": '
+        "see that the program uses the GPU while nsys records"
     )
     strings = {"StringIds": small()["StringIds"]}
     for tables, ends in ((strings | why, said), (strings, "nsys profile -t cuda,nvtx")):

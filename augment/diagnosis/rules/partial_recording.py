@@ -10,7 +10,8 @@ earlier is missing: something else holds the device up, such as another process 
 device does not begin the only work that is queued, or the next kernel of a stream whose waits would be recorded, for
 0.2 ms and more, no recorded wait of the stream explains it, and other work begins at once. Recordings also lose events:
 if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait; so it does
-where it idles within single graphs for more than 5 % of a step, 20 µs and more at a time. If these are the
+where it idles within single graphs for more than 5 % of a step, 20 µs and more at a time, or 1 ms and more before the
+first recorded work of a graph whose launch had returned. If these are the
 last launches, the profiler stopped before the device had run their kernels. If no launch has its kernel, the device was
 not recorded at all (another profiler may have held it, or the profiler's options leave it out): only the host is judged
 then. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than
@@ -66,8 +67,8 @@ _TITLES: dict[Problem, str] = {
     "idle time at its end is not real",
     "lost_kernels": "{ratio} of the kernels that were launched are missing from the recording: part of the idle "
     "time is not real",
-    "idle_in_graphs": "The {gpu} stands still within {graphs} for {ratio} of {a_step}, though nothing recorded holds "
-    "it up: either the profiler lost kernels of them, or another process uses the {gpu}",
+    "idle_in_graphs": "The {gpu} stands still for {ratio} of {a_step} while {graphs} that were launched should run: "
+    "either the profiler lost kernels of them, or another process uses the {gpu}",
     "no_work": "No {gpu} work was recorded, only the launches of {count}",
     "held_up": "The {gpu} begins work up to {time} later than it could, {count}: something outside the file holds it "
     "up",
