@@ -236,7 +236,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     """What to do about what the job's verdict names first, without full stops at the ends; empty if no rank says so.
 
     Of a late rank it is, of the findings that can explain the verdict's cause, the one that would save, beyond what it
-    would save on its peers (their median), about what the rank is late by, if that is most of it; after it comes what
+    would save on its peers (their median), about what the rank is late by, if that is most of it; before it comes what
     would save most ranks more. Where all wait for their hosts alike, or no rank is known to be late, it is that of the
     rule whose cures would save most of all ranks, on the rank where that is most. What to do about transfers that hold
     all ranks up comes last, or first where they are most, and what most ranks may load at its first use. Findings about
@@ -311,9 +311,6 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     if alone and alone.outside and row.cause == "host" and row.figures.get("where") == "no_operator":
         look = f"While no thread runs an operator, its main thread spends {listed(alone.outside)}"
     way = [f"{name}: {look}"] if look else []
-    if answer.judgement.are_transfers_first:  # as the verdict's first sentence
-        way, transfers = [*transfers, *way], []
-    others = [*of_most, *transfers]
     steps = answer.judgement.step_count or 1
     late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
@@ -328,9 +325,12 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             )
             who = f"{name} ({of_job})" if more or rule not in SEEN_OF_JOB else name
             if rule == launch_bound.NAME and reason.where == "many_operators":  # peers launch as much, but faster
-                return [*way[:-1], f"{way[-1]}{_see_it(answer.summaries[late[0]], problem)}", *others]
-            return [*way, f"{who}: {_what_to_do(answer.summaries[late[0]], problem)}", *others]
-    return [*way, *others]
+                way[-1] += _see_it(answer.summaries[late[0]], problem)
+            else:
+                way.append(f"{who}: {_what_to_do(answer.summaries[late[0]], problem)}")
+            break
+    way = [*of_most, *way]
+    return [*transfers, *way] if answer.judgement.are_transfers_first else [*way, *transfers]
 
 
 _OPEN_FOLDER = "augment open FOLDER"  #: of a job, whose metrics do not know where its traces are

@@ -586,10 +586,10 @@ def test_what_would_save_most_ranks_more_than_the_late_one_costs_is_told_too() -
     costs = of_found(job, *({} for _ in job.summaries)).verdict.rows[0].gain_ns // job.judgement.step_count
     ranks = [{"host_gaps": costs * (rank == LATE)} for rank in range(JOB.ranks)]
     for more, shown in ((1, "such as rank 0: matrix_units"), (-1, "")):
-        first, *others = cures(of_found(job, *({**each, "matrix_units": costs + more} for each in ranks)))
+        *others, last = cures(of_found(job, *({**each, "matrix_units": costs + more} for each in ranks)))
         every = f"By their own traces {JOB.ranks} of {JOB.ranks} ranks would gain 5 % or more, {shown}"
         assert others == ([every] if shown else [])
-        assert first == f"Rank {LATE}: host_gaps"
+        assert last == f"Rank {LATE}: host_gaps"
 
 
 def test_the_workers_of_another_rank_limit_what_a_late_one_gains() -> None:
@@ -726,7 +726,8 @@ def test_transfers_that_would_save_more_than_a_late_rank_come_first(shared_trace
     assert "95 % of them AllToAll" in job.verdict.text[1]
     stalls = rows_of(rank_answer(job, 2))["host_gaps"]  # why it is late, which saves 15 % by its own trace
     assert (stalls["saved_ns"], stalls["in_verdict"], stalls["severity"]) == (least[1] // 2, True, "info")
-    assert f"Rank 2: {stalls['title']}. {stalls['advice']}; see it: " in cures(job)[0]
+    assert f"Rank 2: {stalls['title']}. {stalls['advice']}; see it: " in cures(job)[1]
+    assert cures(job)[0].startswith("By their own traces 3 of 4 ranks would gain 5 % or more, rank 2 most: FP32")
     assert rows_of(rank_answer(job, 0))["host_gaps"]["status"] == "fine"
 
 
