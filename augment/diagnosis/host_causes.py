@@ -280,7 +280,7 @@ def _stretches(trace: Trace) -> tuple[Spans, Spans]:
     than the main one only those in a slice. Apart, those of :func:`captured_in`."""
     segments, main = host.host_segments(trace), critical.main_track(trace)
     others, still = Spans.of(trace, np.append(profiler_slices(trace), _collections(trace))), standstills(trace)
-    waited = judging.unrecorded_waits(trace)[0]
+    waited = judging.unrecorded_waits(trace)[1]
     other_times = union(np.append(others.start, waited.start), np.append(others.end, waited.end))
     parts = list[Spans]()
     for lane in critical.launching_tracks(trace):

@@ -29,7 +29,12 @@ BLOCKING = 0.1  #: share of the time of such kernels after their launches return
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 UNKNOWN_IDLE = 0.1  #: of a step: what a device waits for so long may decide how long the step is
 
-LEAST_PAUSE = 0.05  #: of a step: a shorter wait of which no call says that it is one decides little
+LEAST_PAUSE, LEAST_PAUSE_NS = (
+    0.05,
+    200_000,
+)  #: of a step: shorter waits of which no call says that they are decide little
+JUST = 0.01  #: of such a wait, by which it ends apart from what it waited for, where that comes again and again,
+SURE = 4  #: in so many steps; in fewer it may do so by chance
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
 
 
@@ -172,7 +177,9 @@ def copies_in_steps(trace: Trace) -> arrays.WorkIndexes:
     kernels = work.ts[category == Category.KERNEL]
     if measure(trace).unit == "recording" and len(kernels):
         inside = inside & (work.ts > np.concatenate((kernels, events.end[fetches])).min())
-        inside &= (work.ts < kernels.max()) | (work.launch == arrays.NO_INDEX) | (len(fetches) > 0)
+        for device in work.devices if not len(fetches) else ():
+            last = int(work.ts[device.places][category[device.places] == Category.KERNEL].max(initial=0))
+            inside[device.places] &= (work.ts[device.places] < last) | (work.launch[device.places] == arrays.NO_INDEX)
     return work.where(inside & (category == Category.GPU_MEMCPY))
 
 
@@ -214,9 +221,8 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     on are no shorter than what the host takes for them."""
     whole = measure(trace)
     of_work = len(facts.gpu.work(trace)) > 0 and (whole.unit == "recording" or whole.tail_ns > 0)
-    still = _still(trace, cut)
-    saved = what_if.saved_ns(trace, what_if.joined([still, cut]), of_work=of_work)
-    saved -= what_if.saved_ns(trace, still, of_work=of_work)
+    cut = _with_waits(trace, cut)
+    saved = what_if.saved_ns(trace, cut, of_work=of_work)
     if has_pauses(trace) or (of_work and whole.unit == "recording"):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
         saved = min(saved, idle + what_if.taken_work_ns(trace, cut))
@@ -228,9 +234,19 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     return min(saved // whole.count, _beyond_full_ns(trace, cut))
 
 
-def _still(trace: Trace, cut: what_if.Cut) -> what_if.Cut:
-    """The cut of waits that no call says, which are shorter if the work is that ``cut`` takes out; else nothing."""
-    return unrecorded_waits(trace)[1] if what_if.taken_work_ns(trace, cut) else what_if.Cut.nothing()
+def _with_waits(trace: Trace, cut: what_if.Cut) -> what_if.Cut:
+    """``cut``, and what the host waits less where no call says that it waits: by as much as devices are busy for less
+    time meanwhile."""
+    track, spans = unrecorded_waits(trace)
+    less = what_if.taken_of_work(trace, cut) if len(track) else np.zeros(0, np.int64)
+    if not less.any():
+        return cut
+    work, waited = facts.gpu.work(trace), list[arrays.Int64s]()
+    for end in (work.end, work.end - less):
+        which, _, parts = arrays.clip(spans, arrays.union(work.ts, np.maximum(work.ts, end)))
+        waited.append(arrays.sums(which, parts.end - parts.start, len(track)))
+    shorter = what_if.without_host_time(trace, track, spans.end - np.maximum(waited[0] - waited[1], 0), spans.end)
+    return what_if.joined([cut, shorter])
 
 
 def _beyond_full_ns(trace: Trace, cut: what_if.Cut) -> int:
@@ -255,15 +271,16 @@ def full_ns(trace: Trace) -> int:
 
 
 @derived(until="diagnosis")
-def unrecorded_waits(trace: Trace) -> tuple[arrays.Intervals, what_if.Cut]:
-    """Where the host waits for devices in each steady step although no call says so, and the cut that makes it go on
-    at once; nothing where a step lacks such a wait, as what happens at once may do so by chance."""
+def unrecorded_waits(trace: Trace) -> tuple[arrays.Int32s, arrays.Intervals]:
+    """Where threads of the host wait for devices in each steady step although no call says so; nothing where a step
+    lacks such a wait, as what ends at once with a device's work may do so by chance."""
     whole, tracks = measure(trace), facts.critical.launching_tracks(trace)
-    track, spans = facts.waits.unrecorded_waits(trace, tracks, int(LEAST_PAUSE * whole.length_ns))
+    least = max(int(LEAST_PAUSE * whole.length_ns), LEAST_PAUSE_NS)
+    track, spans = facts.waits.unrecorded_waits(trace, tracks, least, JUST * min(whole.count / SURE, 1))
     _, step, _ = arrays.clip(spans, arrays.Intervals(whole.windows.begin, whole.windows.finish))
     if whole.unit != "step" or not len(step) or len(arrays.distinct(step)) < len(whole.windows):
-        return arrays.Intervals(spans.start[:0], spans.end[:0]), what_if.Cut.nothing()
-    return spans, what_if.without_host_time(trace, track, spans.start, spans.end)
+        return track[:0], arrays.Intervals(spans.start[:0], spans.end[:0])
+    return track, spans
 
 
 @derived(until="diagnosis")
@@ -271,14 +288,14 @@ def host_ns(trace: Trace) -> int:
     """What the host takes for the steady steps."""
     windows = measure(trace).windows
     whole = arrays.Intervals(windows.begin[:1], windows.finish[-1:])
-    return int(what_if.busy_host_ns(trace, whole, unrecorded_waits(trace)[0]).sum())
+    return int(what_if.busy_host_ns(trace, whole, unrecorded_waits(trace)[1]).sum())
 
 
 @derived(until="diagnosis")
 def host_ns_of_steps(trace: Trace) -> arrays.Int64s:
     """The same for each of the steady steps."""
     windows = measure(trace).windows
-    return what_if.busy_host_ns(trace, arrays.Intervals(windows.begin, windows.finish), unrecorded_waits(trace)[0])
+    return what_if.busy_host_ns(trace, arrays.Intervals(windows.begin, windows.finish), unrecorded_waits(trace)[1])
 
 
 def has_pauses(trace: Trace) -> bool:
@@ -300,8 +317,8 @@ def saved_ahead(trace: Trace, cut: what_if.Cut) -> int:
     whole, saved = measure(trace), saved_a_step(trace, cut)
     if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden or has_pauses(trace)):
         host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
-        still = _still(trace, cut)
-        before, after = (what_if.lasting_ns(trace, each, host, since) for each in (still, what_if.joined([still, cut])))
+        cuts = what_if.Cut.nothing(), _with_waits(trace, cut)
+        before, after = (what_if.lasting_ns(trace, each, host, since) for each in cuts)
         saved = min(max(saved, (before - after) // whole.count), _beyond_full_ns(trace, cut))
     return saved
 

@@ -115,7 +115,8 @@ def lost_ratio(trace: Trace) -> float:
 def idle_in_graphs(trace: Trace) -> arrays.Intervals:
     """When the device that does so for longest idles in the steady steps between two pieces of work of one graph, for
     :data:`HOLE_NS` and longer at a time: work of a graph waits for nothing but other work of it. And before the first
-    piece of a graph, for :data:`LATE_GRAPH_NS` and longer, where its launch had returned: others of it may be lost."""
+    piece of a graph, for :data:`LATE_GRAPH_NS` and longer, where its launch had returned: if much of graphs is lost
+    within them, so is what they begin with."""
     work, graphs = facts.gpu.work(trace), facts.names.matching(trace, facts.names.GRAPH_LAUNCH)
     most = arrays.Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     for idle in judging.idle_in_steps(trace):
@@ -127,7 +128,12 @@ def idle_in_graphs(trace: Trace) -> arrays.Intervals:
         np.minimum.at(first, np.searchsorted(launches, work.launch[of_graphs]), work.ts[of_graphs])
         is_within = first[np.searchsorted(launches, idle.launch[held])] < idle.start[held]
         is_late = trace.events.end[idle.launch[held]] <= idle.start[held]
-        held = held[is_within | (is_late & (idle.end - idle.start >= LATE_GRAPH_NS)[held])]
+        within_ns = int((idle.end - idle.start)[held[is_within]].sum())
+        if (
+            within_ns > MOST_IN_GRAPHS * judging.measure(trace).length_ns * judging.measure(trace).count
+        ):  # it loses work
+            is_within |= is_late & (idle.end - idle.start >= LATE_GRAPH_NS)[held]
+        held = held[is_within]
         most = max(most, arrays.Intervals(idle.start[held], idle.end[held]), key=arrays.total)
     return most
 

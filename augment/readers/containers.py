@@ -531,7 +531,7 @@ KINDS: tuple[tuple[Told, str, str], ...] = (
         "record its backend with torch.profiler or nsys; triton's trace_summary.py sums up such a file",
     ),
     (
-        lambda _path, head: bool(_PROTON.match(head)),
+        lambda path, head: bool(_PROTON.match(head)) and (path.lower().endswith(".hatchet") or b'"frame"' in head),
         "a call tree of Triton's Proton, without times of events",
         "open it with proton-viewer, or record with torch.profiler",
     ),

@@ -243,10 +243,10 @@ def test_queued_work_that_begins_late_is_held_up(late_ns: int, options: dict[str
 
 
 @pytest.mark.parametrize(("late_ns", "is_one_graph", "share"), [
-    (2 * MS, True, 0.1), (4 * MS, True, 0.2), (2 * MS, False, 0.1), (900_000, False, 0), (18_000, True, 0),
+    (2 * MS, True, 0.1), (4 * MS, True, 0.2), (2 * MS, False, 0), (18_000, True, 0),
 ])  # fmt: skip
 def test_within_a_graph_work_waits_for_nothing_else(late_ns: int, is_one_graph: bool, share: float) -> None:
-    """Metamorphic: the hole of kernels that are missing, twice as long, before a graph that was launched, and short."""
+    """Metamorphic: the hole of kernels that are missing, twice as long, between two graphs, and a short one."""
     events = list[Event]()
     for number in range(40):
         at, later = 20 * MS * number, number if is_one_graph else 100 + number

@@ -10,8 +10,8 @@ earlier is missing: something else holds the device up, such as another process 
 device does not begin the only work that is queued, or the next kernel of a stream whose waits would be recorded, for
 0.2 ms and more, no recorded wait of the stream explains it, and other work begins at once. Recordings also lose events:
 if more than 5 % of the launches outside of captures lack their kernel, the device only seems to wait; so it does
-where it idles within single graphs for more than 5 % of a step, 20 µs and more at a time, or 1 ms and more before the
-first recorded work of a graph whose launch had returned. If these are the
+where it idles within single graphs for more than 5 % of a step, 20 µs and more at a time; then 1 ms and more before the
+first recorded work of a graph whose launch had returned counts, too. If these are the
 last launches, the profiler stopped before the device had run their kernels. If no launch has its kernel, the device was
 not recorded at all (another profiler may have held it, or the profiler's options leave it out): only the host is judged
 then. Fewer than 16 pieces of GPU work are an excerpt, of which nothing usual can be told. Then no cause has more than

@@ -97,15 +97,20 @@ def without_work(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) ->
 
 
 def taken_work_ns(trace: Trace, cut: Cut) -> int:
-    """How much less GPU work there would be, ns: what a cut takes from all edges out of a piece of work. Waits for it
-    are one of them."""
+    """How much less GPU work there would be, ns."""
+    return int(taken_of_work(trace, cut).sum())
+
+
+def taken_of_work(trace: Trace, cut: Cut) -> arrays.Int64s:
+    """How much less each piece of GPU work would take, ns: what a cut takes from all edges out of it. Waits for it are
+    one of them."""
     graph = critical_graph(trace)
     taken = np.zeros(len(graph.self_ns), np.int64)
     np.maximum.at(taken, cut.edge, cut.ns)
     edges = np.flatnonzero(graph.self_ns > 0)
     least = np.full(len(gpu.work(trace)), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(least, graph.source[edges] - graph.first_work, np.minimum(taken[edges], graph.self_ns[edges]))
-    return int(least[least < np.iinfo(np.int64).max].sum())
+    return np.where(least < np.iinfo(np.int64).max, least, 0)
 
 
 def fused(trace: Trace, places: arrays.WorkIndexes, ns: arrays.Int64s) -> Cut:

@@ -39,7 +39,6 @@ _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?
 #: give memory back to the driver, which waits until the device is done (on CUDA and HIP; ``…Async`` does not wait)
 _FREES = re.compile(r"^(?:cuda|hip)Free$|^cuMemFree(?:_v2)?$")
 _COPIES, _RETURNS = re.compile("emcpy"), re.compile("Async")  #: calls that copy, and those that do not wait for it
-JUST = 0.01  #: of a wait that no call says: so soon it ends after what it waited for
 CLOCKS_NS = 20_000  #: by so much a call may seem to return before the copy ends that it waits for: two clocks
 
 
@@ -253,9 +252,10 @@ def waiting_streams(trace: Trace) -> CallWaits:
     return no_waits(edges, diagnostics)
 
 
-def unrecorded_waits(trace: Trace, tracks: Sequence[int], least: int) -> tuple[Int32s, Intervals]:
+def unrecorded_waits(trace: Trace, tracks: Sequence[int], least: int, just: float) -> tuple[Int32s, Intervals]:
     """Where threads of ``tracks`` wait for a device and no call says so: in one slice, or none, for ``least`` ns or
-    more, in which no thread launches anything, until a stream has just done all that was launched there."""
+    more, in which no thread launches anything, until a device has done all that was launched there, to within the share
+    ``just`` of that time."""
     work, events, segments = gpu.work(trace), trace.events, host.host_segments(trace)
     launched = distinct(events.ts[work.launch[work.launch != NO_INDEX]])
     spans = [segments.of(track) for track in tracks]
@@ -266,12 +266,14 @@ def unrecorded_waits(trace: Trace, tracks: Sequence[int], least: int) -> tuple[I
     quiet = np.searchsorted(launched, start) == np.searchsorted(launched, end)
     quiet[row != NO_INDEX] &= ~is_any(events.category[row[row != NO_INDEX]], LAUNCHES)
     track, start, end = track[quiet], start[quiet], end[quiet]
-    is_then = np.zeros(len(start), np.bool_)
+    done = np.repeat(start[None], len(work.devices), axis=0)  # by device
+    number = {device.device: place for place, device in enumerate(work.devices)}
     for stream in work.streams if len(start) else ():
         last = last_launched_before(trace, stream.places, start)
-        done = np.append(start.min(initial=0), np.maximum.accumulate(work.end[stream.places]))
-        after = end - done[np.maximum(last - stream.start, -1) + 1]
-        is_then |= (after < end - start) & (after >= -CLOCKS_NS) & (after <= JUST * (end - start))
+        ends = np.append(start.min(), np.maximum.accumulate(work.end[stream.places]))
+        of_device = done[number[stream.device]]
+        np.maximum(of_device, ends[np.maximum(last - stream.start, -1) + 1], out=of_device)
+    is_then = ((done > start) & (np.abs(end - done) <= just * (end - start))).any(axis=0)
     return track[is_then], Intervals(start[is_then], end[is_then])
 
 

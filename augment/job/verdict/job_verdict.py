@@ -615,7 +615,9 @@ class Judgement:
             ranks=[summary.rank for summary in each if summary.rank is not None],
             place=verdict_text.place_of(each, self._summaries) or whole,
             charged_ns=sum(total for total, _ in charges) // len(charges),
-            evidence=verdict_text.evidence(reason, causes, self.step_count, lasts=lasts, once=once, several=True),
+            evidence=verdict_text.evidence(
+                reason, causes, self.step_count, lasts=lasts, once=once, several=True, alone=each[0].is_host_alone
+            ),
             figures=self.figures_of(reason, causes, lasts, once),
         )
 

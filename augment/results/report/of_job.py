@@ -161,7 +161,7 @@ def heat(sidecar: Sidecar) -> Section:
     if len({(row["step"], row["rank"]) for row in rows}) < 2:
         return Section("Ranks and steps")
     judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
-    cells = [row for row in rows if row["step"] in judged][:_MOST_CELLS] or rows
+    cells = [row for row in rows if row["step"] in judged][:_MOST_CELLS] or rows[:_MOST_CELLS]
     step_count = len({row["step"] for row in cells})
     maps, least = [], _LEAST_SHARE * max(row.get("wall_ns") or 0 for row in rows) / 1e6
     computed = any(row["compute_ns"] for row in rows)  # without devices and collectives nothing is known of idle time

@@ -91,10 +91,12 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
     unknown = (mean(whole, "other_wait_ns") or 0) / (mean(whole, "wall_ns") or 1)
     if unknown >= LARGE:
         return f"Idle for reasons not recorded ({percent(unknown)})", "warning"
-    if (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
+    if 2 * (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
         return f"{time(apart)} before the step are not counted", "info"
-    known = "No serious problem" if mean(whole, "wall_ns") else "Only the host was recorded"
-    return (known, "info") if rows and (whole or rows_of(sidecar, "operator_breakdown")) else ("", "")
+    computed = (mean(whole, "compute_ns") or 0) / (mean(whole, "wall_ns") or 1)
+    if computed or not rows_of(sidecar, "operator_breakdown"):
+        return ("No serious problem", "info") if rows and 2 * computed >= 1 else ("", "")
+    return ("Only the host was recorded", "info") if rows else ("", "")
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:

@@ -210,10 +210,16 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     waits = {"wall_ns": 100, "host_collective_ns": 83, "step": 1, "device": None, "rank": None}
     alone = {"diagnosis": {"rows": [sure | {"saved_ratio": 0.16}]}, "steps": {"rows": [waits]}}
     assert headline({"analyses": alone}) == ("Waiting in collectives of the host (83 %)", "warning")
-    alone = {"diagnosis": {"rows": [row]}, "steps": {"rows": [waits | {"step": None, "start_ns": 9, "idle_ns": 0}]}}
+    busy = waits | {"step": None, "start_ns": 9, "idle_ns": 0, "compute_ns": 60, "host_collective_ns": 0}
+    alone = {"diagnosis": {"rows": [row]}, "steps": {"rows": [busy]}}
     assert headline({"analyses": alone}) == ("No serious problem", "info")
     alone["steps"]["rows"][0]["start_ns"] = 463_000_000
     assert headline({"analyses": alone}) == ("463 ms before the step are not counted", "info")
+    busy |= {"start_ns": 9, "compute_ns": 40}
+    assert headline({"analyses": alone}) == ("", ""), "little of it is computing"
+    busy["compute_ns"] = 0
+    alone |= {"operator_breakdown": {"rows": [{}]}}
+    assert headline({"analyses": alone}) == ("Only the host was recorded", "info")
     alone = {"diagnosis": {"rows": [row]}, "operator_breakdown": {"rows": [{}]}}
     assert headline({"analyses": alone}) == ("Only the host was recorded", "info")
     page = html.page(Document("x", "trace", [], [], [], findings=[sure | {"saved_ratio": None}]))
