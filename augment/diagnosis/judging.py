@@ -29,10 +29,7 @@ BLOCKING = 0.1  #: share of the time of such kernels after their launches return
 HIDDEN = 0.1  #: so much of a step's length is missing from a first one that is not whole
 UNKNOWN_IDLE = 0.1  #: of a step: what a device waits for so long may decide how long the step is
 
-LEAST_PAUSE, LEAST_PAUSE_NS = (
-    0.05,
-    200_000,
-)  #: of a step: shorter waits of which no call says that they are decide little
+LEAST_PAUSE, LEAST_PAUSE_NS = 0.05, 200_000  #: of a step: shorter waits that no call says decide little, or are chance
 JUST = 0.01  #: of such a wait, by which it ends apart from what it waited for, where that comes again and again,
 SURE = 4  #: in so many steps; in fewer it may do so by chance
 MOST_BEHIND = 1.05  #: of the devices' time of the steps, the host's: it takes no longer if they go on
