@@ -128,10 +128,8 @@ def idle_in_graphs(trace: Trace) -> arrays.Intervals:
         np.minimum.at(first, np.searchsorted(launches, work.launch[of_graphs]), work.ts[of_graphs])
         is_within = first[np.searchsorted(launches, idle.launch[held])] < idle.start[held]
         is_late = trace.events.end[idle.launch[held]] <= idle.start[held]
-        within_ns = int((idle.end - idle.start)[held[is_within]].sum())
-        if (
-            within_ns > MOST_IN_GRAPHS * judging.measure(trace).length_ns * judging.measure(trace).count
-        ):  # it loses work
+        within_ns, whole = int((idle.end - idle.start)[held[is_within]].sum()), judging.measure(trace)
+        if whole.ratio(within_ns / whole.count) > MOST_IN_GRAPHS:  # it loses work
             is_within |= is_late & (idle.end - idle.start >= LATE_GRAPH_NS)[held]
         held = held[is_within]
         most = max(most, arrays.Intervals(idle.start[held], idle.end[held]), key=arrays.total)

@@ -397,7 +397,7 @@ def _alike(reports: Sequence[Report]) -> list[list[Report]]:
     for report in (report for report in reports if "job" in report):
         grave = [row for row in report["rows"] if is_grave(row, "warning")]
         problems = [row for row in report["rows"] if row.get("status", "found") == "found"]
-        if not any((row["figures"].get("late") or {}).get("is_own") for row in problems):
+        if not any(((row.get("figures") or {}).get("late") or {}).get("is_own") for row in problems):
             most_ns = max((row["saved_ns"] or 0 for row in grave), default=0)
             of_kind.setdefault((report["job"], *sorted(row["rule"] for row in grave)), []).append((most_ns, report))
     several = [alike for alike in of_kind.values() if len(alike) > _FEWEST_ALIKE]
