@@ -115,6 +115,28 @@ def test_received_bytes_are_right_while_a_call_ends(tmp_path: Path, monkeypatch:
     storage.close()
 
 
+@pytest.mark.parametrize(("lacks", "is_shared", "is_whole"), [(2, True, True), (1000, True, False), (2, False, False)])
+def test_what_another_server_has_completed_may_be_seen_later(
+    lacks: int, is_shared: bool, is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mount shows the bytes at the third look; what never comes, or lacks where no other server is, was lost."""
+    storage, caller, looks = Storage(tmp_path), Caller("client", "realm"), iter(range(10_000))
+    every = uploads.Uploads(storage, SMALL)
+    announced = uploads.Announced("a.json", 5, hashlib.sha256(b"12345").hexdigest())
+    upload = every.start(caller, announced).name.removeprefix("uploads/")
+    writer = every.open(caller, upload, 0)
+    assert writer
+    writer.write(b"12345")
+    writer.finish()
+    monkeypatch.setattr(type(storage.catalog), "is_shared", is_shared)
+    monkeypatch.setattr(uploads, "LAG_S", 0.5)
+    monkeypatch.setattr(storage.store, "has", lambda *_: next(looks) >= lacks)
+    every._expect_intact(announced.sha256)
+    monkeypatch.setattr(type(storage.catalog), "is_shared", False)
+    assert (every.get(caller, upload).state == v1.Upload.STATE_COMPLETE) == is_whole
+    storage.close()
+
+
 def test_resume_from_an_earlier_byte(server: Server) -> None:
     data = os.urandom(3000)
     upload = start(server, data, sha256=True)

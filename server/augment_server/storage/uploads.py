@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FRESH_S = 60.0  #: an upload that was begun, or got bytes, within this time is in use
 SYNC_BYTES = 16 << 20  #: after this many bytes they are synced to disk, and recorded in the database
 _MOST_DIGESTS = 10_000
+LAG_S, _LOOK_S = 5.0, 0.1  #: how long a mount may lack what another server has completed, and how often to look
 #: the fields that filters and orders may name
 FIELDS = {
     "state": Field("choice", "complete", {"ACTIVE": False, "COMPLETE": True}),
@@ -77,9 +79,14 @@ class Uploads:
         return self.get(caller, upload)
 
     def _expect_intact(self, sha256: str) -> None:
-        """Mark an upload as incomplete if its bytes are missing or damaged on disk, so that they are sent again."""
-        row = self._storage.row("SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1", sha256)
-        if row and not self.store.has(sha256, row["size"]):
+        """Mark an upload as incomplete if its bytes are missing or damaged on disk, so that they are sent again. What
+        another server has just completed may not be seen yet through this one's mount."""
+        query = "SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1"
+        row, until = self._storage.row(query, sha256), time.monotonic() + LAG_S * self._storage.catalog.is_shared
+        while row and not (intact := self.store.has(sha256, row["size"])) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            row = self._storage.row(query, sha256)
+        if row and not intact:
             with self._storage.writing() as db:
                 change = "complete = FALSE, received = 0, pieces = ''"
                 db.execute(f"UPDATE uploads SET {change} WHERE sha256 = ? AND complete", (sha256,))  # noqa: S608
