@@ -392,7 +392,7 @@ def test_a_job(inner_server: InnerServer, traces: list[Path], tmp_path: Path) ->
     assert failures == {"bad.json": UnknownFormat, "broken.json": MalformedTrace, "missing.json": InputError}
     assert str(job.traces["bad.json"]).startswith(str(tmp_path / "bad.json"))
     assert output[0] == "sending"
-    assert {"converting", "merging", "fetching"} <= set(output)
+    assert {"converting", "fetching"} <= set(output)  # of shorter stages, as merging, a busy machine may tell none
     assert not inner_server.stub.ListJobs(calls.ListJobsRequest()).jobs
     assert not inner_server.stub.ListUploads(calls.ListUploadsRequest()).uploads
 
