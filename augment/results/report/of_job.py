@@ -133,7 +133,7 @@ def stragglers(sidecar: Sidecar) -> Section:
 def _in_steps(sidecar: Sidecar) -> Iterator[Chart]:
     """What the device of each rank does in a mean step by which the job is judged; of many, those that idle longest."""
     rows = rows_of(sidecar, "job_step_efficiency")
-    judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
+    judged = judged_of(sidecar, rows)
     spent = totals([row for row in rows if row["step"] in judged], _rank, *_IN_STEP)
     if any(computed for computed, *_ in spent.values()):
         text = f"What the device of each rank does in a {'mean ' * (len(judged) > 1)}step"
@@ -160,7 +160,7 @@ def heat(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "step_heat")
     if len({(row["step"], row["rank"]) for row in rows}) < 2:
         return Section("Ranks and steps")
-    judged = judged_of(sidecar, sorted({row["step"] for row in rows if row["step"] is not None}))
+    judged = judged_of(sidecar, rows)
     cells = [row for row in rows if row["step"] in judged][:_MOST_CELLS] or rows[:_MOST_CELLS]
     step_count = len({row["step"] for row in cells})
     maps, least = [], _LEAST_SHARE * max(row.get("wall_ns") or 0 for row in rows) / 1e6
@@ -204,10 +204,11 @@ def heat(sidecar: Sidecar) -> Section:
     return Section("Ranks and steps", lead, maps, tables)
 
 
-def judged_of(sidecar: Sidecar, numbers: Sequence[Any]) -> Sequence[Any]:
-    """The steps by which the job is judged, of all that it has: what warms up or overlaps comes before them."""
-    rows = sidecar.get("verdict", {}).get("rows", ())
-    return numbers[-max((row.get("figures", {}).get("step_count") or 0 for row in rows), default=0) :]
+def judged_of(sidecar: Sidecar, rows: Sequence[Row]) -> Sequence[Any]:
+    """The steps of ``rows`` by which the job is judged: what warms up or overlaps comes before them."""
+    numbers = sorted({row["step"] for row in rows if row["step"] is not None})
+    of_verdict = sidecar.get("verdict", {}).get("rows", ())
+    return numbers[-max((row.get("figures", {}).get("step_count") or 0 for row in of_verdict), default=0) :]
 
 
 def path(sidecar: Sidecar) -> Section:
@@ -215,7 +216,7 @@ def path(sidecar: Sidecar) -> Section:
     rows = rows_of(sidecar, "cross_rank_critical_path")
     steps = [row for row in rows if row["step"] is not None]
     numbers = sorted({row["step"] for row in steps})
-    judged = judged_of(sidecar, numbers)
+    judged = judged_of(sidecar, steps)
     judged = judged if len(judged) < len(numbers) else []
     chosen = [row for row in rows if row["step"] in (judged or [None])] or rows
     spent = totals(chosen, _rank, "path_ns", *ON_PATH)
