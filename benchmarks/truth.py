@@ -402,6 +402,8 @@ KINDS: dict[str, Kind] = {
         cure=lambda work: {"smallcoll": 1, "smallcoll_us": 28 / work.layers},
     ),
     "ddp: all loaders": Kind("ddp", _loader("multi", 1.2, 1.7), ("data_loading",), causes=("shared",)),
+    "ddp: chains": Kind("ddp", _count("elchain", 8, 40), ("elementwise_chains",)),
+    "fsdp: chains": Kind("fsdp", _count("elchain", 8, 40), ("elementwise_chains",)),
     "fsdp: no prefetch": Kind(
         "fsdp", lambda *_: {"noprefetch": True}, ("late_gathers",), named_by=("exposed_communication",)
     ),

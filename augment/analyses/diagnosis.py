@@ -34,7 +34,7 @@ from augment.core.text import listed, percent, short
 from augment.diagnosis.drawing import drawn, drawn_alone
 from augment.diagnosis.host_alone import timeless, unjudged
 from augment.diagnosis.judging import measure
-from augment.diagnosis.ranking import diagnose
+from augment.diagnosis.ranking import diagnose, earlier
 from augment.diagnosis.rule import LEAST_RATIO, Finding, Fine, NoData, Seen
 from augment.diagnosis.rules import launch_bound
 from augment.diagnosis.rules.clock_drop import sentences_watched
@@ -130,6 +130,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
                 docs=f"{DOCS}#{rule}",
             )
         )
+    earlier(trace)  # while the graph is there
     about = [sentence.rules for sentence in sentences(trace)]
     judged = Verdict(verdict(trace), tuple(rows), about=about)
     return Findings([*rows, *rest], drawn(trace, NAME), verdict=judged)

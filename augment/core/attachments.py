@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from augment.arrays.types import Int32s, Int64s
 from augment.core.text import percent, short
@@ -222,6 +222,7 @@ class RankInJob(Struct, frozen=True):
     job took time; None if unknown. ``shared``: what all ranks wait for alike. ``is_told``: whether the job can tell who
     is late; else the wait is by the shortest of each collective, for which no clocks are compared. ``is_whole``: all
     ranks of its collectives have traces; else it may wait for those that have none while data seems to move.
+    ``fixed_ns``: by rule, what the job gains if its finding, which most ranks have, is fixed on all of them.
     """
 
     wait_ns: int
@@ -233,6 +234,7 @@ class RankInJob(Struct, frozen=True):
     shared: SharedWait | None = None
     is_told: bool = True
     is_whole: bool = True
+    fixed_ns: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def itself(self) -> LateRank | None:

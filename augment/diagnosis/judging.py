@@ -218,7 +218,7 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     on are no shorter than what the host takes for them."""
     whole = measure(trace)
     of_work = len(facts.gpu.work(trace)) > 0 and (whole.unit == "recording" or whole.tail_ns > 0)
-    cut = _with_waits(trace, cut)
+    cut = with_waits(trace, cut)
     saved = what_if.saved_ns(trace, cut, of_work=of_work)
     if has_pauses(trace) or (of_work and whole.unit == "recording"):
         idle = max((int((each.end - each.start).sum()) for each in idle_in_steps(trace)), default=0)
@@ -231,7 +231,7 @@ def saved_a_step(trace: Trace, cut: what_if.Cut) -> int:
     return min(saved // whole.count, _beyond_full_ns(trace, cut))
 
 
-def _with_waits(trace: Trace, cut: what_if.Cut) -> what_if.Cut:
+def with_waits(trace: Trace, cut: what_if.Cut) -> what_if.Cut:
     """``cut``, and what the host waits less where no call says that it waits: by as much as devices are busy for less
     time meanwhile."""
     track, spans = unrecorded_waits(trace)
@@ -314,7 +314,7 @@ def saved_ahead(trace: Trace, cut: what_if.Cut) -> int:
     whole, saved = measure(trace), saved_a_step(trace, cut)
     if whole.unit == "step" and trace.partial is None and not (whole.warm_up or whole.hidden or has_pauses(trace)):
         host, since = (int(whole.windows.begin[0]), int(whole.windows.finish[-1])), int(whole.windows.start[0])
-        cuts = what_if.Cut.nothing(), _with_waits(trace, cut)
+        cuts = what_if.Cut.nothing(), with_waits(trace, cut)
         before, after = (what_if.lasting_ns(trace, each, host, since) for each in cuts)
         saved = min(max(saved, (before - after) // whole.count), _beyond_full_ns(trace, cut))
     return saved

@@ -6,10 +6,11 @@ from functools import partial
 from itertools import combinations
 from typing import Literal, get_args
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from augment import facts
+from augment import arrays, facts
 from augment.core import RankInJob, Stage, Trace, derived, text
 from augment.diagnosis.host_causes import beside_workers_ns
 from augment.diagnosis.judging import (
@@ -20,6 +21,7 @@ from augment.diagnosis.judging import (
     measure,
     saved_a_step,
     unknown_ratio,
+    with_waits,
 )
 from augment.diagnosis.recording_completeness import is_doubtful, is_excerpt
 from augment.diagnosis.rule import (
@@ -35,12 +37,13 @@ from augment.diagnosis.rule import (
     judged_in_job,
     severity_of,
 )
-from augment.diagnosis.rules import RULES, Rule, partial_recording
+from augment.diagnosis.rules import RULES, SEEN_OF_JOB, Rule, partial_recording
 from augment.diagnosis.wording import words
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
 _EFFECTS = ("synchronizing_calls", "step_outliers")  #: of what else there is to find
 NEARLY = 0.9  #: share of what they would save, from which on their reason is named first
+MOST_FIXED = 4  #: findings of a rank that its job is told in full
 LEAST_REST = 0.2  #: what is cured but not saved, beside what is saved, for its reason to be said
 _BESIDE_WORKERS = ("data_loading", "straggling_rank")  #: what the pace of a loader's workers does not limit
 _OF_KINDS = ("matrix_units", "elementwise_chains", "wide_norms")  #: what they find rests on the families of kernels
@@ -131,7 +134,7 @@ def _answer(trace: Trace, rule: Rule) -> Answer:
     if rule.NAME in (*_OF_KINDS, *_LAST) and predicted and launches_block(trace):
         return NoData("launches return only when their kernels are done: what faster ones would save is not known")
     if job is not None and isinstance(answer, Found):
-        answer = judged_in_job(answer, job, words(trace))
+        answer = judged_in_job(answer, job, words(trace), rule=rule.NAME)
     most = None if rule.NAME in _BESIDE_WORKERS else beside_workers_ns(trace)
     if most is None or not isinstance(answer, Found) or (answer.saved_ns or 0) <= most:
         return answer
@@ -174,6 +177,52 @@ def limit_of(trace: Trace, problem: Found) -> Limit | Literal["batches"] | None:
     more = {limit: getattr(then, limit) - getattr(left, limit) for limit in get_args(Limit)}
     limit = max(get_args(Limit), key=more.__getitem__)
     return limit if 2 * more[limit] > then.ns - left.ns else None
+
+
+class Advance(Struct, frozen=True):
+    """By how much earlier a rank gets on if a finding is fixed and its collectives take as long as they did, int64 ns.
+    ``begins``, of :func:`facts.collectives.kernels`: it begins each. ``by_ns``: it has computed what ends by each of
+    the moments ``ends``, ascending."""
+
+    begins: arrays.Int64s
+    ends: arrays.Int64s
+    by_ns: arrays.Int64s
+
+    def at(self, moments: arrays.Int64s) -> arrays.Int64s:
+        """By how much earlier it has computed what ends by each moment."""
+        return np.append(self.by_ns, 0)[np.searchsorted(self.ends, moments, side="right") - 1]
+
+
+@derived
+def earlier(trace: Trace) -> dict[str, Advance]:
+    """What findings about the devices cost this rank from one collective to the next, by which its job tells what it
+    gains if all ranks fix them. By rule, of the :data:`MOST_FIXED` that save most; of none that is merely possible, or
+    of which the graph alone promises more."""
+    known, work, whole = facts.collectives.kernels(trace), facts.gpu.work(trace), measure(trace)
+    if not len(known) or not facts.gpu.coverage(trace) or whole.is_empty:
+        return {}
+    computes = np.flatnonzero(work.type == facts.names.KernelType.COMPUTATION)
+    computes = computes[np.argsort(work.end[computes], kind="stable")]
+    computes = computes[np.append(np.diff(work.end[computes]) > 0, True)[: len(computes)]]  # of those that end at once
+    made = dict[str, Advance]()
+    for each in sorted(diagnose(trace).findings, key=lambda each: -(each.found.saved_ns or 0)):
+        cut, saved, is_told = each.found.cut, each.found.saved_ns or 0, each.rule in SEEN_OF_JOB
+        if cut is None or not saved or each.found.confidence == "low" or not is_told or each.found.seen.is_of_host:
+            continue
+        cut = with_waits(trace, cut)
+        less = facts.critical.taken_of_work(trace, cut)
+        if not less[computes].any() or less[work.type == facts.names.KernelType.COMMUNICATION].any():
+            continue
+        begins = facts.critical.earlier_ns(trace, cut)
+        by_ns = (begins + less)[computes]
+        changes = np.diff(by_ns, prepend=0) != 0
+        of = Advance(begins[known.place], work.end[computes[changes]], by_ns[changes])
+        first, last = of.at(np.append(whole.windows.start[:1], whole.windows.end[-1:])).tolist()
+        if last - first <= saved * whole.count / NEARLY:
+            made[each.rule] = of
+        if len(made) == MOST_FIXED:
+            break
+    return made
 
 
 def _saved_by_both(trace: Trace, first: facts.critical.Cut, second: facts.critical.Cut) -> int:

@@ -145,6 +145,7 @@ class Found(Struct, frozen=True):
     shown: int | None = None
     in_step: int | None = None
     beyond: str = ""
+    on_all: bool = False  #: ``saved_ns`` is what the job of the rank gains if all ranks fix it
     drawn: Spans | None = None  #: what a timeline shows, if not ``spans``
 
     @property
@@ -221,9 +222,15 @@ def severity_of(saved_ratio: float | None) -> Severity:
     return "warning" if saved_ratio < HIGH_RATIO else "high"
 
 
-def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, keep: bool = False) -> Answer:
-    """A finding of a rank whose job is known, if it saves enough of a step, or anything and is to be kept."""
+def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, rule: str = "", keep: bool = False) -> Answer:
+    """A finding, of the ``rule`` of this name, of a rank whose job is known, if it saves enough of a step, or anything
+    and is to be kept."""
     seen, alone = finding.seen.in_job(job, finding.saved_ns or 0)
+    on_all = job.fixed_ns.get(rule)
+    if on_all is not None:
+        if not keep and words.ratio(on_all) < LEAST_RATIO:
+            return Fine(seen, on_all)
+        return replace(finding, seen=seen, saved_ns=on_all, cut=None, on_all=True)
     saved, held_by = (job.gained_ns(alone), job.held_by) if seen.is_of_host and alone else (alone, "")
     late = job.itself  # a cure of more than what it is late by gains more where its peers have it, too
     is_bound = late is not None and saved < alone and (seen.at_least or CLEARLY_LESS * alone > late.charged_ns)

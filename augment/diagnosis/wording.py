@@ -64,15 +64,16 @@ def title(words: Words, finding: Finding) -> str:
     text = answer.seen.title(words)
     if answer.saved_ns is None:
         return text
+    cure = capitalized(answer.seen.cure(words)) + " on all ranks" * answer.on_all
     if not answer.saved_ns:
         beyond = f", {answer.beyond}" * bool(answer.beyond)
-        return f"{text}. {capitalized(answer.seen.cure(words))} would save nothing{beyond}"
+        return f"{text}. {cure} would save nothing{beyond}"
     saving = words.saving(answer.saved_ns)
     bound = "up to " if answer.at_most else "at least " if answer.at_least else ""
     once = "" if answer.in_step is None else f", nearly all of it in step {answer.in_step}"
     limit = f", {answer.beyond}" * bool(answer.beyond)
     limit = limit or LIMITS["hidden" if finding.is_hidden else finding.limit or "none"]
-    return f"{text}. {capitalized(answer.seen.cure(words))} would save {bound}{saving}{once}{limit}"
+    return f"{text}. {cure} would save {bound}{saving}{once}{limit}"
 
 
 #: what then decides; ``hidden``: GPU work hides the host today

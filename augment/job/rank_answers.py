@@ -116,6 +116,7 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
         ),
         transfer_gain_ns=answer.judgement.transfer_gain_ns,
         shared=answer.judgement.shared,
+        fixed_ns=answer.judgement.fixed_ns,
         is_whole=not (matched.members < matched.size())[matched.instance[rows]].any(),
     )
 
@@ -205,7 +206,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         seen = msgspec.convert(row["figures"], SEEN_OF_JOB[row["rule"]])
         kept = {"at_most": row["at_most"], "in_step": row.get("in_step")}
         alone = Found(seen, NOWHERE, row["confidence"], row["saved_ns"], **kept)
-        answer = judged_in_job(alone, figures, words, keep=explains)
+        answer = judged_in_job(alone, figures, words, rule=row["rule"], keep=explains)
         if answer == alone:
             return row
     else:
@@ -270,10 +271,12 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     if 2 * len(loading) > len(asked):
         whose = f"{len(loading)} of {counted(len(asked), 'rank')}"
         transfers.append(f"Possible, by the own traces of {whose}: {loading[0]['title']}. {loading[0]['advice']}")
+    of_all = answer.judgement.fixed_ns
     gains = dict[str, dict[int, int]]()  # what its cure saves, by rule and member
     for member, of_rank in asked.items():
-        for rule in (rule for rule, each in of_rank.items() if _is_grave(each)):
-            gains.setdefault(rule, {})[member] = of_rank[rule]["saved_ns"] or 0
+        for rule, each in of_rank.items():
+            if _is_grave(each) or (rule in of_all and each["confidence"] != "low"):
+                gains.setdefault(rule, {})[member] = of_all.get(rule, each["saved_ns"] or 0)
     if row is not None and late:  # what saves each of most ranks more than the late one costs the job
         least = (row.charged_ns if row.gain_ns is None else row.gain_ns) / (answer.judgement.step_count or 1)
         gains = {rule: of for rule, of in gains.items() if min(of.values()) > least and 2 * len(of) > len(asked)}
@@ -285,7 +288,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         in_job = [row for row in rows_in_job(most) if row["rule"] == rule and row["status"] == "found"]
         which = f"{named} most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
         whose = f"{len(of)} of {len(asked)} ranks{' looked at' * (len(asked) < count)}"
-        whose = f"By their own traces {whose} would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
+        alone = f"By their own traces {whose} would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
+        whose = f"On {f'all {len(of)} ranks' if len(of) == count else whose}, {which}" if rule in of_all else alone
         if in_job and row is not None and row.cause == "shared" and getattr(SEEN_OF_JOB[rule], "is_of_host", 0) is True:
             see_it = _see_it(answer.summaries[most], in_job[0])
             of_most = ["Speed up the hosts of all ranks, as one alone gains little"]
@@ -295,13 +299,14 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     if row is None or not late:
         return [*transfers, *of_most] if answer.judgement.are_transfers_first else [*of_most, *transfers]
     of_late = asked.pop(late[0])
+    alike = {member: _problems(answer.summaries[member].own_diagnosis, ()) for member in asked} if of_all else asked
     usual = {
-        rule: np.median([problems.get(rule, {}).get("saved_ns") or 0 for problems in asked.values()] or [0])
-        for rule in of_late
+        rule: np.median([of.get(rule, {}).get("saved_ns") or 0 for of in (alike if rule in of_all else asked).values()])
+        for rule in (of_late if asked else ())
     }
     reason = Reason(row.cause, row.figures.get("where", ""), more_work=row.figures.get("more_work", 0.0))
     beyond = {
-        rule: (each["saved_ns"] or 0) - usual[rule]
+        rule: (each["saved_ns"] or 0) - usual.get(rule, 0)
         for rule, each in of_late.items()
         if _is_grave(each) and can_explain(rule, reason)
     }
@@ -314,7 +319,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     steps = answer.judgement.step_count or 1
     late_ns = max(row.charged_ns / steps, 1)
     for rule in sorted(beyond, key=lambda rule: (round(abs(beyond[rule] / late_ns - 1)), -beyond[rule])):
-        if beyond[rule] > usual[rule]:
+        if beyond[rule] > usual.get(rule, 0):
             # of several that are late, the cure of one gains nothing
             judged_rows = [] if row.ranks else rows_in_job(late[0])
             judged = {row["rule"]: row for row in judged_rows if row["status"] == "found"}.get(rule)

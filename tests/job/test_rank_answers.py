@@ -727,7 +727,7 @@ def test_transfers_that_would_save_more_than_a_late_rank_come_first(shared_trace
     stalls = rows_of(rank_answer(job, 2))["host_gaps"]  # why it is late, which saves 15 % by its own trace
     assert (stalls["saved_ns"], stalls["in_verdict"], stalls["severity"]) == (least[1] // 2, True, "info")
     assert f"Rank 2: {stalls['title']}. {stalls['advice']}; see it: " in cures(job)[1]
-    assert cures(job)[0].startswith("By their own traces 3 of 4 ranks would gain 5 % or more, rank 2 most: FP32")
+    assert cures(job)[0].startswith("On all 4 ranks, such as rank 2: FP32")
     assert rows_of(rank_answer(job, 0))["host_gaps"]["status"] == "fine"
 
 

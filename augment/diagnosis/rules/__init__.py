@@ -108,6 +108,9 @@ SEEN_OF_JOB: dict[str, type[Seen]] = {
     synchronizing_calls.NAME: synchronizing_calls.SynchronizingCalls,
     matrix_units.NAME: matrix_units.MatrixUnitsUse,
     unfused_optimizer.NAME: unfused_optimizer.Optimizer,
+    elementwise_chains.NAME: elementwise_chains.Chains,
+    layout_conversions.NAME: layout_conversions.LayoutConversions,
+    written_attention.NAME: written_attention.WrittenAttention,
     clock_drop.NAME: clock_drop.ClockDrop,
     disturbed_device.NAME: disturbed_device.Disturbed,
 }

@@ -245,13 +245,7 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
     graph, work = critical_graph(trace), gpu.work(trace)
     weight = graph.weight.copy()
     np.subtract.at(weight, cut.edge, cut.ns)
-    # the earliest time of each node is the latest in the graph backwards, of which the recording's start is the last
-    head, following, _ = bind(graph.target, graph.source, weight, len(graph))
-    backwards = np.ascontiguousarray(graph.order[::-1])
-    early = latest(backwards, head, following, graph.target, weight, -int(graph.ts[ROOT]), last=ROOT)
-    del head, following, backwards  # frees memory for what follows
-    arrival = weight - early[graph.source]
-    del early
+    arrival = weight + _earliest(graph, weight)[graph.source]
     binding = bind(graph.source, graph.target, arrival, len(graph))[2]
     del arrival
 
@@ -270,6 +264,24 @@ def decided(trace: Trace, cut: Cut, start: int, end: int) -> tuple[Decided, Deci
         return Decided(held, computing, communication, copies, gaps, int(delay.sum()) - held - gaps)
 
     return time_of(graph.binding), time_of(binding)
+
+
+def _earliest(graph: CriticalGraph, weight: arrays.Int64s) -> arrays.Int64s:
+    """The earliest time of each node if edges weigh so much, int64 ns: less its latest in the graph backwards, of which
+    the recording's start is the last."""
+    head, following, _ = bind(graph.target, graph.source, weight, len(graph))
+    backwards = np.ascontiguousarray(graph.order[::-1])
+    return -latest(backwards, head, following, graph.target, weight, -int(graph.ts[ROOT]), last=ROOT)
+
+
+def earlier_ns(trace: Trace, cut: Cut) -> arrays.Int64s:
+    """By how much earlier each piece of GPU work would begin, int64 ns."""
+    graph = critical_graph(trace)
+    weight = graph.weight.copy()
+    np.subtract.at(weight, cut.edge, cut.ns)
+    work = slice(graph.first_work, graph.first_work + len(gpu.work(trace)))
+    earlier: arrays.Int64s = np.maximum(graph.ts[work] - _earliest(graph, weight)[work], 0)
+    return earlier
 
 
 def _gain(graph: CriticalGraph, cut: Cut, leaving: arrays.Int64s) -> int:

@@ -8,8 +8,9 @@ unless the rank has own work until later. Unchanged, the replay gives the record
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from msgspec import Struct, field
 
 from augment.arrays import NO_INDEX, Bools, Int64s, MemberIndexes
 from augment.job.path.progress import Stretches, WorkProgress
-from augment.job.ranks import Parts, RankSummary
+from augment.job.ranks import EARLIER, Parts, RankSummary
 from augment.kernels.native import native
 
 
@@ -93,8 +94,33 @@ class TimeChange(Protocol):
     def members(self) -> list[int]:
         """The members whose work changes."""
 
-    def until(self, member: int, moments: Int64s) -> Int64s:
-        """By how much later each moment of a member's own clock is reached, ns, if it waits for nobody."""
+    def later(self, progress: WorkProgress, member: int) -> Later:
+        """By how much later a member does its own work, if it waits for nobody."""
+
+
+class Later(NamedTuple):
+    """By how much later a member is somewhere, ns. Columns, parallel to its rows: after its anchor, after its holder,
+    where it comes to the collective, and where it begins to wait for it. After the last holder; at the begin and the
+    finish of its steps."""
+
+    anchored: Int64s
+    held: Int64s
+    came: Int64s
+    stopped: Int64s
+    last: int
+    begin: int
+    finish: int
+
+    @staticmethod
+    def by_moments(progress: WorkProgress, member: int, until: Callable[[Int64s], Int64s]) -> Later:
+        """Of a change by so much ``until`` each moment of the member's own clock."""
+        rows, last, stopped = progress.matched.rows_of(member), int(progress.tail_anchor[member]), progress.stopped
+        anchor, holder = progress.anchor[rows], progress.holder[rows]
+        edges = np.array([progress.begin[member], progress.finish[member]])
+        moments = (stopped[anchor], stopped[holder], progress.came[rows], stopped[rows], stopped[[last]], edges)
+        later = until(np.concatenate(moments))  # at once, as this reads the table of states
+        anchored, held, came, begun, at_last, (begin, finish) = np.split(later, np.cumsum([*map(len, moments)])[:-1])
+        return Later(anchored, held, came, begun, int(at_last[0]), int(begin), int(finish))
 
 
 class Shift(Struct, frozen=True):
@@ -115,8 +141,13 @@ class Shift(Struct, frozen=True):
         members: list[int] = np.unique(self.stretches.member[self.by != 0]).tolist()
         return members
 
+    def later(self, progress: WorkProgress, member: int) -> Later:
+        """See :class:`TimeChange`."""
+        return Later.by_moments(progress, member, partial(self.until, member))
+
     def until(self, member: int, moments: Int64s) -> Int64s:
-        """See :class:`TimeChange`: the changes of the stretches that end by then."""
+        """By how much later each moment of a member's own clock is reached, ns: by the changes of the stretches that
+        end by then."""
         start, stop = np.searchsorted(self.stretches.member, (member, member + 1))
         total = np.append(0, np.cumsum(self.by[start:stop]))
         ended = np.searchsorted(self.stretches.ts[start:stop], moments, side="right")
@@ -150,32 +181,64 @@ class Scale(Struct, frozen=True):
         """See :class:`TimeChange`."""
         return list(self.factor)
 
-    def until(self, member: int, moments: Int64s) -> Int64s:
+    def later(self, progress: WorkProgress, member: int) -> Later:
         """See :class:`TimeChange`."""
         summary = self.summaries[member]
-        begin = np.full(len(moments), summary.step_column("start")[0])
-        computed = summary.states.parts(begin, moments).compute
-        late: Int64s = np.rint(computed * (self.factor[member] - 1)).astype(np.int64)
-        return late
+
+        def until(moments: Int64s) -> Int64s:
+            begin = np.full(len(moments), summary.step_column("start")[0])
+            computed = summary.states.parts(begin, moments).compute
+            late: Int64s = np.rint(computed * (self.factor[member] - 1)).astype(np.int64)
+            return late
+
+        return Later.by_moments(progress, member, until)
+
+
+class Fixed(Struct, frozen=True):
+    """Findings of rules that are fixed, by what they cost from one collective to the next on each of their members:
+    ``rule`` by member. See :class:`augment.diagnosis.ranking.Advance`."""
+
+    summaries: Sequence[RankSummary]
+    rule: Mapping[int, str]
+
+    def members(self) -> list[int]:
+        """See :class:`TimeChange`."""
+        return list(self.rule)
+
+    def later(self, progress: WorkProgress, member: int) -> Later:
+        """See :class:`TimeChange`: after a collective as much earlier as at its begin."""
+        summary, matched, rows = self.summaries[member], progress.matched, progress.matched.rows_of(member)
+
+        def earlier(table: str, name: str) -> Int64s:
+            column = summary.table_column(table, f"{self.rule[member]} {name}")
+            assert column is not None
+            return column
+
+        begins, ready, stopped = (earlier("earlier", name)[matched.place[rows]] for name in EARLIER)
+        start, end = (earlier("steps earlier", name) for name in ("start", "end"))
+        begin = int(start[np.searchsorted(summary.step_column("start"), progress.begin[member])])
+        finish = int(end[np.searchsorted(summary.step_column("end"), progress.finish[member])])
+        of_row = np.zeros(len(matched.instance) + 1, np.int64)
+        of_row[rows], of_row[NO_INDEX] = begins, begin
+        anchor, holder, last = progress.anchor[rows], progress.holder[rows], progress.tail_anchor[member]
+        held = np.where(holder == NO_INDEX, progress.begin[member], matched.end[holder])
+        queued, by_work = progress.came[rows] < matched.ts[rows], progress.came[rows] > held
+        came = np.where(queued, np.where(by_work, ready, of_row[holder]), begins)
+        return Later(-of_row[anchor], -of_row[holder], -came, -stopped, -int(of_row[last]), -begin, -finish)
 
 
 def changed(progress: WorkProgress, change: TimeChange) -> tuple[Int64s, Int64s, Int64s]:
     """The columns ``local``, ``overlap`` and ``tail`` of ``progress`` after a change."""
-    matched, stopped = progress.matched, progress.stopped
+    matched = progress.matched
     columns = progress.local.copy(), progress.overlap.copy(), progress.tail.copy()
     local, overlap, tail = columns
     for member in change.members():
-        rows, last = matched.rows_of(member), int(progress.tail_anchor[member])
+        rows, last, later = matched.rows_of(member), int(progress.tail_anchor[member]), change.later(progress, member)
         anchor, holder = progress.anchor[rows], progress.holder[rows]
-        moments = (stopped[anchor], stopped[holder], progress.came[rows], stopped[rows], stopped[[last]])
-        edges = np.array([progress.begin[member], progress.finish[member]])
-        later = change.until(member, np.concatenate((*moments, edges)))  # at once, as this reads the table of states
-        parts = np.split(later, np.cumsum([len(each) for each in moments]))
-        anchored, held, begun, ended, at_last, (at_begin, at_end) = parts
         by_stream = (anchor != holder) & (progress.came[rows] >= matched.ts[rows])  # no work lies between the two
-        local[rows] += np.where(by_stream, 0, begun - np.where(anchor == NO_INDEX, at_begin, anchored))
-        overlap[rows] += ended - np.where(holder == NO_INDEX, at_begin, held)
-        tail[member] += int(at_end - (at_begin if last == NO_INDEX else at_last[0]))
+        local[rows] += np.where(by_stream, 0, later.came - np.where(anchor == NO_INDEX, later.begin, later.anchored))
+        overlap[rows] += later.stopped - np.where(holder == NO_INDEX, later.begin, later.held)
+        tail[member] += later.finish - (later.begin if last == NO_INDEX else later.last)
     # a change cannot take more than there is
     given = progress.local, progress.overlap, progress.tail
     local, overlap, tail = (

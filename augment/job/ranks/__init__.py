@@ -10,7 +10,7 @@ from augment.job.ranks.dimension_names import (
 from augment.job.ranks.rank_tables import ActionKind, ActionSource, Phase
 from augment.job.ranks.states import IDLE, Parts, Table
 from augment.job.ranks.summary import (
-    SPENT, Figures, OwnDiagnosis, RankSummary, drawn_under, rank_names, rank_texts, ranks_text, read_summary,
+    EARLIER, SPENT, Figures, OwnDiagnosis, RankSummary, drawn_under, rank_names, rank_texts, ranks_text, read_summary,
     summarize, summary_of,
 )
 # fmt: on

@@ -8,7 +8,10 @@ kernels of libraries of expert parallelism. ``device`` has one row: the ``index`
 of devices on its node. ``actions`` are the passes of :mod:`augment.job.ranks.pipeline_actions`. ``gradients`` are those
 of parameters in the order in which they were ready: ``bytes``, ``step`` and ``ready``, as above. ``limiter`` are the
 waits of FSDP's rate limiter in steps: ``dur``, ns. ``work`` are the operations of the matrix products whose shapes are
-known, ``flops``, by ``step``.
+known, ``flops``, by ``step``. ``earlier``, parallel to the collectives, and ``steps earlier``, to the steps, have
+columns of each of a few findings, such as ``matrix_units begins``: by how much earlier the rank, with it fixed, would
+get on (:class:`augment.diagnosis.ranking.Advance`), ns. It ``begins`` a collective, has done what that waits for
+(``ready``), and does nothing else any more (``stopped``); it is at the ``start`` and the ``end`` of a step.
 """
 
 from __future__ import annotations

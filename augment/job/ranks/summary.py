@@ -20,6 +20,7 @@ from augment.core.text import runs
 from augment.diagnosis import host_alone, verdict
 from augment.diagnosis.drawing import DrawnDiagnosis
 from augment.diagnosis.judging import measure
+from augment.diagnosis.ranking import earlier
 from augment.diagnosis.rules import SEEN_OF_JOB, straggling_rank
 from augment.diagnosis.verdict import PART_COLUMNS
 from augment.diagnosis.wording import vendor
@@ -29,11 +30,11 @@ from augment.facts.collectives.recorded_by_library import transport_of_two
 from augment.facts.critical.handovers import main_track
 from augment.facts.steps import batches, recorded_windows, step_figures
 from augment.job.ranks.dimension_names import with_listed_groups
-from augment.job.ranks.rank_tables import tables_of
+from augment.job.ranks.rank_tables import Tables, tables_of
 from augment.job.ranks.states import StateTable, state_table
 from augment.writers.compression import fastest
 
-VERSION = 18
+VERSION = 19
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -62,6 +63,7 @@ SPENT = {
     moment: tuple(f"{name} before {moment}" for name in rank_progress.Spent._fields)
     for moment in ("ts", "start", "end")
 }
+EARLIER = ("begins", "ready", "stopped")  #: by how much earlier, with a finding fixed: see ``rank_tables.py``
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
 
 
@@ -207,6 +209,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     chosen = chosen[:most]
     steps = _steps(trace, window)
     tables, texts = tables_of(trace, chosen, window)
+    results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
     groups: Sequence[facts.collectives.Group]
     if isinstance(records, rank_progress.HostCollectives):
         streams, columns = _threads(trace, records.row[chosen]), _host_columns(trace, chosen)
@@ -217,9 +220,10 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         groups, columns["group"] = with_listed_groups(
             trace, records.groups, columns["group"], tables["collectives"]["expert"]
         )
+        if "diagnosis" in results:
+            tables |= _earlier(trace, columns, tables["collectives"], chosen, steps)
     passes = tables["actions"]["start"], tables["actions"]["end"]
     moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
-    results = {name: outcome for name, outcome in augmented.outcomes.items() if isinstance(outcome, Findings)}
     hosts = (trace.source.metadata.get(key) for key in ("hostname", "host_name", "hostName"))
     in_name = _HOST_IN_NAME.match(trace.source.label)
     host = next((name for name in hosts if isinstance(name, str) and name), in_name[1] if in_name else "")
@@ -293,6 +297,24 @@ def _columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:
         "follows": places[rank_progress.follows(trace)[chosen]],
     }
     return columns | _spent(trace, ts=columns["ts"], end=columns["end"])
+
+
+def _earlier(
+    trace: Trace,
+    columns: Mapping[str, Int64s],
+    of_collectives: Mapping[str, Int64s],
+    chosen: CollectiveIndexes,
+    steps: Mapping[str, Int64s],
+) -> Tables:
+    """The tables of what findings cost the rank, of its ``chosen`` collectives, which have these columns."""
+    of: Tables = {"earlier": {}, "steps earlier": {}}
+    ready = np.maximum(of_collectives["ready"], of_collectives["launched"])
+    stopped = np.clip(columns["end"] - columns["exposed_ns"], columns["ts"], columns["end"])
+    for rule, each in earlier(trace).items():
+        values = each.begins[chosen], each.at(ready), each.at(stopped)
+        of["earlier"] |= {f"{rule} {name}": column for name, column in zip(EARLIER, values, strict=True)}
+        of["steps earlier"] |= {f"{rule} {side}": each.at(steps[side]) for side in ("start", "end")}
+    return of
 
 
 def _host_columns(trace: Trace, chosen: CollectiveIndexes) -> dict[str, Int64s]:

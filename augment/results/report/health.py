@@ -366,8 +366,7 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
                 certain = f"(`{row['rule']}`, confidence {row['confidence']})"
                 yield plain(f"- **{severity_of(row)}**: {heading(row)}. {row['advice']}. {certain}")
                 continue
-            sure = " (medium confidence)" if row["confidence"] == "medium" else ""
-            yield f"  {_SIGNS['found']} {severity_of(row)}{sure}: {heading(row)}"
+            yield f"  {_SIGNS['found']} {severity_of(row)}: {heading(row)}"
             if not brief:
                 yield from (f"      {line}" for line in row.get("evidence", []))
                 yield f"      → {row['advice']}"

@@ -1,0 +1,125 @@
+"""What a job gains if all ranks fix what their devices do: simulated again, changed, and bounded by plain sums."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import truth
+
+from augment import augment, read
+from augment.job.answer import Answer, answer
+from augment.job.rank_answers import cures, rank_answer
+from augment.job.ranks import summarize
+
+CHAINS = {"elchain": 30}
+RULE = "elementwise_chains"
+
+
+def simulated(family: str, seed: int, of_rank: dict[int, dict[str, Any]], **settings: Any) -> Any:
+    """A world whose ranks have these faults, by a simulator that shares no code; 0 is what all others have."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    work = truth.drawn(family, seed, {"ranks": 4, **settings})
+    programs = [truth._PROGRAMS[family](work, of_rank.get(rank, of_rank[0]), None) for rank in range(work.ranks)]
+    world = truth.generator().World(work.ranks, seed=seed, kn=work.noise)
+    return world.run(lambda rank: programs[rank.r](rank))
+
+
+def answered(paths: list[Path]) -> Answer:
+    return answer([summarize(augment(read(str(path)), only=["diagnosis"])) for path in paths], [p.name for p in paths])
+
+
+def written(world: Any, folder: Path) -> list[Path]:
+    for rank in world.ranks:
+        rank.write(str(folder / f"{rank.r}.json"))
+    return [folder / f"{rank.r}.json" for rank in world.ranks]
+
+
+def share(result: Answer, rule: str = RULE) -> float:
+    return result.judgement.fixed_ns[rule] * result.judgement.step_count / result.judgement.recorded_ns
+
+
+@pytest.mark.parametrize("family", ["ddp", "fsdp"])
+@pytest.mark.parametrize("beside", [{}, {"throttle": 1.4}, {"host_gap": (8e3, False)}])
+def test_the_gain_is_that_of_a_simulation_without(family: str, beside: dict[str, Any], tmp_path: Path) -> None:
+    """Beside a rank with another fault: its device is slow, so that its chains cost the job more than its peers' do; or
+    its host stalls, and the other ranks wait for it."""
+    worlds = [simulated(family, 6111, {0: each, 1: {**each, **beside}}, reads_loss=True) for each in (CHAINS, {})]
+    true = 1 - truth.length(worlds[1]) / truth.length(worlds[0])
+    result = answered(written(worlds[0], tmp_path))
+    assert share(result) == pytest.approx(true, abs=0.02)
+    per_step = result.judgement.fixed_ns[RULE]
+    for member in range(4):  # each says what its job gains, and no rank its own figure
+        (row,) = (row for row in rank_answer(result, member).rows if row["rule"] == RULE)
+        assert (row["saved_ns"], row["at_most"]) == (per_step, False)
+        assert "Fusing them on all ranks would save" in row["title"]
+    is_first = any("Fusing them on all ranks would save" in each for each in cures(result))
+    assert is_first == ("throttle" not in beside), "unless the late rank alone would gain the job more"
+    scenarios = {row.scenario: row.gain_ns for row in result.outcomes["job_what_if"].rows}
+    assert scenarios[f"{RULE} is fixed on all ranks"] == per_step * result.judgement.step_count
+
+
+def test_a_host_that_is_the_limit_leaves_no_gain(tmp_path: Path) -> None:
+    """Truth: kernels of no length at all gain as little, as a slow host of one rank holds up all of them."""
+    fault = {0: CHAINS, 1: CHAINS | {"slowhost": 4.0}}
+    world = simulated("ddp", 6112, fault, scale=0.25, reads_loss=True)
+    result = answered(written(world, tmp_path))
+    assert result.judgement.fixed_ns.get(RULE, 0) < 0.02 * result.judgement.recorded_ns / result.judgement.step_count
+    assert not any("on all ranks" in each for each in cures(result))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_it_is_told_of_what_most_ranks_have(count: int, tmp_path: Path) -> None:
+    """Metamorphic: fewer ranks have the chains; the others then wait for these."""
+    world = simulated("ddp", 6113, {rank: CHAINS if rank < count else {} for rank in range(4)})
+    result = answered(written(world, tmp_path))
+    assert (RULE in result.judgement.fixed_ns) == (count > 1)
+    if count > 1:  # all that they have more than the others
+        cured = simulated("ddp", 6113, {0: {}})
+        assert share(result) == pytest.approx(1 - truth.length(cured) / truth.length(world), abs=0.02)
+
+
+def test_the_order_and_the_clocks_of_ranks_change_nothing(tmp_path: Path) -> None:
+    """Metamorphic."""
+    said = []
+    for number in range(2):
+        world = simulated("fsdp", 6114, {0: CHAINS, 1: {**CHAINS, "throttle": 1.3}})
+        paths = list[Path]()
+        for rank in world.ranks[:: 1 - 2 * number]:
+            rank.r, rank.offset = len(paths), number * (7e6 - 9e5 * len(paths))
+            rank.write(str(tmp_path / f"{number}_{rank.r}.json"))
+            paths.append(tmp_path / f"{number}_{rank.r}.json")
+        said.append(share(answered(paths)))
+    assert said[0] == pytest.approx(said[1], abs=0.001)
+    assert said[0] > 0.1
+
+
+@pytest.mark.parametrize("folder", ["control", "test"])
+def test_recorded_ranks_gain_no_more_than_their_kernels_take(folder: str, shared_traces: Path) -> None:
+    """By plain sums of the files: twice as fast, the FP32 products of no rank take away more than half of their time,
+    and a step lasts at least as long as its slowest rank computes then."""
+    paths = sorted((shared_traces / "v100_4rank_pair_torchrec" / folder).glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    result = answered(paths)
+    gain, numbers = result.judgement.fixed_ns["matrix_units"], result.judgement.steps.numbers.tolist()
+    half, least = [], []
+    for path in paths:
+        rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        named = {f"ProfilerStep#{number}" for number in numbers}
+        spans = [(each["ts"], each["ts"] + each["dur"]) for each in rows if each.get("name") in named and "dur" in each]
+        start, end = min(span[0] for span in spans), max(span[1] for span in spans)
+        kernels = [
+            each for each in rows if each.get("cat", "").lower() == "kernel" and start <= each.get("ts", 0) < end
+        ]
+        products = sum(each["dur"] for each in kernels if "sgemm" in each["name"])
+        others = sum(each["dur"] for each in kernels if not any(of in each["name"] for of in ("sgemm", "nccl")))
+        half.append(1e3 * products / 2 / len(numbers))
+        least.append(1e3 * (products / 2 + others) / len(numbers))
+    assert 0 < gain <= max(half)
+    assert result.judgement.recorded_ns / len(numbers) - gain >= 0.98 * max(least)
+    assert gain == next(row for row in rank_answer(result, 3).rows if row["rule"] == "matrix_units")["saved_ns"]
