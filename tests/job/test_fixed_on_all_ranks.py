@@ -59,6 +59,10 @@ def test_the_gain_is_that_of_a_simulation_without(family: str, beside: dict[str,
         assert "Fusing them on all ranks would save" in row["title"]
     is_first = any("Fusing them on all ranks would save" in each for each in cures(result))
     assert is_first == ("throttle" not in beside), "unless the late rank alone would gain the job more"
+    assert is_first == result.judgement.label.startswith("On all ranks: Chains of elementwise kernels (a fix saves 2")
+    first = result.verdict.text[0].partition(": fixed on all ranks, a mean step would take ")
+    assert is_first == (first[0] == "Chains of elementwise kernels")
+    assert result.judgement.severity[0] == "high"
     scenarios = {row.scenario: row.gain_ns for row in result.outcomes["job_what_if"].rows}
     assert scenarios[f"{RULE} is fixed on all ranks"] == per_step * result.judgement.step_count
 

@@ -21,7 +21,7 @@ from augment import arrays
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Confidence, severity_of
-from augment.diagnosis.wording import saves
+from augment.diagnosis.wording import heading, saves
 from augment.facts.names import FETCH
 from augment.job import path
 from augment.job.matching import Clock, Matched
@@ -110,6 +110,10 @@ class Judgement:
                 whole = self._time, self._step_time, self._replay.progress.matched
                 said = verdict_text.transfers(gain, share, *whole, [self._summaries[each].rank for each in late])
                 texts.insert(0 if self.are_transfers_first else len(texts), said)
+        if self._most_fixed:
+            rule, fixed, row = self._most_fixed
+            place, times = int(self.are_transfers_first and gain > fixed), (self._time, self._step_time)
+            texts.insert(place, verdict_text.fixed(rule, fixed, *times, at_least=row["at_least"]))
         return Verdict((*unsure, *texts, *doubts), rows)
 
     @property
@@ -142,6 +146,10 @@ class Judgement:
             with_it = f"with exposed communication fixed, too, up to {percent(gain / self._time)}"
             label = with_it if self.transfers[1] else f"Exposed communication{saved}"
             labels.insert(0 if self.are_transfers_first else len(labels), label)
+        if self._most_fixed:
+            rule, fixed, row = self._most_fixed
+            saved = saves(fixed / self._time, row["confidence"], row["at_most"], row["at_least"])
+            labels = [f"On all ranks: {heading(rule)}{saved}", *labels[:1]]
         return "; ".join(labels)
 
     @property
@@ -150,6 +158,7 @@ class Judgement:
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
         saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
         saved |= {gain: self._confidence} if (gain := self.transfers[0]) else {}
+        saved |= {self._most_fixed[1]: self._most_fixed[2]["confidence"]} if self._most_fixed else {}
         if not saved:
             return "" if self.tells else "info", ""
         return severity_of(max(saved) / self._time), saved[max(saved)]
@@ -373,6 +382,21 @@ class Judgement:
         }
         steps, play = max(self.step_count, 1), self._replay.time_ns
         return {rule: max(self._saved(play(shift=shift)), 0) // steps for rule, shift in shifts.items()}
+
+    @cached_property
+    def _most_fixed(self) -> tuple[str, int, dict[str, Any]] | None:
+        """The rule whose finding brings most if it is fixed on all ranks, what it brings, ns, and the row of a rank;
+        None if that is little, or no more than what any row of the verdict would bring."""
+        if not self.fixed_ns:
+            return None
+        rule = max(self.fixed_ns, key=lambda rule: self.fixed_ns[rule])
+        gain = self.fixed_ns[rule] * max(self.step_count, 1)
+        costs = (row.charged_ns if row.gain_ns is None else row.gain_ns for row in self._rows or self._stage_rows)
+        if gain < LEAST_RATIO * self._time or gain <= max(costs, default=0):
+            return None
+        known = (summary.own_diagnosis for summary in self._summaries)
+        each = (row for alone in known for row in (alone.rows if alone else ()) if row["rule"] == rule)
+        return rule, gain, next(row for row in each if row["status"] == "found")
 
     def _saved(self, time_ns: int) -> int:
         """By how much a job that the replay ends after so long is shorter, ns."""

@@ -109,6 +109,12 @@ def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = ""
     return f"{what} would take {then}{bound} instead of {three_digits(now)} (-{percent(gain_ns / time_ns)})"
 
 
+def fixed(rule: str, gain_ns: int, time_ns: int, step: tuple[float, int], *, at_least: bool) -> str:
+    """The sentence on a finding about devices that all ranks fix."""
+    gained = _gained(gain_ns, time_ns, step, " or less" * at_least)
+    return f"{wording.heading(rule)}: fixed on all ranks, {gained}."
+
+
 def label(row: Row, time_ns: int) -> str:
     """A row in a few words: ``Ranks 1 and 2 are late (a fix saves 12 %)``."""
     late = f"{ranks_text(row.ranks or [row.rank]).capitalize()} {'are' if len(row.ranks) > 1 else 'is'} late"
