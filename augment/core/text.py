@@ -201,8 +201,8 @@ def unmangled(name: str) -> str:
 
 
 def short(name: str, longest: int = LONGEST_NAME) -> str:
-    """A name that fits a sentence."""
-    name = " ".join(unmangled(name).split())
+    """A name that fits a sentence; of a node of autograd, what it is a node of."""
+    name = " ".join(unmangled(name).split()).removeprefix("autograd::engine::evaluate_function: ")
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 

@@ -167,9 +167,11 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
             gain = judging.saved_a_step(trace, facts.critical.joined([cut, each.found.cut])) - saved
             most, largest = max((most, largest), (gain, each.found), key=itemgetter(0))
     if largest is not None and judging.measure(trace).ratio(most) >= WARNING_RATIO:
-        saving = f". Once the above is fixed, {largest.seen.cure(say)} would save up to {say.saving(most)}"
-        today = largest.saved_ns or 0
-        saving += f", today {time(today)}" * (0 < today < CLEARLY_LESS * most)
+        today, cure = largest.saved_ns or 0, largest.seen.cure(say)
+        saving = f". Once the above is fixed, {cure} would save up to {say.saving(most)}"
+        if 0 < today < CLEARLY_LESS * most:
+            saving = f". Once the above is fixed, that costs more: {cure} would then save up to {say.saving(most)}, "
+            saving += f"instead of {time(today)} today"
         if largest.saved_ns is None or (largest.saved_ns == 0 and beside_workers_ns(trace) is None):
             saving = ""  # what saves next to nothing before says itself what it saves later
         text = f"Next: {largest.seen.title(say)}{saving}."
