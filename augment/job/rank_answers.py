@@ -200,6 +200,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     """A row of the rank's own diagnosis where the job is known."""
     late = figures.itself
     explains = late is not None and _is_grave(row) and can_explain(row["rule"], late.reason)  # it is not left out
+    seen: Seen | None = None
     if row["rule"] == straggling_rank.NAME:
         answer = straggling
     elif row["status"] == "found":
@@ -212,6 +213,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     else:
         return row
     finding = _finding(row["rule"], answer, words)
+    evidence = [] if finding is None else list(finding.found.seen.evidence(words))
     return {
         **row,
         "status": "found" if finding else "fine",
@@ -224,7 +226,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
         "at_least": finding is not None and finding.found.at_least,
         "confidence": finding.found.confidence if finding else None,
         "overlaps": [],
-        "evidence": list(finding.found.seen.evidence(words)) if finding else [],
+        "evidence": row["evidence"] if finding is not None and finding.found.seen == seen else evidence,
         "figures": answer.seen.figures if isinstance(answer, Found | Fine) and isinstance(answer.seen, Seen) else {},
         "advice": finding.found.seen.advice(words) if finding else None,
     }

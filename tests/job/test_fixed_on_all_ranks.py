@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import truth
 
@@ -53,6 +55,12 @@ def test_the_gain_is_that_of_a_simulation_without(family: str, beside: dict[str,
     result = answered(written(worlds[0], tmp_path))
     assert share(result) == pytest.approx(true, abs=0.02)
     per_step = result.judgement.fixed_ns[RULE]
+    alone = result.summaries[2].own_diagnosis
+    (known,) = (row for row in alone.rows if row["rule"] == RULE)
+    known["evidence"] = ["100 % of their time comes from model.py:24"]  # by the lines that launched the kernels
+    result.summaries[2].diagnosis = zlib.compress(msgspec.msgpack.encode(alone))
+    (row,) = (row for row in rank_answer(result, 2).rows if row["rule"] == RULE)
+    assert row["evidence"] == known["evidence"]
     for member in range(4):  # each says what its job gains, and no rank its own figure
         (row,) = (row for row in rank_answer(result, member).rows if row["rule"] == RULE)
         assert (row["saved_ns"], row["at_most"]) == (per_step, False)
