@@ -82,7 +82,8 @@ def diagnose(trace: Trace) -> RankedFindings:
     if isinstance(capture, Found) and capture.first:
         answers = {name: shows_no_run if _speaks_of_run(each) else each for name, each in answers.items()}
     findings: list[Finding] = []
-    doubtful = is_doubtful(trace)
+    loads = answers["long_calls"]  # a step that mostly loads kernels tells little of later ones
+    doubtful = is_doubtful(trace) or (isinstance(loads, Found) and loads.first)
     for name, problem in answers.items():
         if not isinstance(problem, Found):
             continue

@@ -171,7 +171,7 @@ def _next(trace: Trace, result: RankedFindings, fixed: Sequence[Finding], cut: f
         saving = f". Once the above is fixed, {cure} would save up to {say.saving(most)}"
         if 0 < today < CLEARLY_LESS * most:
             saving = f". Once the above is fixed, that costs more: {cure} would then save up to {say.saving(most)}, "
-            saving += f"instead of {time(today)} today"
+            saving += f"instead of {time(today)} today; {say.saving(saved + most)} with the above"
         if largest.saved_ns is None or (largest.saved_ns == 0 and beside_workers_ns(trace) is None):
             saving = ""  # what saves next to nothing before says itself what it saves later
         text = f"Next: {largest.seen.title(say)}{saving}."

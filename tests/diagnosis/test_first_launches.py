@@ -83,6 +83,13 @@ def test_the_only_step_is_mostly_loading(tmp_path: Path) -> None:
     assert first.found.saved_ns is None
 
 
+def test_a_recorded_step_of_loading_tells_little_of_later_ones() -> None:
+    """Three quarters of the idle time of its host are the loading; what is left is of a step that nobody runs twice."""
+    first, other = diagnose(read(str(real_trace("hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz")))).findings
+    assert (first.rule, first.found.first) == ("long_calls", True)
+    assert (other.rule, other.severity, other.found.confidence) == ("launch_bound", "high", "low")
+
+
 @pytest.mark.parametrize("name", [
     "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
     "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",

@@ -21,6 +21,7 @@ from augment.diagnosis.ranking import diagnose
 from augment.diagnosis.rule import NotApplicable, Spans
 from augment.diagnosis.rules import cold_start, graph_capture, host_gaps, launch_bound, synchronizing_calls
 from augment.diagnosis.verdict import unknown_reason
+from augment.diagnosis.wording import words
 from augment.facts.waits import GapCategory
 from metamorphic import Document, later_from, load, real_trace, save, without_waiting_calls
 from said import evidence_of, problem_of
@@ -255,3 +256,15 @@ def test_a_host_that_is_as_fast_as_its_device_does_not_wait() -> None:
         events += [op("aten::mm", at, at + 29_000)]
         events += launched_kernel("gemm", (at + 1_000, at + 4_000), (at + 10_000, at + 34_000), correlation=number + 1)
     assert not len(judging.unrecorded_waits(trace_of(*events, *stepped(20, 300_000)))[1].start)
+
+
+def test_narrower_elements_are_no_advice_where_they_are_narrow(tmp_path: Path) -> None:
+    """Metamorphic: a recorded job in BF16, with the type of its collectives replaced."""
+    document = load(real_trace("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz"))
+    for dtype, advised in (("BFloat16", False), ("Half", False), ("Float", True)):
+        for event in document["traceEvents"]:
+            if "dtype" in (event.get("args") or {}):
+                event["args"]["dtype"] = dtype
+        trace = read(str(save(document, tmp_path / f"{dtype}.json")))
+        (each,) = (each for each in diagnose(trace).findings if each.rule == "exposed_communication")
+        assert ("BF16 compression" in each.found.seen.advice(words(trace))) == advised

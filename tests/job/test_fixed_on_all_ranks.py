@@ -21,13 +21,15 @@ CHAINS = {"elchain": 30}
 RULE = "elementwise_chains"
 
 
-def simulated(family: str, seed: int, of_rank: dict[int, dict[str, Any]], **settings: Any) -> Any:
-    """A world whose ranks have these faults, by a simulator that shares no code; 0 is what all others have."""
+def simulated(family: str, seed: int, of_rank: dict[int, dict[str, Any]], *, hz: float = 1.0, **settings: Any) -> Any:
+    """A world whose ranks have these faults, by a simulator that shares no code; 0 is what all others have. ``hz``: how
+    long hosts take, as a multiple."""
     if not truth.GENERATOR.exists():
         pytest.skip(f"no generator at {truth.GENERATOR}")
     work = truth.drawn(family, seed, {"ranks": 4, **settings})
     programs = [truth._PROGRAMS[family](work, of_rank.get(rank, of_rank[0]), None) for rank in range(work.ranks)]
     world = truth.generator().World(work.ranks, seed=seed, kn=work.noise)
+    world.hz = hz
     return world.run(lambda rank: programs[rank.r](rank))
 
 
@@ -82,6 +84,26 @@ def test_a_host_that_is_the_limit_leaves_no_gain(tmp_path: Path) -> None:
     result = answered(written(world, tmp_path))
     assert result.judgement.fixed_ns.get(RULE, 0) < 0.02 * result.judgement.recorded_ns / result.judgement.step_count
     assert not any("on all ranks" in each for each in cures(result))
+
+
+@pytest.mark.parametrize("family", ["ddp", "fsdp"])
+def test_faster_hosts_of_all_ranks_are_told_where_another_host_is_nearly_as_slow(family: str, tmp_path: Path) -> None:
+    """Truth: simulated again with rank 1 like its peers, and with hosts that take no time."""
+    slow = {0: {}, 1: {"slowhost": 2.0}, 2: {"slowhost": 1.8}}
+    settings = {"scale": 0.1, "host": 2.0, "layers": 3, "steps": 5, "reads_loss": False}
+    worlds = [
+        simulated(family, 12, faults, hz=hz, **settings)
+        for faults, hz in ((slow, 1.0), (slow | {1: {}}, 1.0), (slow, 0.02))
+    ]
+    before, alike, free = (truth.length(world) for world in worlds)
+    result = answered(written(worlds[0], tmp_path))
+    (row,) = result.verdict.rows
+    assert row.rank == 1
+    assert row.gain_ns / result.judgement.recorded_ns == pytest.approx(1 - alike / before, abs=0.04)
+    of_all = row.figures["all_hosts_ns"] / result.judgement.recorded_ns
+    assert 2 * (row.gain_ns / result.judgement.recorded_ns) < of_all == pytest.approx(1 - free / before, abs=0.1)
+    assert f"Faster hosts of all ranks would save up to {100 * of_all:.0f} %." in result.verdict.text[0]
+    assert cures(result)[-1].startswith("Hosts of all ranks: Launch many kernels at once")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -38,12 +38,18 @@ _SERVING = (
 )
 _SHARDED = (
     "Start it earlier, beside computation that does not need it (with FSDP: forward_prefetch, "
-    "set_modules_to_forward_prefetch, fewer and larger units); communicate in BF16"
+    "set_modules_to_forward_prefetch, fewer and larger units){}"
 )
+_REPLICATED = (
+    "DDP: try other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, {}no_sync() while accumulating; "
+    "tensor parallelism: async TP, sequence parallelism"
+)
+#: by kind; and what more helps where elements are wider than 16 bits
 _BY_KIND = {
-    **dict.fromkeys((facts.names.ALL_GATHER, facts.names.REDUCE_SCATTER, "Gather"), _SHARDED),
-    facts.names.ALL_REDUCE: "DDP: try other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 "
-    "compression, no_sync() while accumulating; tensor parallelism: async TP, sequence parallelism",
+    **dict.fromkeys(
+        (facts.names.ALL_GATHER, facts.names.REDUCE_SCATTER, "Gather"), (_SHARDED, "; communicate in BF16")
+    ),
+    facts.names.ALL_REDUCE: (_REPLICATED, "BF16 compression, "),
 }
 _OTHERS = "Overlap it with computation that needs no result of it (split the batch in two and take turns), or send less"
 
@@ -70,6 +76,7 @@ class ExposedCommunication(rule.Seen, frozen=True):
     slow_gbps: float | None = None  #: bus bandwidth of the large ones, GB/s, if no link of a cluster is as slow
     is_whole: bool = True  #: all ranks of the collectives have traces, where that of any other is known
     computing_ns: int = 0  #: which hides no more than that
+    is_narrow: bool = False  #: elements of most of the exposed time have 16 bits or fewer
     gain_ns: int = 0  #: what is promised
     host_ns: int = 0  #: what the host takes, however fast the devices are
     host_error_ns: int = 0  #: the standard error of that; of a single step all of it
@@ -129,7 +136,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
         """What to do about collectives of this kind; buckets and units are those of a run that trains."""
         if not self.trains and self.kind != facts.names.ALL_TO_ALL:
             return _SERVING.format(served.option_of("all_reduce", self.engine))
-        return _BY_KIND.get(self.kind, _OTHERS)
+        way, narrower = _BY_KIND.get(self.kind, (_OTHERS, ""))
+        return way.format("" if self.is_narrow else narrower)
 
     def evidence(self, words: text.Words) -> Sequence[str]:
         causes = []
@@ -181,7 +189,7 @@ def check(trace: Trace) -> rule.Answer:
     most = int(np.argmax(exposed))
     kind, group = every.kind.values[int(kinds[most])], every.groups[int(groups[most])]
     worst, share = inside[which == most], float(exposed[most] / max(int(ns.sum()), 1))
-    dur, sizes = every.dur[worst], every.bytes[worst]
+    dur, sizes, sizes_of = every.dur[worst], every.bytes[worst], every.element_bytes[worst]
     sized = sizes != arrays.NO_VALUE
     small = sized & (sizes < facts.collectives.SMALL_BYTES)
     engine, decode_ratio, requests = _in_decodes(trace, every, inside)
@@ -218,6 +226,7 @@ def check(trace: Trace) -> rule.Answer:
         decode_requests=requests,
         device_count=len(work.devices),
         computing_ns=int(max(computing)) // steps,
+        is_narrow=2 * int(ns[which == most][(sizes_of > 0) & (sizes_of <= 2)].sum()) > int(exposed[most]),
         gain_ns=saved,
         host_ns=judging.host_ns(trace) // steps,
         host_error_ns=int(host.std(ddof=1) / len(host) ** 0.5) if len(host) > 1 else int(host.sum()),

@@ -148,7 +148,7 @@ class LaunchBound(rule.Seen, frozen=True):
         pace = f"{text.time(self.apart_ns)} (the call itself takes {text.time(self.call_ns)})"
         return [
             *([f"{known}the {words.gpu} idles longest while the host is in {named}"] if named else []),
-            *[f"medians: a kernel takes {text.time(self.kernel_ns)}, but the host launches one only every {pace}"]
+            *[f"half of the kernels take {text.time(self.kernel_ns)} at most, but the host launches one every {pace}"]
             * (self.launcher != "graphs" and self.apart_ns > self.kernel_ns),
             *[f"where the host is in that idle time: {parts}"] * bool(self.parts),
             *(["stacks were recorded: the host is slower than usual"] if self.has_stacks else []),

@@ -72,6 +72,7 @@ class Collectives(Struct, frozen=True):
     step: arrays.Int64s  #: the number of the step
     peer: arrays.Int64s  #: the rank that a Send goes to or a Recv comes from
     received: arrays.Int64s  #: bytes that the rank receives
+    element_bytes: arrays.Int64s  #: of each element
     exposed_ns: arrays.Int64s  #: the part of the duration in which the device computes nothing
     groups: tuple[Group, ...]  #: the process groups
 
@@ -129,6 +130,7 @@ def collectives(trace: Trace) -> Collectives:
         step=numbers[steps.of_work(trace)[place]],
         peer=reader.peers(kind),
         received=reader.received(),
+        element_bytes=reader.element_bytes(),
         exposed_ns=np.maximum(exposed, 0),
         groups=groups,
     )
@@ -158,11 +160,13 @@ class _Told(gpu.CollectiveArgs):
             groups.append(Group(name, about, ranks, comms, row[-1]))
         return tuple(groups), which
 
+    def element_bytes(self) -> arrays.Int64s:
+        dtype = self.texts("dtype")
+        sizes = [*(names.element_bytes(name) or arrays.NO_VALUE for name in dtype.values), arrays.NO_VALUE]
+        return np.array(sizes, np.int64)[dtype.codes]
+
     def received(self) -> arrays.Int64s:
-        dtype, count = self.texts("dtype"), self.ints("Out msg nelems")
-        sizes = np.array(
-            [*(names.element_bytes(name) or arrays.NO_VALUE for name in dtype.values), arrays.NO_VALUE], np.int64
-        )[dtype.codes]
+        sizes, count = self.element_bytes(), self.ints("Out msg nelems")
         known = (sizes > 0) & (count >= 0) & (count <= _INT64_MAX // 16)
         return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), arrays.NO_VALUE)
 

@@ -664,24 +664,28 @@ class Judgement:
             figures=self.figures_of(reason, causes, lasts, once),
         )
 
-    def _then(self, member: int) -> str:
-        """Why no more is saved once a rank is like its peers: batches, another rank, transfers, or the others' work."""
+    def _then(self, member: int) -> dict[str, Any]:
+        """Why no more is saved once a rank is like its peers: batches, another rank, transfers, or the others' work;
+        and what faster hosts of all ranks would save where another rank is the limit, ns: by replay."""
         left = self._time - self._gains.get(member, 0)
         if left <= self._paced_ns([member], alone=False):
-            return "batches of other ranks take that long"
+            return {"then": "batches of other ranks take that long"}
         if left <= self._own_hosts_ns([member]):
-            return "its own host takes that long"
+            return {"then": "its own host takes that long"}
+        play = self._replay.time_ns
         if left <= self._paced_ns([member]):
             beside = {*self._alone}.intersection(self._members.tolist()) - {member}
             slowest = max(beside, key=lambda other: self._alone[other][1])
             rank, (_, pace, of_host) = ranks_text([self._summaries[slowest].rank]), self._alone[slowest]
-            by_host = f"the host of {rank} takes that long"
-            return by_host if of_host >= pace else f"{rank} takes that long even if it waits for nobody"
-        still, play = np.zeros_like(self._replay.moving), self._replay.time_ns
+            limit = f"the host of {rank} takes that long"
+            limit = f"{rank} takes that long even if it waits for nobody" if of_host < pace else limit
+            free = self._saved(play(shift=self._without_waits(None, self._members.tolist())))
+            return {"then": limit} | ({"all_hosts_ns": free} if self._shared is None else {})
+        still = np.zeros_like(self._replay.moving)
         brought = play(moving=still) - play(moving=still, shift=self._in_time([member]))  # without transfers
-        others = "the other rank's" if len(self._summaries) == 2 else "the other ranks'"
-        rest = "transfers fill" if 2 * brought > self._charged(member)[0] else f"{others} own work fills"
-        return f"{rest} most of that time anyway"
+        others = "the other rank's host and device are" if len(self._summaries) == 2 else "other hosts and devices are"
+        rest = "transfers fill" if 2 * brought > self._charged(member)[0] else f"{others} busy for"
+        return {"then": f"{rest} most of that time anyway"}
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
@@ -788,7 +792,7 @@ class Judgement:
             evidence=verdict_text.evidence(
                 reason, causes, self.step_count, lasts=lasts, once=once, alone=summary.is_host_alone
             ),
-            figures=self.figures_of(reason, causes, lasts, once) | ({"then": self._then(member)} if remains else {}),
+            figures=self.figures_of(reason, causes, lasts, once) | (self._then(member) if remains else {}),
         )
 
     @cached_property

@@ -98,7 +98,9 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    return f"{text} At the median's speed {after}{f', as {then}' if then else ''}."
+    free = row.figures.get("all_hosts_ns", 0)
+    of_all = f" Faster hosts of all ranks would save up to {percent(free / time_ns)}."
+    return f"{text} At the median's speed {after}{f', as {then}' if then else ''}.{of_all * (free > 2 * gain)}"
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:

@@ -91,12 +91,17 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
     unknown = (mean(whole, "other_wait_ns") or 0) / (mean(whole, "wall_ns") or 1)
     if unknown >= LARGE:
         return f"Idle for reasons not recorded ({percent(unknown)})", "warning"
-    if 2 * (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
-        return f"{time(apart)} before the step are not counted", "info"
     computed = (mean(whole, "compute_ns") or 0) / (mean(whole, "wall_ns") or 1)
-    if computed or not rows_of(sidecar, "operator_breakdown"):
+    if 2 * (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
+        fine = "No serious problem in what is counted; " * (2 * computed >= 1)
+        return f"{fine}{time(apart)} at the begin are not{' counted' * (not fine)}", "info"
+    calls = rows_of(sidecar, "operator_breakdown")
+    if computed or not calls:
         return ("No serious problem", "info") if rows and 2 * computed >= 1 else ("", "")
-    return ("Only the host was recorded", "info") if rows else ("", "")
+    spent = totals(calls, lambda row: row["operator"], "self_cpu_ns")
+    longest = max(spent, key=lambda name: spent[name])
+    share = percent(spent[longest][0] / max(sum(ns for (ns,) in spent.values()), 1))
+    return (f"Only the host was recorded: {share} of its operators' time is {longest}", "info") if rows else ("", "")
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
@@ -110,7 +115,7 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
             yield label + ", which mostly captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
     if apart := uncounted_ns(sidecar):
-        yield f"not in the bar: {time(apart)} before, which is not counted", 0.0, "none"
+        yield f"not in the bar: {time(apart)} at the begin, which is not counted", 0.0, "none"
 
 
 def uncounted_ns(sidecar: Sidecar) -> int:

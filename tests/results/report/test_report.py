@@ -146,7 +146,7 @@ def test_the_bar_at_the_top_is_of_all_devices() -> None:
     assert {label: share for label, share, _ in step_parts(sidecar)} == expected
     late = [row | {"idle_ns": row["host_wait_ns"], "start_ns": 900, "backlog_ns": 0} for row in rows]
     sidecar["analyses"]["steps"]["rows"] = late
-    assert list(step_parts(sidecar))[-1] == ("not in the bar: 900 ns before, which is not counted", 0.0, "none")
+    assert list(step_parts(sidecar))[-1] == ("not in the bar: 900 ns at the begin, which is not counted", 0.0, "none")
     assert {label: share for label, share, _ in step_parts(sidecar | {"diagnostics": [{"code": "cut"}]})} == expected
     numbered = [row | {"step": at, "start_ns": 90 + at, "backlog_ns": 90} for at, row in enumerate(late)]
     sidecar["analyses"]["steps"]["rows"] = numbered  # each begins behind earlier work
@@ -214,14 +214,19 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     alone = {"diagnosis": {"rows": [row]}, "steps": {"rows": [busy]}}
     assert headline({"analyses": alone}) == ("No serious problem", "info")
     alone["steps"]["rows"][0]["start_ns"] = 463_000_000
-    assert headline({"analyses": alone}) == ("463 ms before the step are not counted", "info")
+    assert headline({"analyses": alone}) == (
+        "No serious problem in what is counted; 463 ms at the begin are not",
+        "info",
+    )
     busy |= {"start_ns": 9, "compute_ns": 40}
     assert headline({"analyses": alone}) == ("", ""), "little of it is computing"
     busy["compute_ns"] = 0
-    alone |= {"operator_breakdown": {"rows": [{}]}}
-    assert headline({"analyses": alone}) == ("Only the host was recorded", "info")
-    alone = {"diagnosis": {"rows": [row]}, "operator_breakdown": {"rows": [{}]}}
-    assert headline({"analyses": alone}) == ("Only the host was recorded", "info")
+    calls = [{"operator": name, "self_cpu_ns": ns} for name, ns in (("aten::add", 1), ("aten::mm", 6), ("aten::mm", 3))]
+    said = "Only the host was recorded: 90 % of its operators' time is aten::mm", "info"
+    alone |= {"operator_breakdown": {"rows": calls}}
+    assert headline({"analyses": alone}) == said
+    alone = {"diagnosis": {"rows": [row]}, "operator_breakdown": {"rows": calls}}
+    assert headline({"analyses": alone}) == said
     page = html.page(Document("x", "trace", [], [], [], findings=[sure | {"saved_ratio": None}]))
     assert "<p>The host fetches.</p>" in page, "without a figure the heading says too little"
     placed = sure | {"count": 28, "start_ns": 109_336_000, "dur_ns": 3_624_000, "track": "GPU 3"}
