@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -108,6 +109,7 @@ def texts_of(
     severity: str,
     confidence: str,
     *,
+    figures: Mapping[str, Any] | None = None,
     saves: str,
     where: str = "",
     limit: str = "",
@@ -118,7 +120,7 @@ def texts_of(
     The panel of a selected slice begins with its name; the args stand below its arrows, where few look.
     """
     return {
-        _NAME: f"{heading(rule)}{saves}: {title} → {advice}",
+        _NAME: f"{heading(rule, figures)}{saves}: {title} → {advice}",
         "advice": advice,  # the first that is seen
         "evidence": "; ".join(evidence),
         "where": where,
@@ -174,7 +176,9 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
         each.rule: saves(each.saved_ratio, each.found.confidence, each.found.at_most, each.found.at_least)
         for each in findings
     }
-    verdict = headline(trace, {each.rule: f"{heading(each.rule)}{saved[each.rule]}" for each in grave})
+    verdict = headline(
+        trace, {each.rule: f"{heading(each.rule, each.found.seen.figures)}{saved[each.rule]}" for each in grave}
+    )
     verdict += f" → {grave[0].found.seen.advice(words)}" if grave else ""
     texts = [
         texts_of(
@@ -184,6 +188,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
             each.found.seen.evidence(words),
             each.severity,
             each.found.confidence,
+            figures=each.found.seen.figures,
             saves=saved[each.rule],
             where=_where(trace, each),
             limit=each.limit or "",

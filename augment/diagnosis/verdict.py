@@ -87,7 +87,8 @@ def sentences(trace: Trace) -> tuple[Sentence, ...]:
             made.append(Sentence(served, is_state=True))
         state = host_sentence(trace, words(trace)) if alone else busy(trace)
         made.append(Sentence(state, stated, is_state=True))
-    made += [_of_finding(say, each) for each in chosen]
+    several = sum(bool(each.found.saved_ns) for each in chosen) > 1  # of which each is a limit beside the others
+    made += [_of_finding(say, replace(each, limit=None, is_hidden=False) if several else each) for each in chosen]
     possible: list[Sentence] = []
     if few and _possible(result):
         likeliest = _possible(result)[0]

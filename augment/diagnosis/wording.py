@@ -5,6 +5,8 @@ what findings call the device, and its vendor's tools.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from augment.arrays import EventRows, Int32s, distinct
 from augment.core import GPU_WORK, LAUNCHES, ON_DEVICE, Category, Trace, derived
@@ -46,8 +48,10 @@ HEADINGS = {
 }
 
 
-def heading(rule: str) -> str:
-    """``Waiting for batches``; the words of the name where these say it."""
+def heading(rule: str, figures: Mapping[str, Any] | None = None) -> str:
+    """``Waiting for batches``; the words of the name where these say it. Of long calls, what these ``figures`` say."""
+    if figures and rule == "long_calls" and any("Compile" in name for name, _ in figures["calls"][:1]):
+        return "Operators are compiled at run time"  # Ascend's, one by one
     return HEADINGS.get(rule) or rule.replace("_", " ").capitalize()
 
 

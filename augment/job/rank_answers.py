@@ -421,6 +421,7 @@ def _in_job(alone: DrawnDiagnosis, said: RankAnswer) -> DrawnDiagnosis:
         if row["status"] == "found" and (number in of_rule.values() or row["rule"] == straggling_rank.NAME):
             texts[number] = texts_of(
                 *(row[name] for name in ("rule", "title", "advice", "evidence", "severity", "confidence")),
+                figures=row["figures"],
                 saves=saves(row["saved_ratio"], row["confidence"], row["at_most"], row["at_least"]),
                 where=texts[number]["where"] if number in texts else "",
             )

@@ -175,10 +175,9 @@ def short_heading(row: Row, whole: str = "") -> str:
     if ranks := row.get("ranks"):  # that hold up a job
         return f"{in_words(str(row['rule']))}, rank{'s' * (len(ranks) > 1)} {text.ranges_text(ranks)}"
     bounds = bool(row.get("at_most")), bool(row.get("at_least"))
-    calls = (row.get("figures") or {}).get("calls")
-    compiles = row["rule"] == "long_calls" and calls and "Compile" in calls[0][0]  # Ascend's, of single operators
-    name = "Operators are compiled at run time" if compiles else in_words(str(row["rule"]))
-    return name + saves(row.get("saved_ratio"), str(row.get("confidence")), *bounds, whole)
+    return in_words(str(row["rule"]), row.get("figures")) + saves(
+        row.get("saved_ratio"), str(row.get("confidence")), *bounds, whole
+    )
 
 
 def severity_of(row: Row) -> str:
