@@ -149,7 +149,7 @@ class Judgement:
         if self._most_fixed:
             rule, fixed, row = self._most_fixed
             saved = saves(fixed / self._time, row["confidence"], row["at_most"], row["at_least"])
-            labels = [f"On all ranks: {heading(rule)}{saved}", *labels[:1]]
+            labels = [f"On all ranks: {heading(rule)}{saved}", *(each[:1].lower() + each[1:] for each in labels[:1])]
         return "; ".join(labels)
 
     @property

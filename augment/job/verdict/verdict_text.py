@@ -98,9 +98,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    free = row.figures.get("all_hosts_ns", 0)
-    of_all = f" Faster hosts of all ranks would save up to {percent(free / time_ns)}."
-    return f"{text} At the median's speed {after}{f', as {then}' if then else ''}.{of_all * (free > 2 * gain)}"
+    of_all = _of_all_hosts(row, time_ns, " Faster hosts of all ranks would save up to {}.")
+    return f"{text} At the median's speed {after}{f', as {then}' if then else ''}.{of_all}"
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:
@@ -124,9 +123,16 @@ def label(row: Row, time_ns: int) -> str:
     headings = {"shared": "The hosts of all ranks are slow", "uneven": uneven_work, "communication": "Slow links"}
     ratio = (row.gain_ns or 0) / time_ns
     at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
-    return headings.get(row.cause, late) + wording.saves(
-        ratio if ratio >= LEAST else None, row.confidence, at_most, False
+    saved = wording.saves(ratio if ratio >= LEAST else None, row.confidence, at_most, False)
+    return (
+        headings.get(row.cause, late) + saved + _of_all_hosts(row, time_ns, "; faster hosts of all ranks save up to {}")
     )
+
+
+def _of_all_hosts(row: Row, time_ns: int, text: str) -> str:
+    """What faster hosts of all ranks save, where that is much more than what a late one costs; else nothing."""
+    free = row.figures.get("all_hosts_ns", 0)
+    return text.format(percent(free / time_ns)) if free > 2 * (row.gain_ns or 0) else ""
 
 
 def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> str:
