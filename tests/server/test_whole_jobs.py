@@ -222,7 +222,9 @@ def test_cancelled_in_the_midst(tmp_path: Path, traces: Traces) -> None:
     with serving(tmp_path / "state", max_running_jobs=2) as server:
         server.freeze()
         job = create(server, uploaded(server, traces))
-        eventually(lambda: len(server.core._scheduler._attempts) == 2)
+        workers = server.core._scheduler._workers._all  # one that has not begun yet is kept, and stands still for ever
+        eventually(lambda: [worker.busy for worker in list(workers)] == [True, True])
+        assert len(server.core._scheduler._attempts) == 2
         cancelled = server.stub.CancelJob(calls.CancelJobRequest(name=job.name)).job
         assert cancelled.state == CANCELLED
         assert not server.core._scheduler._attempts
