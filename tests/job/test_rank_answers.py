@@ -241,7 +241,7 @@ def test_transfers_that_a_late_host_hides_are_told_with_its_cure(monkeypatch: py
     said = (
         "Once rank 2 is like the other ranks, transfers that nothing hides hold all ranks up, 100 % of them AllReduce."
     )
-    assert verdict.text[1].startswith(f"{said} Without both a mean step would take ")
+    assert verdict.text[1].startswith(f"{said} Without these, too, a mean step would take ")
     assert judgement.label.split("; ")[1].startswith("with exposed communication fixed, too, up to ")
     assert [each.partition(": ")[0] for each in cures(job)] == ["Rank 2", "Communication"]
 

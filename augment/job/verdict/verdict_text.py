@@ -394,7 +394,7 @@ def transfers(
     if late:
         peers = f"Once {ranks_text(late)} {'are' if len(late) > 1 else 'is'} like the other ranks"
         limit = f"transfers that nothing hides{waits} hold all ranks up, {share}"
-        return f"{peers}, {limit}. Without both {after}."
+        return f"{peers}, {limit}. Without these, too, {after}."
     return f"Transfers that nothing hides{waits}, {share}, hold all ranks up: without them {after}."
 
 
