@@ -107,13 +107,13 @@ def test_faster_hosts_of_all_ranks_are_told_where_another_host_is_nearly_as_slow
     assert cures(result)[-1].startswith("Hosts of all ranks: Launch many kernels at once")
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_it_is_told_of_what_most_ranks_have(count: int, tmp_path: Path) -> None:
-    """Metamorphic: fewer ranks have the chains; the others then wait for these."""
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_it_is_told_of_what_all_ranks_have(count: int, tmp_path: Path) -> None:
+    """Metamorphic: fewer ranks have the chains. Then each keeps its own figure, as the rest may decide; none is fine."""
     world = simulated("ddp", 6113, {rank: CHAINS if rank < count else {} for rank in range(4)})
     result = answered(written(world, tmp_path))
-    assert (RULE in result.judgement.fixed_ns) == (count > 1)
-    if count > 1:  # all that they have more than the others
+    assert (RULE in result.judgement.fixed_ns) == (count == 4)
+    if count == 4:  # all that they have more than the others
         cured = simulated("ddp", 6113, {0: {}})
         assert share(result) == pytest.approx(1 - truth.length(cured) / truth.length(world), abs=0.02)
 

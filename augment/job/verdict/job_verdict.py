@@ -367,8 +367,8 @@ class Judgement:
 
     @cached_property
     def fixed_ns(self) -> dict[str, int]:
-        """By how much a step would be shorter, ns, by rule, if a finding about the devices of at least half of the
-        ranks were fixed on all of them; none where the replay cannot tell."""
+        """By how much a step would be shorter, ns, by rule, if a finding about the devices of all ranks were fixed
+        on all of them; none where the replay cannot tell."""
         if not self.tells or self._gain_unknown:
             return {}
         of_rule: dict[str, list[int]] = {}
@@ -378,7 +378,7 @@ class Judgement:
         shifts = {
             rule: path.Fixed(self._summaries, dict.fromkeys(of, rule))
             for rule, of in sorted(of_rule.items())
-            if 2 * len(of) >= len(self._members)
+            if len(of) == len(self._summaries)  # a rank of which it is not known would decide as it is
         }
         steps, play = max(self.step_count, 1), self._replay.time_ns
         return {rule: max(self._saved(play(shift=shift)), 0) // steps for rule, shift in shifts.items()}
