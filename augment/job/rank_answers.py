@@ -299,7 +299,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         else:
             of_most = [f"{whose}: {_what_to_do(answer.summaries[most], in_job[0] if in_job else asked[most][rule])}"]
     if row is None or not late:
-        return [*transfers, *of_most] if answer.judgement.are_transfers_first else [*of_most, *transfers]
+        return [*transfers, *of_most] if answer.judgement.are_transfers_most else [*of_most, *transfers]
     of_late = asked.pop(late[0])
     alike = {member: _problems(answer.summaries[member].own_diagnosis, ()) for member in asked} if of_all else asked
     usual = {
@@ -339,7 +339,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
     if row.figures.get("all_hosts_ns", 0) > 2 * (row.gain_ns or 0) and launch_bound.NAME in of_late:
         way.append(f"Hosts of all ranks: {of_late[launch_bound.NAME]['advice']}")
     way = [*of_most, *way]
-    return [*transfers, *way] if answer.judgement.are_transfers_first else [*way, *transfers]
+    return [*transfers, *way] if answer.judgement.are_transfers_most else [*way, *transfers]
 
 
 _OPEN_FOLDER = "augment open FOLDER"  #: of a job, whose metrics do not know where its traces are

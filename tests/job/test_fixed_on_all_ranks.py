@@ -109,7 +109,7 @@ def test_faster_hosts_of_all_ranks_are_told_where_another_host_is_nearly_as_slow
 
 @pytest.mark.parametrize("count", [1, 3, 4])
 def test_it_is_told_of_what_all_ranks_have(count: int, tmp_path: Path) -> None:
-    """Metamorphic: fewer ranks have the chains. Then each keeps its own figure, as the rest may decide; none is fine."""
+    """Metamorphic: fewer ranks have the chains. Then each keeps its own figure, as the rest may decide."""
     world = simulated("ddp", 6113, {rank: CHAINS if rank < count else {} for rank in range(4)})
     result = answered(written(world, tmp_path))
     assert (RULE in result.judgement.fixed_ns) == (count == 4)
@@ -157,4 +157,61 @@ def test_recorded_ranks_gain_no_more_than_their_kernels_take(folder: str, shared
         least.append(1e3 * (products / 2 + others) / len(numbers))
     assert 0 < gain <= max(half)
     assert result.judgement.recorded_ns / len(numbers) - gain >= 0.98 * max(least)
+    or_less = next(text for text in result.verdict.text if "fixed on all ranks" in text) if folder == "test" else ""
+    assert ("ms or less instead of" in or_less) == ("(a fix saves at least 4.5 %); rank" in result.judgement.label)
     assert gain == next(row for row in rank_answer(result, 3).rows if row["rule"] == "matrix_units")["saved_ns"]
+
+
+def converted(paths: list[Path]) -> list[Path]:
+    """The same ranks, of whose kernels each third converts the layout of a tensor."""
+    for path in paths:
+        trace = json.loads(path.read_text())
+        kernels = [row for row in trace["traceEvents"] if row.get("cat") == "kernel" and "nccl" not in row["name"]]
+        for kernel in kernels[::3]:
+            kernel["name"] = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"
+        path.write_text(json.dumps(trace))
+    return paths
+
+
+def test_what_saves_most_is_first_in_the_sentences_the_label_and_the_cures(tmp_path: Path) -> None:
+    """Beside transfers that would save less, though more than any rank that is late."""
+    result = answered(converted(written(simulated("moe", 77, {0: {}}), tmp_path)))
+    gain = result.judgement.fixed_ns["layout_conversions"] * result.judgement.step_count
+    assert 0 < result.judgement.transfers[0] < gain
+    assert [text.split(":")[0].split(" that")[0] for text in result.verdict.text][:2] == [
+        "Layout conversions",
+        "Transfers",
+    ]
+    assert result.verdict.text[0].endswith(" %), at best.")
+    first, second = result.judgement.label.split("; ")
+    assert first.startswith("On all ranks: Layout conversions (a fix saves up to ")
+    assert second.startswith("exposed communication (a fix saves up to ")
+    assert [cure.split(",")[0].split(":")[0] for cure in cures(result)] == ["On all 4 ranks", "Communication"]
+
+
+def test_it_is_as_sure_as_the_rank_that_is_least_sure(tmp_path: Path) -> None:
+    """And only possible if one step is known, between whose ends on the ranks the job spends most."""
+    result = answered(written(simulated("ddp", 6113, {0: CHAINS}), tmp_path))
+    severities = []
+    for least in ("medium", "low"):
+        for member in (1, 3):
+            alone = result.summaries[member].own_diagnosis
+            rows = [{**row, "confidence": least} if row["rule"] == RULE else row for row in alone.rows]
+            changed = msgspec.structs.replace(alone, rows=rows)
+            result.summaries[member].diagnosis = zlib.compress(msgspec.msgpack.encode(changed))
+            packed = [zlib.compress(msgspec.msgpack.encode(each)) for each in result.summaries]
+            again = answer(packed, [str(each) for each in range(4)])
+            severities.append(again.judgement.severity)
+            assert again.verdict.text[0].startswith("Possible: ") == (least == "low")
+    assert severities == [("high", "medium")] * 2 + [("high", "low")] * 2
+
+
+def test_nothing_is_told_where_many_collectives_are_missing(tmp_path: Path) -> None:
+    """Then ranks wait for each other, and the replay does not know."""
+    paths = written(simulated("ddp", 6113, {0: CHAINS}), tmp_path)
+    trace = json.loads(paths[1].read_text())
+    kernels = [row for row in trace["traceEvents"] if row.get("cat") == "kernel" and "nccl" in row["name"]]
+    gone = {id(row) for row in kernels[::2]}
+    trace["traceEvents"] = [row for row in trace["traceEvents"] if id(row) not in gone]
+    paths[1].write_text(json.dumps(trace))
+    assert answered(paths).judgement.fixed_ns == {}

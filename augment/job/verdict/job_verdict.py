@@ -21,7 +21,7 @@ from augment import arrays
 from augment.core import Cause, Findings, Reason, SharedWait, Skipped, Verdict, Where
 from augment.core.text import counted, percent
 from augment.diagnosis.rule import LEAST_RATIO, WARNING_RATIO, Confidence, severity_of
-from augment.diagnosis.wording import heading, saves
+from augment.diagnosis.wording import saves
 from augment.facts.names import FETCH
 from augment.job import path
 from augment.job.matching import Clock, Matched
@@ -111,9 +111,8 @@ class Judgement:
                 said = verdict_text.transfers(gain, share, *whole, [self._summaries[each].rank for each in late])
                 texts.insert(0 if self.are_transfers_first else len(texts), said)
         if self._most_fixed:
-            rule, fixed, row = self._most_fixed
-            place, times = int(self.are_transfers_first and gain > fixed), (self._time, self._step_time)
-            texts.insert(place, verdict_text.fixed(rule, fixed, *times, at_least=row["at_least"]))
+            said = verdict_text.fixed(self._most_fixed, self._time, self._step_time)
+            texts.insert(int(self.are_transfers_most), said)
         return Verdict((*unsure, *texts, *doubts), rows)
 
     @property
@@ -147,10 +146,8 @@ class Judgement:
             label = with_it if self.transfers[1] else f"Exposed communication{saved}"
             labels.insert(0 if self.are_transfers_first else len(labels), label)
         if self._most_fixed:
-            rule, fixed, row = self._most_fixed
-            saved = saves(fixed / self._time, row["confidence"], row["at_most"], row["at_least"])
-            labels = [f"On all ranks: {heading(rule)}{saved}", *(each[:1].lower() + each[1:] for each in labels[:1])]
-        return "; ".join(labels)
+            labels.insert(int(self.are_transfers_most), verdict_text.fixed_label(self._most_fixed, self._time))
+        return "; ".join([*labels[:1], *(each[:1].lower() + each[1:] for each in labels[1:])])
 
     @property
     def severity(self) -> tuple[str, str]:
@@ -158,7 +155,7 @@ class Judgement:
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
         saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
         saved |= {gain: self._confidence} if (gain := self.transfers[0]) else {}
-        saved |= {self._most_fixed[1]: self._most_fixed[2]["confidence"]} if self._most_fixed else {}
+        saved |= {self._most_fixed.gain_ns: self._most_fixed.confidence} if self._most_fixed else {}
         if not saved:
             return "" if self.tells else "info", ""
         return severity_of(max(saved) / self._time), saved[max(saved)]
@@ -320,6 +317,12 @@ class Judgement:
         rows = self._rows or self._stage_rows if gain and not late else []
         return gain > 0 and not late and all(gain > (row.gain_ns or 0) and row.cause != "communication" for row in rows)
 
+    @property
+    def are_transfers_most(self) -> bool:
+        """Whether they are also more than what a finding would bring that is fixed on all ranks."""
+        fixed = self._most_fixed
+        return self.are_transfers_first and (fixed is None or self.transfers[0] > fixed.gain_ns)
+
     @cached_property
     def _gain_unknown(self) -> bool:
         """Whether many collectives are not matched: their ranks wait for each other, and the replay does not know."""
@@ -384,9 +387,9 @@ class Judgement:
         return {rule: max(self._saved(play(shift=shift)), 0) // steps for rule, shift in shifts.items()}
 
     @cached_property
-    def _most_fixed(self) -> tuple[str, int, dict[str, Any]] | None:
-        """The rule whose finding brings most if it is fixed on all ranks, what it brings, ns, and the row of a rank;
-        None if that is little, or no more than what any row of the verdict would bring."""
+    def _most_fixed(self) -> verdict_text.FixedOnAll | None:
+        """What brings most if all ranks fix it, as sure as the rank that is least sure of it. None if that is little,
+        or no more than what any row of the verdict would bring."""
         if not self.fixed_ns:
             return None
         rule = max(self.fixed_ns, key=lambda rule: self.fixed_ns[rule])
@@ -395,8 +398,13 @@ class Judgement:
         if gain < LEAST_RATIO * self._time or gain <= max(costs, default=0):
             return None
         known = (summary.own_diagnosis for summary in self._summaries)
-        each = (row for alone in known for row in (alone.rows if alone else ()) if row["rule"] == rule)
-        return rule, gain, next(row for row in each if row["status"] == "found")
+        of = [
+            row for alone in known for row in (alone.rows if alone else ()) if row["rule"] == rule and row["confidence"]
+        ]
+        surest: tuple[Confidence, ...] = "high", "medium", "low"
+        least = max((self._confidence, *(row["confidence"] for row in of)), key=surest.index)
+        at_most = any(row["at_most"] for row in of)
+        return verdict_text.FixedOnAll(rule, gain, least, at_most, not at_most and any(row["at_least"] for row in of))
 
     def _saved(self, time_ns: int) -> int:
         """By how much a job that the replay ends after so long is shorter, ns."""

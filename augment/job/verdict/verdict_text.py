@@ -110,10 +110,27 @@ def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = ""
     return f"{what} would take {then}{bound} instead of {three_digits(now)} (-{percent(gain_ns / time_ns)})"
 
 
-def fixed(rule: str, gain_ns: int, time_ns: int, step: tuple[float, int], *, at_least: bool) -> str:
-    """The sentence on a finding about devices that all ranks fix."""
-    gained = _gained(gain_ns, time_ns, step, " or less" * at_least)
-    return f"{wording.heading(rule)}: fixed on all ranks, {gained}."
+class FixedOnAll(Struct, frozen=True):
+    """A finding about devices that all ranks have, and what the job gains if all fix it, ns."""
+
+    rule: str
+    gain_ns: int
+    confidence: str
+    at_most: bool
+    at_least: bool
+
+
+def fixed(of: FixedOnAll, time_ns: int, step: tuple[float, int]) -> str:
+    """The sentence on it."""
+    gained = _gained(of.gain_ns, time_ns, step, " or less" * of.at_least)
+    lead, at_best = "Possible: " * (of.confidence == "low"), ", at best" * of.at_most
+    return f"{lead}{wording.heading(of.rule)}: fixed on all ranks, {gained}{at_best}."
+
+
+def fixed_label(of: FixedOnAll, time_ns: int) -> str:
+    """The same in a few words."""
+    saved = wording.saves(of.gain_ns / time_ns, of.confidence, of.at_most, of.at_least)
+    return f"On all ranks: {wording.heading(of.rule)}{saved}"
 
 
 def label(row: Row, time_ns: int) -> str:
