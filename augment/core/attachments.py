@@ -222,7 +222,8 @@ class RankInJob(Struct, frozen=True):
     job took time; None if unknown. ``shared``: what all ranks wait for alike. ``is_told``: whether the job can tell who
     is late; else the wait is by the shortest of each collective, for which no clocks are compared. ``is_whole``: all
     ranks of its collectives have traces; else it may wait for those that have none while data seems to move.
-    ``fixed_ns``: by rule, what the job gains if its finding, which all ranks have, is fixed on all of them.
+    ``fixed_ns``: by rule, what the job gains if its finding, which all ranks have, is fixed on all of them;
+    ``most_fixed``: the rule of which the job's verdict says so.
     """
 
     wait_ns: int
@@ -235,6 +236,7 @@ class RankInJob(Struct, frozen=True):
     is_told: bool = True
     is_whole: bool = True
     fixed_ns: Mapping[str, int] = field(default_factory=dict)
+    most_fixed: str = ""
 
     @property
     def itself(self) -> LateRank | None:

@@ -237,7 +237,7 @@ def _nothing(trace: Trace, result: RankedFindings) -> list[Sentence]:
         parts = [(f"No serious problem{since}. The largest minor one", sure[0]), *parts]
     elif possible:
         lacks = any(each.found.first for each in result.findings)
-        lead = "In what was recorded, the largest possible saving" if lacks else "No cause is certain. The likeliest"
+        lead = "Beside that, the largest possible saving" if lacks else "No cause is certain. The likeliest"
         parts = [(lead, possible[0]), *(("Also possible", at) for at in possible[1:2])]
     loads = any(each.found.first and each.rule == LONG_CALLS for each in result.findings)  # has been said
     if parts or loads or is_excerpt(trace) or not facts.gpu.coverage(trace):  # nearly all rules are about the device
@@ -434,24 +434,29 @@ def _left_out(trace: Trace) -> str:
     whose, gpu, before = "its" if whole.unit == "recording" else "the step's", words(trace).gpu, ""
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
     calls = np.concatenate((events.slices_of(*LAUNCHES), facts.names.fetches(trace)))
-    if whole.lead_in_ns > least:
+    lead_in_ns = whole.lead_in_ns
+    if lead_in_ns > least:
         end = int(windows.start[0])
-        lead_in = Intervals(windows.start[:1] - whole.lead_in_ns, windows.start[:1])
+        lead_in = Intervals(windows.start[:1] - lead_in_ns, windows.start[:1])
         ran = total(clip(lead_in, union(work.ts, np.maximum(work.end, work.ts)))[2])
-        where = f"at {whose} begin, in which the {gpu} runs {time(ran)} of recorded"
-        before = f"{time(whole.lead_in_ns)} {where if ran else f'before {whose} first {gpu}'} work"
-        ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], end - whole.lead_in_ns)
+        ns = np.minimum(events.end[calls], end) - np.maximum(events.ts[calls], end - lead_in_ns)
         spent = sums(events.name[calls], np.maximum(ns, 0), len(trace.strings))
         longest, later = int(spent.argmax()), np.flatnonzero(work.ts >= end)
         launch = int(work.launch[later[work.ts[later].argmin()]]) if len(later) else NO_INDEX
-        late_ns = min(end - int(events.end[launch]), whole.lead_in_ns) if launch != NO_INDEX else 0
-        in_call = 2 * spent[longest] > whole.lead_in_ns
-        if 2 * late_ns > whole.lead_in_ns and (ran or not in_call):
-            before += f"{'; its next work' if ran else ', which'} begins {time(late_ns)} after its launch"
-            before += ", behind that work" if 2 * ran > late_ns else ", for an unknown reason" * (ran > 0)
+        late_ns = min(end - int(events.end[launch]), lead_in_ns) if launch != NO_INDEX else 0
+        in_call = 2 * spent[longest] > lead_in_ns
+        before = f"{time(lead_in_ns)} {f'at {whose} begin' if ran else f'before {whose} first {gpu} work'}"
         if in_call:
-            share = percent(spent[longest] / whole.lead_in_ns)
-            before += f"; the host is in {short(trace.strings[longest])} for {share} of that time"
+            share = percent(spent[longest] / lead_in_ns)
+            before += f", for {share} of which the host is in {short(trace.strings[longest])}"
+        if ran:
+            before += f"{';' if in_call else ', in which'} the {gpu} runs {time(ran)} of recorded work"
+        if 2 * late_ns > lead_in_ns and (ran or not in_call):
+            before += f"{', and' if in_call else ';' if ran else ','} {'its next work' if ran else 'which'} begins "
+            reason = (
+                ", behind that work" if 2 * ran > late_ns else ", for an unknown reason" * (ran > 0 and not in_call)
+            )
+            before += f"{time(late_ns)} after its launch{reason}"
     if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
         before += "; record several steps to see whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
@@ -491,7 +496,10 @@ def _notes(trace: Trace) -> str:
     apart = f". Not counted: {left_out}" * (whole.lead_in_ns >= LARGE * max(whole.length_ns, 1))
     if left_out and not apart:
         notes.append(f"not counted: {left_out}")
-    elif not left_out and host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
+    earlier_ns = int(whole.windows.backlog[0]) if whole.count == 1 and not whole.lead_in_ns else 0
+    if earlier_ns >= LARGE * whole.length_ns:
+        notes.append(f"not counted: {time(earlier_ns)} of earlier work at the step's begin")
+    if not left_out and host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
     return (f" ({'; '.join(notes)})" if notes else "") + apart
 

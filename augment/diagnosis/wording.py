@@ -52,6 +52,8 @@ def heading(rule: str, figures: Mapping[str, Any] | None = None) -> str:
     """``Waiting for batches``; the words of the name where these say it. Of long calls, what these ``figures`` say."""
     if figures and rule == "long_calls" and any("Compile" in name for name, _ in figures["calls"][:1]):
         return "Operators are compiled at run time"  # Ascend's, one by one
+    if figures and rule == "long_calls" and figures.get("is_loading"):
+        return "Kernels are loaded at their first use"
     return HEADINGS.get(rule) or rule.replace("_", " ").capitalize()
 
 

@@ -117,6 +117,7 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
         transfer_gain_ns=answer.judgement.transfer_gain_ns,
         shared=answer.judgement.shared,
         fixed_ns=answer.judgement.fixed_ns,
+        most_fixed=answer.judgement.most_fixed.rule if answer.judgement.most_fixed else "",
         is_whole=not (matched.members < matched.size())[matched.instance[rows]].any(),
     )
 
@@ -217,7 +218,7 @@ def _judged(row: dict[str, Any], straggling: RuleAnswer, figures: RankInJob, wor
     return {
         **row,
         "status": "found" if finding else "fine",
-        "in_verdict": finding is not None and (finding.is_grave or explains),
+        "in_verdict": finding is not None and (finding.is_grave or explains or row["rule"] == figures.most_fixed),
         "severity": finding.severity if finding else None,
         "title": title(words, finding) if finding else answer_text(words, answer),
         "saved_ns": finding.found.saved_ns if finding else None,
@@ -295,7 +296,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         if in_job and row is not None and row.cause == "shared" and getattr(SEEN_OF_JOB[rule], "is_of_host", 0) is True:
             see_it = _see_it(answer.summaries[most], in_job[0])
             of_most = ["Speed up the hosts of all ranks, as one alone gains little"]
-            of_most += [f"What slows them, on {named}: {in_job[0]['title']}{see_it}", in_job[0]["advice"]]
+            of_most += [f"What slows them, {which}: {in_job[0]['title']}{see_it}", in_job[0]["advice"]]
         else:
             of_most = [f"{whose}: {_what_to_do(answer.summaries[most], in_job[0] if in_job else asked[most][rule])}"]
     if row is None or not late:
@@ -337,7 +338,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
                 way.append(f"{who}: {_what_to_do(answer.summaries[late[0]], problem)}")
             break
     if row.figures.get("all_hosts_ns", 0) > 2 * (row.gain_ns or 0) and launch_bound.NAME in of_late:
-        way.append(f"Hosts of all ranks: {of_late[launch_bound.NAME]['advice']}")
+        way.insert(0, f"Hosts of all ranks: {of_late[launch_bound.NAME]['advice']}")
     way = [*of_most, *way]
     return [*transfers, *way] if answer.judgement.are_transfers_most else [*way, *transfers]
 

@@ -49,7 +49,7 @@ EXPLAINED = 1.25  #: a gain of at most so many times a rank's excess is what the
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 PLAIN = 0.25  #: what a rank is charged with that no choice of process groups explains
 MOST_NAMED, MOST_IN_LABEL = 8, 3
-ONE_STEP = "Only one step was recorded: what follows may be an effect of its beginning."
+ONE_STEP = "Only one step was recorded, and what follows may be an effect of its beginning: record several."
 FEW_STEPS = 3  #: in fewer, chance is hard to tell from a cause
 MOST_ERROR = 0.01  #: of the replay of the unchanged job
 
@@ -110,8 +110,8 @@ class Judgement:
                 whole = self._time, self._step_time, self._replay.progress.matched
                 said = verdict_text.transfers(gain, share, *whole, [self._summaries[each].rank for each in late])
                 texts.insert(0 if self.are_transfers_first else len(texts), said)
-        if self._most_fixed:
-            said = verdict_text.fixed(self._most_fixed, self._time, self._step_time)
+        if self.most_fixed:
+            said = verdict_text.fixed(self.most_fixed, self._time, self._step_time)
             texts.insert(int(self.are_transfers_most), said)
         return Verdict((*unsure, *texts, *doubts), rows)
 
@@ -145,8 +145,8 @@ class Judgement:
             with_it = f"with exposed communication fixed, too, up to {percent(gain / self._time)}"
             label = with_it if self.transfers[1] else f"Exposed communication{saved}"
             labels.insert(0 if self.are_transfers_first else len(labels), label)
-        if self._most_fixed:
-            labels.insert(int(self.are_transfers_most), verdict_text.fixed_label(self._most_fixed, self._time))
+        if self.most_fixed:
+            labels.insert(int(self.are_transfers_most), verdict_text.fixed_label(self.most_fixed, self._time))
         return "; ".join([*labels[:1], *(each[:1].lower() + each[1:] for each in labels[1:])])
 
     @property
@@ -155,7 +155,7 @@ class Judgement:
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
         saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
         saved |= {gain: self._confidence} if (gain := self.transfers[0]) else {}
-        saved |= {self._most_fixed.gain_ns: self._most_fixed.confidence} if self._most_fixed else {}
+        saved |= {self.most_fixed.gain_ns: self.most_fixed.confidence} if self.most_fixed else {}
         if not saved:
             return "" if self.tells else "info", ""
         return severity_of(max(saved) / self._time), saved[max(saved)]
@@ -320,7 +320,7 @@ class Judgement:
     @property
     def are_transfers_most(self) -> bool:
         """Whether they are also more than what a finding would bring that is fixed on all ranks."""
-        fixed = self._most_fixed
+        fixed = self.most_fixed
         return self.are_transfers_first and (fixed is None or self.transfers[0] > fixed.gain_ns)
 
     @cached_property
@@ -387,7 +387,7 @@ class Judgement:
         return {rule: max(self._saved(play(shift=shift)), 0) // steps for rule, shift in shifts.items()}
 
     @cached_property
-    def _most_fixed(self) -> verdict_text.FixedOnAll | None:
+    def most_fixed(self) -> verdict_text.FixedOnAll | None:
         """What brings most if all ranks fix it, as sure as the rank that is least sure of it. None if that is little,
         or no more than what any row of the verdict would bring."""
         if not self.fixed_ns:

@@ -98,8 +98,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    of_all = _of_all_hosts(row, time_ns, " Faster hosts of all ranks would save up to {}.")
-    return f"{text} At the median's speed {after}{f', as {then}' if then else ''}.{of_all}"
+    of_all = _of_all_hosts(row, time_ns, "Hosts are the limit: faster ones on all ranks would save up to {}. ")
+    return f"{of_all}{text} At the median's speed {after}{f', as {then}' if then else ''}."
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:
@@ -141,9 +141,9 @@ def label(row: Row, time_ns: int) -> str:
     ratio = (row.gain_ns or 0) / time_ns
     at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
     saved = wording.saves(ratio if ratio >= LEAST else None, row.confidence, at_most, False)
-    return (
-        headings.get(row.cause, late) + saved + _of_all_hosts(row, time_ns, "; faster hosts of all ranks save up to {}")
-    )
+    named = headings.get(row.cause, late) + saved
+    of_all = _of_all_hosts(row, time_ns, "Faster hosts of all ranks save up to {}; ")
+    return of_all + (named[:1].lower() + named[1:] if of_all else named)
 
 
 def _of_all_hosts(row: Row, time_ns: int, text: str) -> str:

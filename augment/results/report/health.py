@@ -385,7 +385,8 @@ def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Itera
             whose, like = f"ranks {ranges_text(sorted(ranks))}", f"rank {first['rank']}"
         alone = shlex.join(["augment", "diagnose", others[0]["input"]])
         has_grave = any(is_grave(row, "warning") for row in first["rows"])
-        said = f"{whose}: {f'the same findings as {like}, with other figures' if has_grave else 'nothing grave'}"
+        has = f"the same findings as {like}, with other figures" if has_grave else "nothing grave of their own"
+        said = f"{whose}: {has}"
         yield from ("", plain(f"- {said}") if markdown else f"{said} (to see one alone: {alone})")
 
 

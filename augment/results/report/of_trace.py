@@ -15,6 +15,7 @@ from augment.diagnosis.verdict import LARGE
 from augment.facts.memory.held import BEFORE
 from augment.results.report import charts
 from augment.results.report.sections import (
+    HATCHED,
     Chart,
     Document,
     Row,
@@ -93,8 +94,8 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
         return f"Idle for reasons not recorded ({percent(unknown)})", "warning"
     computed = (mean(whole, "compute_ns") or 0) / (mean(whole, "wall_ns") or 1)
     if 2 * (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
-        fine = "No serious problem in what is counted; " * (2 * computed >= 1)
-        return f"{fine}{time(apart)} at the begin are not{' counted' * (not fine)}", "info"
+        rest = f"; no serious problem in the other {time(mean(whole, 'wall_ns') or 0)}" * (2 * computed >= 1)
+        return f"{time(apart)} at the begin are not counted{rest}", "info"
     calls = rows_of(sidecar, "operator_breakdown")
     if computed or not calls:
         return ("No serious problem", "info") if rows and 2 * computed >= 1 else ("", "")
@@ -105,17 +106,17 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
 
 
 def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
-    """What the mean step of all devices goes into: name, share and colour. They are the verdict's. And what is long,
-    but not counted, as a share of nothing."""
+    """What the mean step of all devices goes into: name, share and colour. They are the verdict's. Before them what is
+    long, but not counted: hatched, a multiple of the step."""
     rows = in_steady_steps(sidecar, "steps")
     whole = mean(rows, "wall_ns")
     made = [row["figures"] for row in rows_of(sidecar, "diagnosis") if row["rule"] == "graph_capture"]
     captures = any(figures.get("mostly") for figures in made if figures)
+    if whole and (apart := uncounted_ns(sidecar)):
+        yield f"{time(apart)} at the begin, which are not counted", apart / whole, HATCHED
     for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
             yield label + ", which mostly captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour
-    if apart := uncounted_ns(sidecar):
-        yield f"not in the bar: {time(apart)} at the begin, which is not counted", 0.0, "none"
 
 
 def uncounted_ns(sidecar: Sidecar) -> int:

@@ -161,7 +161,10 @@ def _parts(document: sections.Document) -> str:
     """A bar of what a step goes into, with its legend."""
     if not document.parts:
         return ""
-    named = [(f"{percent(share)} {name}" if share else name, share, colour) for name, share, colour in document.parts]
+    named = [
+        (name if colour == sections.HATCHED else f"{percent(share)} {name}", share, colour)
+        for name, share, colour in document.parts
+    ]
     # a sum below 1 would leave a part of the frame empty
     bar = "".join(f'<span style="flex:{1000 * share:.1f};background:{colour}"></span>' for _, share, colour in named)
     legend = "".join(f'<li><i style="background:{colour}"></i>{html.escape(text)}</li>' for text, _, colour in named)

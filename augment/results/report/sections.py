@@ -25,6 +25,10 @@ class Chart(Struct, frozen=True):
     text: str
 
 
+#: the colour of what is drawn before the parts of a step, as it is not counted
+HATCHED = "repeating-linear-gradient(45deg,#999 0 2px,transparent 2px 6px)"
+
+
 class ReportTable(Struct, frozen=True):
     """Rows with equal members; the unit of a column is its suffix, as in the sidecar. ``total`` counts all rows that
     there are, of which ``rows`` may be the first. ``folded`` tables are shown on demand."""

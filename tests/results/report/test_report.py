@@ -44,7 +44,7 @@ from augment.results.report.of_trace import (
 )
 from augment.results.report.of_trace import document as of_trace
 from augment.results.report.page import document_of, markdown, trend_of
-from augment.results.report.sections import Document, ReportTable, Section, doubts, short_heading
+from augment.results.report.sections import HATCHED, Document, ReportTable, Section, doubts, short_heading
 from augment.results.report.trend import document_of_history as of_history
 from augment.results.sidecars import in_job, readable
 from simulator import JobOptions, simulate
@@ -146,7 +146,10 @@ def test_the_bar_at_the_top_is_of_all_devices() -> None:
     assert {label: share for label, share, _ in step_parts(sidecar)} == expected
     late = [row | {"idle_ns": row["host_wait_ns"], "start_ns": 900, "backlog_ns": 0} for row in rows]
     sidecar["analyses"]["steps"]["rows"] = late
-    assert list(step_parts(sidecar))[-1] == ("not in the bar: 900 ns at the begin, which is not counted", 0.0, "none")
+    parts = list(step_parts(sidecar))
+    assert parts[0] == ("900 ns at the begin, which are not counted", 9.0, HATCHED)
+    text = html.page(Document("page", "trace", [], [], [], parts=parts))
+    assert f"</i>{parts[0][0]}</li>" in text, "without a share"
     assert {label: share for label, share, _ in step_parts(sidecar | {"diagnostics": [{"code": "cut"}]})} == expected
     numbered = [row | {"step": at, "start_ns": 90 + at, "backlog_ns": 90} for at, row in enumerate(late)]
     sidecar["analyses"]["steps"]["rows"] = numbered  # each begins behind earlier work
@@ -215,7 +218,7 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert headline({"analyses": alone}) == ("No serious problem", "info")
     alone["steps"]["rows"][0]["start_ns"] = 463_000_000
     assert headline({"analyses": alone}) == (
-        "No serious problem in what is counted; 463 ms at the begin are not",
+        "463 ms at the begin are not counted; no serious problem in the other 100 ns",
         "info",
     )
     busy |= {"start_ns": 9, "compute_ns": 40}
