@@ -126,14 +126,14 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "": "compute prompts in chunks beside decodes",
     },
     "eager": {
-        "vLLM": "cudagraph_capture_sizes of --compilation-config, up to --max-num-seqs",
+        "vLLM": "--cudagraph-capture-sizes 1 2 4 8 and so on, up to --max-num-seqs",
         "SGLang": "--cuda-graph-max-bs, --cuda-graph-bs",
         "TensorRT-LLM": "cuda_graph_config: batch_sizes, max_batch_size",
         "ATOM": "--cudagraph-capture-sizes",
         "": "capture graphs for these sizes, too",
     },
     "eager_prefill": {
-        "vLLM": "cudagraph_capture_sizes of --compilation-config, up to the tokens of a step, here {tokens}",
+        "vLLM": "--max-cudagraph-capture-size, at least the tokens of a step, here {tokens}",
         "": "capture graphs for the tokens of a step, here {tokens}",
     },
     "launch": {

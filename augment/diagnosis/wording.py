@@ -85,7 +85,7 @@ def title(words: Words, finding: Finding) -> str:
 #: what then decides; ``hidden``: GPU work hides the host today
 LIMITS = {
     "none": "",
-    "hidden": "; then the host is the limit, which just keeps up today",
+    "hidden": "; then the host is the limit, which kernels hide today",
     "host": "; then the host is the limit",
     "computing": "; then computing is the limit",
     "communication": "; then communication is the limit",

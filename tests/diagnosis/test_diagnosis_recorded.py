@@ -223,7 +223,7 @@ def test_savings_come_before_what_saves_nothing() -> None:
     assert likeliest.startswith(
         "No cause is certain. The likeliest: The GPU idles 1.1 ms per step while the host launc"
     )
-    assert also.startswith("Also possible: Single runtime calls hold up the host while the GPU idles: cudaGraphLaunch")
+    assert also.startswith("Also possible: Single runtime calls hold up the host while the GPU idles, for")
 
 
 def test_a_possible_saving_is_named_and_a_first_region_begins_with_its_work() -> None:
@@ -292,7 +292,7 @@ def test_advice_fits_the_kernels_and_the_steps(name: str, rule: str, way: str) -
     (advice,) = (advice_of(each.found, trace) for each in diagnose(trace).findings if each.rule == rule)
     assert advice.startswith(way)
     assert "max-num-seqs" not in advice, "bounds a batch that decodes: this step is a prefill of 888 tokens"
-    assert ("up to the tokens of a step, here 888" in advice) == (rule == "launch_bound")
+    assert ("at least the tokens of a step, here 888" in advice) == (rule == "launch_bound")
 
 
 def test_two_cures_that_save_the_same_are_told_once() -> None:

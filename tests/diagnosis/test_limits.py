@@ -74,9 +74,9 @@ def test_what_decides_after_the_cures() -> None:
     ),
     ("torchbench/trace.json", -1, "Removing them would save up to 31 ms per step (99.5 %)."),  # the rest is no news
     ("dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz", 2, "would save up to 1.9 ms per step (13 %)."),
-    ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "host is the limit, which just keeps up today."),
+    ("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", 1, "host is the limit, which kernels hide today."),
     ("a100_sam_fast/amg_example_trace.json.gz", -1, "74 % of their time today is memory-bound."),
-    ("hta_trace_diff_pair/test.json.gz", -1, "; then the host is the limit, which just keeps up today."),
+    ("hta_trace_diff_pair/test.json.gz", -1, "; then the host is the limit, which kernels hide today."),
     ("hta_trace_diff_pair/control.json.gz", 3, "more than their sum: once one is fixed, the others save more."),
 ])  # fmt: skip
 def test_what_decides_after_the_cures_of_recorded_runs(name: str, place: int, ends: str, shared_traces: Path) -> None:

@@ -242,7 +242,7 @@ def test_collectives_that_wait_for_a_late_rank_are_no_matter_of_buckets() -> Non
         answer = problem_of(result.answers["exposed_communication"])
         said[factor] = (advice_of(answer).startswith("First see whether a rank comes late"), evidence_of(answer))
     assert [late for late, _ in said.values()] == [False, True]
-    assert any("GB/s: waiting for a late rank, or a slow network" in line for line in said[40.0][1])
+    assert any("GB/s (bus bandwidth): waiting for a late rank, or a slow network" in line for line in said[40.0][1])
 
 
 def test_a_slow_step_is_an_outlier_with_its_cause() -> None:

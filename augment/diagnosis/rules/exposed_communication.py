@@ -145,7 +145,9 @@ class ExposedCommunication(rule.Seen, frozen=True):
             often = words.often(self.collective_count, "collective")
             causes.append(f"{often}, median {text.size(self.median_bytes)}")
         if self.slow_gbps is not None:
-            causes.append(f"large ones move {self.slow_gbps:.2g} GB/s: waiting for a late rank, or a slow network")
+            causes.append(
+                f"large ones move {self.slow_gbps:.2g} GB/s (bus bandwidth): waiting for a late rank, or a slow network"
+            )
         elif self.beyond_fastest_ratio is not None:
             beyond = f"{text.percent(self.beyond_fastest_ratio)} of their time exceeds the fastest of equal size"
             causes.append(f"{beyond}: waiting for other ranks, or contention")
@@ -155,8 +157,8 @@ class ExposedCommunication(rule.Seen, frozen=True):
         if self.small_count is not None:
             causes.append(f"most of it in {text.counted(self.small_count, 'collective')} below 1 MB")
         if not self._is_hideable:
-            alone = f"computing without communication beside it, {text.time(self.computing_ns)} {words.per_step}"
-            causes.append(f"{alone}, can hide no more than that")
+            alone = f"{text.time(self.computing_ns)} {words.per_step}, all the computing that has none beside it"
+            causes.append(f"hiding it, rather than removing it, can save no more than {alone}")
         return causes
 
     def in_job(self, job: RankInJob, saved_ns: int) -> tuple[rule.Seen, int]:

@@ -66,7 +66,8 @@ class LongCalls(rule.Seen, frozen=True):
             what = f"which compile{s} operators that are not cached, hold{s} up the host while the {words.gpu} idles"
             return f"{_listed(compiles)}, {what}{self._in_steps}{beside}"
         which = "Single" if self.call_count <= MANY else "Long"
-        return f"{which} runtime calls hold up the host while the {words.gpu} idles: {self._calls}"
+        spent = text.listed([f"{text.time(ns)} in {name}" for name, ns in self.calls])
+        return f"{which} runtime calls hold up the host while the {words.gpu} idles, for {spent}{self._in_steps}"
 
     @property
     def in_calls_of_its_own(self) -> bool:

@@ -42,7 +42,7 @@ _BY_CAPABILITY: dict[tuple[int, ...], tuple[str, float]] = {
 _WORKSTATION = re.compile(r"(?<!GeForce )RTX (?:A|PRO )?\d{3,4}\b")  #: twice as fast in TF32, too
 LEAST_KIND = 0.02  #: of the time, for products or convolutions to be named
 _LEAST_KNOWN = 0.05  #: of the products' time: of less, sizes say nothing
-_TF32 = "plain FP32 kernels on this device mean that TF32 is off"
+_TF32 = "plain FP32 kernels on this device mean that TF32 is off for these products"
 #: in names of kernels that multiply FP32; but ``cublasGemm`` is a type in names of any kernel of cuBLAS
 _PLAIN = re.compile(r"(?<!bla)sgemm|fp32|f32f32_f32f32|ffma|scudnn", re.IGNORECASE)
 #: cuDNN's convolutions of FP32 that it also takes for some shapes where TF32 is allowed

@@ -175,7 +175,8 @@ def heat(sidecar: Sidecar) -> Section:
         ]
         spent = [value["value"] for value in values] or [0.0]
         if step_count > 1 and max(spent) - min(spent) > _LEAST_SPREAD * max(spent) > _LEAST_SPREAD * least:
-            text, first = f"Time of each rank in each step: {title} (ms)", values[0]["step"]
+            hidden = ", hidden by computing or not" * (computed and name == "wait_ns")
+            text, first = f"Time of each rank in each step: {title}{hidden} (ms)", values[0]["step"]
             later = max(value["value"] for value in values if value["step"] != first)
             is_beyond = max(spent) > _MOST_BEYOND * later > 0  # a slow first step would leave one colour to the others
             text += f"; step {first} is beyond the scale" if is_beyond else ""
@@ -226,6 +227,7 @@ def path(sidecar: Sidecar) -> Section:
     order = sorted(spent, key=lambda rank: -spent[rank][0])[:_MOST_BARS]
     done = f"steps {judged[0]} to {judged[-1]} were" if len(judged) > 1 else "the job was"
     lead = f"{percent(spent[order[0]][0] / whole)} of the path that decided when {done} done is on {order[0]}."
+    rows = chosen if judged else rows  # as the sentence says
     shown = steps if len(numbers) == 1 else [row if row["step"] is not None else {**row, "step": "all"} for row in rows]
     tables = [
         made_table("cross_rank_critical_path", "The path by step and rank", shown, by="path_ns"),
