@@ -337,7 +337,7 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
             else:
                 way.append(f"{who}: {_what_to_do(answer.summaries[late[0]], problem)}")
             break
-    if row.figures.get("all_hosts_ns", 0) > 2 * (row.gain_ns or 0) and launch_bound.NAME in of_late:
+    if row.all_hosts_ns and launch_bound.NAME in of_late:
         way.insert(0, f"Hosts of all ranks: {of_late[launch_bound.NAME]['advice']}")
     way = [*of_most, *way]
     return [*transfers, *way] if answer.judgement.are_transfers_most else [*way, *transfers]

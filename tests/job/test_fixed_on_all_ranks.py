@@ -13,6 +13,7 @@ import pytest
 import truth
 
 from augment import augment, read
+from augment.diagnosis.rule import severity_of
 from augment.job.answer import Answer, answer
 from augment.job.rank_answers import cures, rank_answer
 from augment.job.ranks import summarize
@@ -106,6 +107,7 @@ def test_faster_hosts_of_all_ranks_are_told_where_another_host_is_nearly_as_slow
     assert result.judgement.label.startswith(
         f"Faster hosts of all ranks save up to {100 * of_all:.0f} %; rank 1 is late"
     )
+    assert result.judgement.severity[0] == severity_of(of_all), "as grave as what is said first"
     assert cures(result)[0].startswith("Hosts of all ranks: Launch many kernels at once")
 
 

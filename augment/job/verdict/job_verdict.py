@@ -155,6 +155,7 @@ class Judgement:
         confidence of what would save most; both empty where nothing is named, ``info`` where that cannot be told."""
         saved = {row.charged_ns if row.gain_ns is None else row.gain_ns: row.confidence for row in self.verdict.rows}
         saved |= {gain: self._confidence} if (gain := self.transfers[0]) else {}
+        saved |= {row.all_hosts_ns: row.confidence for row in self.verdict.rows if row.all_hosts_ns}
         saved |= {self.most_fixed.gain_ns: self.most_fixed.confidence} if self.most_fixed else {}
         if not saved:
             return "" if self.tells else "info", ""

@@ -147,9 +147,7 @@ def label(row: Row, time_ns: int) -> str:
 
 
 def _of_all_hosts(row: Row, time_ns: int, text: str) -> str:
-    """What faster hosts of all ranks save, where that is much more than what a late one costs; else nothing."""
-    free = row.figures.get("all_hosts_ns", 0)
-    return text.format(percent(free / time_ns)) if free > 2 * (row.gain_ns or 0) else ""
+    return text.format(percent(row.all_hosts_ns / time_ns)) if row.all_hosts_ns else ""
 
 
 def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> str:
@@ -462,6 +460,12 @@ class Row(Struct, frozen=True):
         column("Ranks that are late or wait alike: charged_ns is their mean, gain_ns of all together; else empty."),
     ] = []
     place: Annotated[str, column("Where these are, such as local rank 1 of all 8 nodes; empty if nowhere.")] = ""
+
+    @property
+    def all_hosts_ns(self) -> int:
+        """What faster hosts of all ranks save, where that is much more than what this late one costs; else 0."""
+        free = int(self.figures.get("all_hosts_ns", 0))
+        return free if free > 2 * (self.gain_ns or 0) else 0
 
 
 class WhatIfRow(Struct, frozen=True):
